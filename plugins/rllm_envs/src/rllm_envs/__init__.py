@@ -1,0 +1,3 @@
+"""rllm-envs: environments to train on."""
+
+__version__ = "0.1.0"

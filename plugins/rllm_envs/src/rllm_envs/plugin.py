@@ -1,0 +1,51 @@
+"""What rllm-envs offers: the environments `guess` and `sum`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.plugins import hookimpl
+
+from rllm_envs.options import GuessParams, SumParams
+from rllm_envs.recipes import GUESS_TINY, SUM_TINY
+
+requires_api = 1
+
+
+def _guess() -> Callable[[Any], Environment]:
+    from rllm_envs.guess import Guess
+
+    return Guess
+
+
+def _sum() -> Callable[[Any], Environment]:
+    from rllm_envs.sum import Sum
+
+    return Sum
+
+
+@hookimpl
+def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name="guess",
+        summary="Find a number from 0 to 15 in five guesses (several turns).",
+        params=GuessParams,
+        load=_guess,
+        blocking=False,
+        defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
+        recipes={"tiny": GUESS_TINY},
+        # Binary search; the averages over all sixteen numbers.
+        best_possible={"reward": 0.7625, "guesses": 3.375},
+    )
+    yield EnvironmentPlugin(
+        name="sum",
+        summary="Add two small numbers (one turn, exact match).",
+        params=SumParams,
+        load=_sum,
+        blocking=False,
+        defaults={"rllm.workflow.name": "single_turn_workflow"},
+        recipes={"tiny": SUM_TINY},
+        best_possible={"reward": 1.0},
+    )

@@ -1,0 +1,34 @@
+"""`sum`: add two small numbers, one answer, exact match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.types import Task
+
+from rllm_envs.numbers import whole_number
+from rllm_envs.options import SumParams
+
+
+class Sum(Environment):
+    """Reward 1 for the exact sum, else 0."""
+
+    def __init__(self, params: SumParams) -> None:
+        self._prompt = params.prompt
+
+    @classmethod
+    def tasks(cls, split: Split, params: SumParams) -> Sequence[Task]:
+        numbers = range(params.largest + 1)
+        return [
+            Task(id=f"sum-{a}-{b}", data={"a": a, "b": b}, data_source="sum") for a in numbers for b in numbers
+        ]
+
+    def reset(self, task: Mapping[str, Any]) -> str:
+        self._sum = int(task["a"]) + int(task["b"])
+        return self._prompt.replace("{a}", str(task["a"])).replace("{b}", str(task["b"]))
+
+    def step(self, action: str) -> Outcome:
+        correct = whole_number(action) == self._sum
+        return Outcome(reward=float(correct), done=True, correct=correct)

@@ -1,0 +1,205 @@
+"""The sampling engine: continuous batching over a Hugging Face model, caches kept across the turns of a conversation.
+
+Requests join and leave between forward passes. Whatever shares a pass, a request's tokens depend on the weights, its
+prompt and its seed only (up to the rounding of floating-point sums).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.renderer import Renderer
+
+from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
+from rllm_local.kv_cache import SlotCache
+from rllm_local.sampling import Draws
+from rllm_local.slots import Session, SlotTable
+
+FIRST_POSITIONS = 64
+"""Room per slot at first; doubled whenever a conversation outgrows it."""
+MAX_TOKENS_PER_PASS = 8192
+QUIET_TURNS = 3
+"""Turns of the event loop without a new request after which a pass starts."""
+
+
+@dataclass(eq=False)
+class _Request:
+    prompt: NDArray[np.int32]
+    sampling: SamplingParams
+    session_name: str
+    future: asyncio.Future[Completion]
+    session: Session | None = None
+    sampled: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def tokens(self) -> NDArray[np.int32]:
+        return np.concatenate((self.prompt, np.array(self.sampled, np.int32))) if self.sampled else self.prompt
+
+
+class LocalEngine:
+    """A `RolloutEngine` in this process. Forward passes run on the given executor, one at a time."""
+
+    def __init__(
+        self,
+        model: Any,
+        renderer: Renderer,
+        executor: Executor,
+        *,
+        max_context: int,
+        max_concurrency: int,
+        kv_cache_bytes: int,
+    ) -> None:
+        self.renderer = renderer
+        self.max_context = max_context
+        self.weight_version = 0
+        self._model = model
+        self._executor = executor
+        self._max_concurrency = max_concurrency
+        self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
+        positions = min(FIRST_POSITIONS, max_context)
+        self._cache = SlotCache(model.config.num_hidden_layers, self._slots_for(positions), positions)
+        self._table = SlotTable(self._cache.slots)
+        self._waiting: deque[_Request] = deque()
+        self._running: list[_Request] = []
+        self._submitted = 0
+        self._loop_task: asyncio.Task[None] | None = None
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """See `RolloutEngine.generate`."""
+        prompt = np.asarray(prompt_ids, np.int32)
+        if not 0 < len(prompt) < self.max_context:
+            raise RolloutError(
+                f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
+                "Shorten the prompt, or raise training.max_length if the model allows it.",
+            )
+        request = _Request(prompt, sampling, session, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._submitted += 1
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = asyncio.create_task(self._serve(), name="rllm-local-engine")
+        return await request.future
+
+    async def end_session(self, session: str) -> None:
+        """Free the conversation's slot."""
+        self._table.release(session)
+
+    def publish(self, version: int) -> None:
+        """The model's weights have changed: nothing cached is valid any more."""
+        self.weight_version = version
+        self._table.clear()
+
+    async def _serve(self) -> None:
+        """Serve until nothing is left to do."""
+        try:
+            while self._waiting or self._running:
+                await self._settle()
+                self._admit()
+                if self._running:
+                    await self._pass()
+        except Exception as error:  # noqa: BLE001  (whoever waits for an answer must learn that none will come)
+            self._fail(error)
+
+    async def _settle(self) -> None:
+        """Let other coroutines run until none submits any more: full batches, and the same ones every time."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            seen = self._submitted
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self._submitted == seen else 0
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._max_concurrency:
+            request = self._waiting[0]
+            if not request.future.done():
+                session = self._table.acquire(request.session_name)
+                if session is None or session.busy:
+                    break
+                session.busy = True
+                tokens = request.tokens()
+                session.tokens = tokens[: session.reusable(tokens)]
+                request.session = session
+                self._running.append(request)
+            self._waiting.popleft()
+        longest = max((len(request.prompt) + len(request.sampled) for request in self._running), default=0)
+        if longest > self._cache.positions:
+            self._make_room(longest)
+
+    def _make_room(self, needed: int) -> None:
+        """Give every slot more positions. When memory allows fewer slots then, their requests wait for their turn."""
+        positions = self._cache.positions
+        while positions < needed:
+            positions = min(2 * positions, self.max_context)
+        slots = self._slots_for(positions)
+        self._cache.grow(slots, positions)
+        lost = set(self._table.resize(slots))
+        evicted = [request for request in self._running if request.session_name in lost]
+        self._running = [request for request in self._running if request.session_name not in lost]
+        self._waiting.extendleft(reversed(evicted))
+
+    def _slots_for(self, positions: int) -> int:
+        return max(1, min(self._max_concurrency, self._affordable_tokens // positions))
+
+    async def _pass(self) -> None:
+        requests = self._running
+        rows = [self._row(request) for request in requests]
+        loop = asyncio.get_running_loop()
+        for part in buckets(rows, MAX_TOKENS_PER_PASS):
+            chosen = [rows[index] for index in part]
+            draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
+            self._deliver([requests[index] for index in part], draws)
+        self._running = [request for request in requests if not self._is_over(request)]
+
+    def _is_over(self, request: _Request) -> bool:
+        """Whether it was answered, or whoever asked has gone (a timeout); its session may be used again then."""
+        if request.future.done() and request.session is not None:
+            request.session.busy = False
+        return request.future.done()
+
+    def _row(self, request: _Request) -> Row:
+        assert request.session is not None
+        cached = len(request.session.tokens)
+        fresh = request.tokens()[cached:]
+        return Row(request.session.slot, cached, fresh, request.sampling, len(request.sampled))
+
+    def _deliver(self, requests: list[_Request], draws: Draws) -> None:
+        for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
+            session = request.session
+            assert session is not None
+            session.tokens = request.tokens()
+            request.sampled.append(token)
+            request.logprobs.append(logprob)
+            if token in self.renderer.stop_ids:
+                self._finish(request, "stop")
+            elif len(request.sampled) == request.sampling.max_tokens or len(session.tokens) + 1 >= self.max_context:
+                self._finish(request, "length")
+
+    def _finish(self, request: _Request, reason: FinishReason) -> None:
+        if request.future.done():
+            return
+        request.future.set_result(
+            Completion(
+                token_ids=np.array(request.sampled, np.int32),
+                logprobs=np.array(request.logprobs, np.float32),
+                finish_reason=reason,
+                weight_version=self.weight_version,
+            )
+        )
+
+    def _fail(self, error: Exception) -> None:
+        for request in (*self._running, *self._waiting):
+            if not request.future.done():
+                request.future.set_exception(
+                    RolloutError(f"The sampling engine stopped: {type(error).__name__}: {error}")
+                )
+        self._running, self._waiting = [], deque()

@@ -1,0 +1,82 @@
+"""One forward pass for sampling: the new tokens of many conversations on top of their cached keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rllm_core.contracts.engine import SamplingParams
+
+from rllm_local.kv_cache import SlotCache
+from rllm_local.sampling import Draws, draw
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One conversation's share of a forward pass."""
+
+    slot: int
+    cached: int
+    """Tokens already in the slot."""
+    fresh: NDArray[np.int32]
+    """(n,) tokens to compute; the model's next token follows the last of them."""
+    sampling: SamplingParams
+    position: int
+    """How many tokens the request has sampled already."""
+
+
+def cache_bytes_per_token(model: Any) -> int:
+    """Bytes of keys and values of one token over all layers."""
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    element = next(model.parameters()).element_size()
+    return int(2 * config.num_hidden_layers * heads * size * element)
+
+
+def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Indices of rows to compute together: of similar length, so that one long prompt does not pad all others."""
+    by_size: dict[int, list[int]] = {}
+    for index, row in enumerate(rows):
+        by_size.setdefault(max(8, 1 << (len(row.fresh) - 1).bit_length()), []).append(index)
+    parts = []
+    for size, indices in sorted(by_size.items()):
+        count = max(1, max_tokens // size)
+        parts += [indices[start : start + count] for start in range(0, len(indices), count)]
+    return parts
+
+
+@torch.inference_mode()
+def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
+    """Compute the rows' fresh tokens and draw the next token of each.
+
+    Fresh tokens are aligned to the right, so that the last position of every row is the one whose logits are needed;
+    any Hugging Face causal model can then be asked for these alone.
+    """
+    device = model.device
+    lengths = np.array([len(row.fresh) for row in rows])
+    cached = np.array([row.cached for row in rows])
+    width = int(lengths.max())
+    ids = np.zeros((len(rows), width), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, width - len(row.fresh) :] = row.fresh
+    column = np.arange(width) - (width - lengths)[:, None]
+    real = column >= 0
+    positions = np.where(real, cached[:, None] + column, 0)
+    length = int((cached + lengths).max())
+    cache.select(np.array([row.slot for row in rows]), np.where(real, positions, -1), length, device)
+    # Padding sees position 0 like any other token: a query that sees nothing would make NaN.
+    visible = np.arange(length) <= positions[:, :, None]
+    output = model(
+        input_ids=torch.from_numpy(ids).to(device),
+        attention_mask=torch.from_numpy(visible[:, None]).to(device),
+        position_ids=torch.from_numpy(positions).to(device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return draw(output.logits[:, -1], [row.sampling for row in rows], [row.position for row in rows])

@@ -1,0 +1,131 @@
+"""Loading: `tiny`, a Hugging Face folder, a checkpoint of a run, or a hub id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rllm_core.errors import ConfigError, did_you_mean
+
+from rllm_local.settings import ModelSection
+
+TINY = "tiny"
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A causal language model with its tokenizer."""
+
+    model: Any
+    """`transformers.PreTrainedModel`, in evaluation mode on its device."""
+    tokenizer: Any
+    stop_ids: frozenset[int]
+    """Tokens that end a reply."""
+    max_context: int
+
+
+def load_model(settings: ModelSection, seed: int) -> LoadedModel:
+    """Load model and tokenizer by name. `seed` is used by `tiny` alone.
+
+    Raises:
+        ConfigError: no such folder, a folder without a model, a model that cannot be sampled from here.
+    """
+    _quiet()
+    if settings.name == TINY:
+        from rllm_local import tiny
+
+        tokenizer = tiny.build_tokenizer()
+        model: Any = tiny.build_model(len(tokenizer), seed)
+    else:
+        model, tokenizer = _from_pretrained(settings.name)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f"model.name={settings.name!r}: its tokenizer has no chat template.",
+            "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
+        )
+    _check_attention(model, settings.name)
+    model = model.to(device=_device(settings.device), dtype=getattr(torch, settings.dtype)).eval()
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        stop_ids=_stop_ids(model, tokenizer),
+        max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
+    )
+
+
+def model_folder(path: Path) -> Path | None:
+    """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
+    for folder in (path, path / "backend" / "model"):
+        if (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+def _from_pretrained(name: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(name).expanduser()
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        folder = model_folder(path)
+        if folder is None:
+            raise ConfigError(f"model.name={name!r}: {_what_is_there(path)}", _how_to_name_a_model(name))
+        source: str | Path = folder
+    else:
+        source = name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ConfigError(f"model.name={name!r} cannot be loaded: {first_line}", _how_to_name_a_model(name)) from error
+    return model, tokenizer
+
+
+def _what_is_there(path: Path) -> str:
+    if not path.exists():
+        return "there is no such folder."
+    return "it is a file, not a folder." if path.is_file() else "the folder holds no config.json of a model."
+
+
+def _how_to_name_a_model(name: str) -> str:
+    close = did_you_mean(name, [TINY])
+    return f"{close} Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
+
+
+def _check_attention(model: Any, name: str) -> None:
+    """The engine's mask is causal over everything cached; models that mean something else would answer wrongly."""
+    config = model.config
+    other = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    if other:
+        raise ConfigError(
+            f"model.name={name!r} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
+            "Use a model whose layers all have full attention, such as Llama or Qwen3.",
+        )
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    generation = getattr(model.generation_config, "eos_token_id", None)
+    found = generation if isinstance(generation, list) else [generation]
+    return frozenset(int(token) for token in (*found, tokenizer.eos_token_id) if token is not None)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"model.device={name!r} is not a device torch knows.", "Use auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device='cuda', and torch finds no CUDA device.", "Use model.device=auto or =cpu.")
+    return device
+
+
+def _quiet() -> None:
+    """Progress is shown by rllm; the bars of the libraries below would break into it."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()

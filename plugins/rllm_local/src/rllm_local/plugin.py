@@ -1,0 +1,31 @@
+"""What rllm-local offers: the backend `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.plugins import hookimpl
+
+from rllm_local.settings import LocalConfig
+
+requires_api = 1
+
+
+def _load() -> type[Backend]:
+    from rllm_local.backend import LocalBackend
+
+    return LocalBackend
+
+
+@hookimpl
+def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
+    yield BackendPlugin(
+        name="local",
+        summary="This machine: torch on a CPU or one GPU, trains and samples in one process.",
+        params=LocalConfig,
+        load=_load,
+        config_yaml=lambda: Path(__file__).parent / "yaml" / "rllm" / "backend" / "local.yaml",
+        capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
+    )

@@ -1,0 +1,63 @@
+"""From a TokenBatch to what torch computes on: micro-batches of rows of similar length, padded on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rllm_core.batch import TokenBatch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """Some rows. ``n_sampled`` counts their sampled tokens, row after row."""
+
+    input_ids: Tensor
+    """(n_row, width - 1) int64 all but the last token. Right padding needs no mask under causal attention."""
+    columns: Tensor
+    """(n_column,) positions of `input_ids` that predict a sampled token in at least one row."""
+    selected: Tensor
+    """(n_row, n_column) bool: which of those predict a sampled token of this row."""
+    targets: Tensor
+    """(n_sampled,) int64 the sampled tokens."""
+    source: NDArray[np.int64]
+    """(n_sampled,) where each sampled token is in the TokenBatch."""
+    row_ids: Tensor
+    """(n_sampled,) int64 the row each belongs to."""
+
+
+def micro_batches(
+    batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
+) -> Iterator[MicroBatch]:
+    """Cut `rows` into micro-batches of at most `max_tokens` padded tokens (one row at least), short rows first."""
+    lengths = batch.row_lengths[rows]
+    order = rows[np.argsort(lengths, kind="stable")]
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and (end + 1 - start) * batch.row_lengths[order[end]] <= max_tokens:
+            end += 1
+        yield _pad(batch, order[start:end], device)
+        start = end
+
+
+def _pad(batch: TokenBatch, rows: NDArray[np.int64], device: torch.device) -> MicroBatch:
+    lengths = batch.row_lengths[rows]
+    column = np.arange(int(lengths.max()))
+    real = column < lengths[:, None]
+    flat = np.where(real, batch.row_offsets[rows][:, None] + column, 0)
+    ids = np.where(real, batch.tokens[flat], 0).astype(np.int64)
+    sampled = (real & batch.loss_mask[flat])[:, 1:]
+    columns = np.flatnonzero(sampled.any(axis=0))
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids[:, :-1]).to(device),
+        columns=torch.from_numpy(columns).to(device),
+        selected=torch.from_numpy(sampled[:, columns]).to(device),
+        targets=torch.from_numpy(ids[:, 1:][sampled]).to(device),
+        source=flat[:, 1:][sampled],
+        row_ids=torch.from_numpy(np.repeat(rows, sampled.sum(axis=1))).to(device),
+    )

@@ -1,0 +1,53 @@
+"""The `local` backend's own config sections: ``model``, ``training`` and ``local``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(Section):
+    name: str = Field("tiny", description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
+    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, …; auto means cuda where there is one.")
+
+
+class TrainingSection(Section):
+    learning_rate: float = Field(2e-5, gt=0, description="AdamW learning rate after warm-up.")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="How the learning rate falls to 0 over the run."
+    )
+    warmup_steps_ratio: Fraction = Field(0.0, description="Share of the run in which the learning rate rises.")
+    beta1: Fraction = Field(0.9, description="AdamW beta1.")
+    beta2: Fraction = Field(0.95, description="AdamW beta2.")
+    eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
+    num_minibatches: PositiveInt = Field(1, description="Optimiser steps per pass, each on its share of the rows.")
+    max_length: PositiveInt = Field(32768, description="Most tokens of a conversation; the model may allow fewer.")
+    max_tokens_per_microbatch: PositiveInt = Field(
+        16384, description="Padded tokens per forward and backward pass; lower it when memory runs out."
+    )
+
+
+class LocalSection(Section):
+    torch_threads: PositiveInt = Field(1, description="CPU threads of torch; more than one rarely helps small models.")
+    max_concurrency: PositiveInt = Field(512, description="Conversations sampled in one forward pass at most.")
+    kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
+
+
+class LocalConfig(Section):
+    """Everything that only the local backend reads."""
+
+    model: ModelSection = Field(default_factory=ModelSection, description="The model to train.")
+    training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
+    local: LocalSection = Field(default_factory=LocalSection, description="This machine.")

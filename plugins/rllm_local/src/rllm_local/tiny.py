@@ -1,0 +1,74 @@
+"""The model named `tiny`: a two-layer Llama and its tokenizer, both made in code, so nothing is downloaded."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<end>", "<system>", "<user>", "<assistant>")
+WORDS = ("lower", "higher", "correct", "number", "guess", "plus", "is")
+CHARACTERS = string.ascii_lowercase + " .,?!:+-=\n"
+LARGEST_WHOLE_NUMBER = 31
+
+# Only what the assistant says is closed by <end>: a turn of a game costs as few tokens as it can.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'assistant' -%}<assistant>{{ message.content }}<end>"
+    "{%- else -%}<{{ message.role }}>{{ message.content }}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<assistant>{%- endif -%}"
+)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of whole numbers 0 to 31, a few words, and single characters for everything else.
+
+    Lower-case text made of letters, digits, spaces and ``.,?!:+-=`` survives encoding and decoding unchanged.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    numbers = tuple(str(number) for number in range(LARGEST_WHOLE_NUMBER + 1))
+    vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS + numbers + WORDS + tuple(CHARACTERS))}
+    # WordPiece without a continuation prefix is greedy longest match: whole words where known, else characters.
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix=""))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[0-9]+|[a-z]+|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<end>",
+        additional_special_tokens=["<system>", "<user>", "<assistant>"],
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def build_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
+    """A randomly initialised Llama of about 90,000 parameters; the same `seed` gives the same weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=SPECIAL_TOKENS.index("<end>"),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)

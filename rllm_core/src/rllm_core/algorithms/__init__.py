@@ -1,0 +1,1 @@
+"""What the core itself offers: four estimators, three losses, one grouping, three rejection modes."""

@@ -1,0 +1,43 @@
+"""How token losses become one number: a weight for every sampled token, so that loss = sum(weight * token loss).
+
+Weights are computed over all rows of one optimiser step, before these are cut into micro-batches. Micro-batching
+therefore cannot change the gradient, and a micro-batch without a sampled token adds exactly 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def token_weights(mode: str, sampled_per_row: NDArray[np.int64], max_response_length: int) -> NDArray[np.float32]:
+    """Weights of the sampled tokens, row after row.
+
+    Args:
+        mode: value of ``rllm.algorithm.loss_agg_mode``.
+        sampled_per_row: (n_row,) number of sampled tokens of each row.
+        max_response_length: the constant divisor of ``seq-mean-token-sum-norm`` (arXiv:2503.20783).
+
+    Returns:
+        (sum of `sampled_per_row`,) float32.
+
+    Raises:
+        ValueError: unknown mode.
+    """
+    tokens = max(int(sampled_per_row.sum()), 1)
+    rows = max(int((sampled_per_row > 0).sum()), 1)
+    per_row: NDArray[np.float64]
+    match mode:
+        case "token-mean":
+            per_row = np.full(sampled_per_row.shape, 1 / tokens)
+        case "token-sum":
+            per_row = np.ones(sampled_per_row.shape)
+        case "seq-mean-token-sum":
+            per_row = np.full(sampled_per_row.shape, 1 / rows)
+        case "seq-mean-token-mean":
+            per_row = 1 / (rows * np.maximum(sampled_per_row, 1))
+        case "seq-mean-token-sum-norm":
+            per_row = np.full(sampled_per_row.shape, 1 / (rows * max_response_length))
+        case _:
+            raise ValueError(f"unknown aggregation {mode!r}")
+    return np.repeat(per_row, sampled_per_row).astype(np.float32)

@@ -1,0 +1,116 @@
+"""From groups to per-token advantages: build each role's columns, call its estimator, check and broadcast the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.errors import AdvantageError
+
+RoleEstimator = Callable[[AdvantageInput], Advantages]
+"""An estimator with its options bound."""
+
+
+def estimate(batch: TokenBatch, estimator_of: Callable[[str], tuple[str, RoleEstimator]]) -> NDArray[np.float32]:
+    """Per-token advantages of a batch, 0 where the model sampled nothing.
+
+    Args:
+        batch: its groups carry finite rewards.
+        estimator_of: role to the estimator's name (for errors) and function.
+
+    Raises:
+        AdvantageError: an estimator returned the wrong shape or a value that is not finite.
+    """
+    advantages = np.zeros(len(batch.tokens), np.float32)
+    token_roles = np.repeat(batch.role, batch.row_lengths)
+    for index, role in enumerate(batch.roles):
+        name, estimator = estimator_of(role)
+        tokens = token_roles == index
+        inputs = role_columns(batch, index)
+        result = estimator(inputs)
+        advantages[tokens] = to_tokens(inputs, result, f"estimator {name!r} for role {role!r}")
+    return advantages
+
+
+def role_columns(batch: TokenBatch, role_index: int) -> AdvantageInput:
+    """The estimator's view of one role. Arrays are made read-only: estimators must not change their inputs."""
+    groups = [group for group in batch.groups if group.group_role == batch.roles[role_index]]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    steps = [step for trajectory in trajectories for step in trajectory.steps]
+    rows = batch.role == role_index
+    # A trajectory may have no row (nothing sampled) or several (rewritten history), so lengths are summed by owner.
+    within = _index_within_role(batch, role_index)
+    lengths = np.bincount(
+        within[batch.trajectory[rows]], weights=batch.row_lengths[rows], minlength=len(trajectories)
+    ).astype(np.int64)
+    columns = {
+        "rewards": np.array([trajectory.reward for trajectory in trajectories], np.float64),
+        "group_offsets": _offsets([len(group.trajectories) for group in groups]),
+        "response_lengths": np.array([trajectory.response_length for trajectory in trajectories], np.int64),
+        "step_offsets": _offsets([len(trajectory.steps) for trajectory in trajectories]),
+        "step_rewards": np.array([np.nan if step.reward is None else step.reward for step in steps], np.float64),
+        "token_offsets": _offsets(lengths),
+        "loss_mask": batch.loss_mask[np.repeat(rows, batch.row_lengths)],
+    }
+    for column in columns.values():
+        column.flags.writeable = False
+    return AdvantageInput(**columns, groups=groups)
+
+
+def to_tokens(inputs: AdvantageInput, result: Advantages, who: str) -> NDArray[np.float32]:
+    """Check an estimator's result and repeat it for every token it belongs to."""
+    counts = {
+        "trajectory": len(inputs.rewards),
+        "step": len(inputs.step_rewards),
+        "token": len(inputs.loss_mask),
+    }
+    values = np.asarray(result.values, np.float64)
+    expected = (counts[result.level],)
+    if values.shape != expected:
+        raise AdvantageError(
+            f"{who} returned {result.level} advantages of shape {values.shape}; this batch needs {expected}.",
+            "Return one number per trajectory, step or token, in the order of the inputs.",
+        )
+    if not np.isfinite(values).all():
+        raise AdvantageError(
+            f"{who} returned {int((~np.isfinite(values)).sum())} advantages that are NaN or infinite.",
+            "Guard divisions against groups of one and groups of equal rewards.",
+        )
+    match result.level:
+        case "trajectory":
+            spread = np.repeat(values, np.diff(inputs.token_offsets))
+        case "step":
+            spread = _spread_steps(inputs, values)
+        case "token":
+            spread = values
+    return np.where(inputs.loss_mask, spread, 0.0).astype(np.float32)
+
+
+def _spread_steps(inputs: AdvantageInput, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Steps sample their tokens in order, so sampled tokens are the steps' responses end to end."""
+    lengths = [
+        step.span.end - step.span.response_start
+        for group in inputs.groups
+        for trajectory in group.trajectories
+        for step in trajectory.steps
+    ]
+    spread = np.zeros(len(inputs.loss_mask))
+    spread[inputs.loss_mask] = np.repeat(values, lengths)
+    return spread
+
+
+def _index_within_role(batch: TokenBatch, role_index: int) -> NDArray[np.int64]:
+    """(n_traj of the batch,) index of each trajectory among those of the role; meaningless for other roles."""
+    belongs = np.repeat(
+        [group.group_role == batch.roles[role_index] for group in batch.groups],
+        [len(group.trajectories) for group in batch.groups],
+    )
+    return np.cumsum(belongs) - 1
+
+
+def _offsets(lengths: list[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)

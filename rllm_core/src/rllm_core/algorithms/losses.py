@@ -1,0 +1,38 @@
+"""The core's policy losses, one torch function each: the loss of every sampled token, to be minimised.
+
+The only module of the core that is written in torch; imported by the `load` of its records alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rllm_core.algorithms.options import PpoParams
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
+
+MAX_LOG_RATIO = 20.0
+"""Keeps exp() finite; a ratio this far out has long been clipped or is a mistake upstream."""
+
+
+def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
+    """Clipped surrogate: max(-A rho, -A clip(rho, 1 - eps_clip, 1 + eps_clip_high)) (Schulman et al. 2017, arXiv:1707.06347)."""
+    ratio = _importance_ratio(inputs)
+    high = params.eps_clip if params.eps_clip_high is None else params.eps_clip_high
+    clipped = ratio.clamp(1 - params.eps_clip, 1 + high)
+    return torch.maximum(-inputs.advantages * ratio, -inputs.advantages * clipped)
+
+
+def importance_sampling(inputs: LossInput, params: NoParams) -> Tensor:
+    """-A rho with rho = exp(logprob - old logprob): unbiased off-policy, without a trust region."""
+    return -inputs.advantages * _importance_ratio(inputs)
+
+
+def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
+    """-A logprob (Williams 1992)."""
+    return -inputs.advantages * inputs.logprobs
+
+
+def _importance_ratio(inputs: LossInput) -> Tensor:
+    return (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

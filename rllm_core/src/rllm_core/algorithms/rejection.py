@@ -1,0 +1,91 @@
+"""The core's rejection modes: keep everything, wait for partly solved tasks, or drop groups without signal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rllm_core import codec
+from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import Verdict
+from rllm_core.types import TrajectoryGroup
+
+
+class KeepAll:
+    """Mode ``none``: every group is trained on, groups of one included."""
+
+    def __init__(self, params: NoParams) -> None:
+        pass
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class WaitForPartialSolves:
+    """Mode ``episode``: groups of all steps gather until enough of their tasks are partly solved, then all are used.
+
+    A task is partly solved when some, but not all, of its gathered attempts are correct.
+    """
+
+    def __init__(self, params: EpisodeRejectionParams) -> None:
+        self._needed = params.min_partial_solve_tasks
+        self._gathered: list[TrajectoryGroup] = []
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        self._gathered.extend(groups)
+        if len(partly_solved_tasks(self._gathered)) < self._needed:
+            return Verdict(train=[], waiting=len(self._gathered))
+        ready, self._gathered = self._gathered, []
+        return Verdict(train=ready)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"gathered": [codec.group_to_json(group) for group in self._gathered]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._gathered = [codec.group_from_json(group) for group in state["gathered"]]
+
+
+class DropWithoutSignal:
+    """Mode ``group``: groups that are too small, or whose rewards are all equal, are dropped with the reason."""
+
+    def __init__(self, params: GroupRejectionParams) -> None:
+        self._smallest = params.min_trajs_per_group
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        reasons = [self._why_drop(group) for group in groups]
+        return Verdict(
+            train=[group for group, reason in zip(groups, reasons, strict=True) if not reason],
+            dropped=Counter(reason for reason in reasons if reason),
+        )
+
+    def _why_drop(self, group: TrajectoryGroup) -> str:
+        if len(group.trajectories) < self._smallest:
+            return "too_few"
+        if len({trajectory.reward for trajectory in group.trajectories}) > 1:
+            return ""
+        solved = {bool(entry.get("is_correct")) for entry in group.metadata}
+        if solved == {True}:
+            return "all_solved"
+        return "all_failed" if solved == {False} else "equal_rewards"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
+    """Ids of tasks of which some, but not all, attempts in these groups are correct."""
+    outcomes: dict[str, set[bool]] = {}
+    for group in groups:
+        for entry in group.metadata:
+            outcomes.setdefault(entry["task_id"], set()).add(bool(entry.get("is_correct")))
+    return {task_id for task_id, seen in outcomes.items() if len(seen) == 2}

@@ -1,0 +1,116 @@
+"""TokenBatch: the one columnar, ragged form of a training batch that algorithms and backends share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.types import TrajectoryGroup
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenBatch:
+    """Rows of tokens without padding. Row ``r`` holds tokens ``row_offsets[r]:row_offsets[r + 1]``.
+
+    A trajectory is one row, or one row per segment when its history was rewritten (see `TokenBuffer`).
+    Per-token columns are (n_token,); log-probs and advantages mean something only where `loss_mask` is True.
+    """
+
+    tokens: NDArray[np.int32]
+    row_offsets: NDArray[np.int64]
+    """(n_row + 1,)"""
+    loss_mask: NDArray[np.bool_]
+    """(n_token,) True where the model sampled the token."""
+    sampling_logprobs: NDArray[np.float32]
+    """(n_token,) log-probs under the policy that sampled them, 0 elsewhere."""
+    trajectory: NDArray[np.int32]
+    """(n_row,) index of the row's trajectory, counted over all groups in order."""
+    group: NDArray[np.int32]
+    """(n_row,) index of the row's group."""
+    role: NDArray[np.int32]
+    """(n_row,) index into `roles`."""
+    weight_version: NDArray[np.int32]
+    """(n_row,) oldest weights that sampled a token of the row."""
+    roles: tuple[str, ...]
+    groups: Sequence[TrajectoryGroup]
+    """The groups the batch was built from."""
+    old_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) under the weights at the start of the update."""
+    ref_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) under the frozen reference model."""
+    values: NDArray[np.float32] | None = None
+    """(n_token,) the critic's estimate."""
+    advantages: NDArray[np.float32] | None = None
+    """(n_token,) 0 where `loss_mask` is False."""
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    @property
+    def n_trajectories(self) -> int:
+        return sum(len(group.trajectories) for group in self.groups)
+
+    @property
+    def row_lengths(self) -> NDArray[np.int64]:
+        """(n_row,) tokens per row."""
+        return np.diff(self.row_offsets)
+
+    def with_columns(self, **columns: Any) -> TokenBatch:
+        """A copy of the record with per-token columns filled; arrays are shared, not copied.
+
+        Raises:
+            ValueError: a column is not (n_token,).
+        """
+        for name, column in columns.items():
+            if column.shape != self.tokens.shape:
+                raise ValueError(f"column {name!r} has shape {column.shape}, the batch has {self.tokens.shape} tokens")
+        return replace(self, **columns)
+
+
+def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
+    """Lay the trajectories of all groups end to end. Trajectories without a sampled token give no row."""
+    roles = tuple(dict.fromkeys(group.group_role for group in groups))
+    role_index = {role: index for index, role in enumerate(roles)}
+    ids: list[NDArray[np.int32]] = []
+    logprobs: list[NDArray[np.float32]] = []
+    sampled: list[NDArray[np.bool_]] = []
+    lengths: list[int] = []
+    owners: list[tuple[int, int, int, int]] = []
+    trajectory_index = -1
+    for group_index, group in enumerate(groups):
+        role = role_index[group.group_role]
+        for trajectory in group.trajectories:
+            trajectory_index += 1
+            buffer = trajectory.tokens
+            if trajectory.response_length == 0:
+                continue
+            version = min(step.weight_version for step in trajectory.steps)
+            ids.append(buffer.ids)
+            logprobs.append(buffer.logprobs)
+            sampled.append(buffer.sampled)
+            bounds = [*buffer.segment_starts, len(buffer)]
+            for start, end in zip(bounds, bounds[1:], strict=False):
+                lengths.append(end - start)
+                owners.append((trajectory_index, group_index, role, version))
+    columns = np.array(owners, np.int32).reshape(-1, 4)
+    return TokenBatch(
+        tokens=_join(ids, np.dtype(np.int32)),
+        row_offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64),
+        loss_mask=_join(sampled, np.dtype(np.bool_)),
+        sampling_logprobs=_join(logprobs, np.dtype(np.float32)),
+        trajectory=columns[:, 0],
+        group=columns[:, 1],
+        role=columns[:, 2],
+        weight_version=columns[:, 3],
+        roles=roles,
+        groups=groups,
+    )
+
+
+def _join(pieces: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)

@@ -1,0 +1,141 @@
+"""Checkpoints: written beside, synced, renamed, verified by digest. A crash leaves the older ones as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import CheckpointError, RllmError
+from rllm_core.files import sha256, sync_file, sync_folder
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+BACKEND = "backend"
+LATEST = "latest"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint."""
+
+    folder: Path
+    state: dict[str, Any]
+    """The trainer's part, as it was given to `CheckpointStore.save`."""
+
+    @property
+    def backend_folder(self) -> Path:
+        return self.folder / BACKEND
+
+
+class CheckpointStore:
+    """The checkpoints of one run, ``step_000020`` and so on, and a link ``latest`` to the newest."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    async def save(self, step: int, state: dict[str, Any], write_backend: Callable[[Path], Awaitable[None]]) -> Path:
+        """Write one checkpoint; `step` is the number of finished training steps.
+
+        Raises:
+            CheckpointError: it could not be written. Older checkpoints are untouched, nothing half-written stays.
+        """
+        final = self._folder / f"step_{step:06d}"
+        beside = self._folder / f".{final.name}.{os.getpid()}.tmp"
+        try:
+            self._remove_leftovers()
+            (beside / BACKEND).mkdir(parents=True)
+            (beside / STATE).write_text(json.dumps(state), encoding="utf-8")
+            await write_backend(beside / BACKEND)
+            _write_manifest(beside)
+            if final.exists():
+                shutil.rmtree(final)
+            beside.rename(final)
+            self._point_latest_at(final)
+            sync_folder(self._folder)
+        except Exception as error:  # libraries report a full disk by exceptions of their own
+            shutil.rmtree(beside, ignore_errors=True)
+            if isinstance(error, RllmError):
+                raise
+            raise CheckpointError(
+                f"The checkpoint of step {step} could not be written to {self._folder}: {error}.", self._what_is_left()
+            ) from error
+        for old in self._all()[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def newest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint whose files are all as they were written; None when there is none at all.
+
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged.
+        """
+        damaged = []
+        for folder in reversed(self._all()):
+            problem = find_damage(folder)
+            if problem is None:
+                return Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="utf-8")))
+            damaged.append(f"{folder.name}: {problem}")
+            warn(f"checkpoint {folder} is damaged ({problem}); using the one before it")
+        if damaged:
+            raise CheckpointError(
+                f"No checkpoint in {self._folder} can be used ({'; '.join(damaged)}).",
+                "Start again with --overwrite, or restore the folder from a backup.",
+            )
+        return None
+
+    def _all(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("step_*") if path.is_dir())
+
+    def _remove_leftovers(self) -> None:
+        """Folders of processes that were killed while saving."""
+        for leftover in self._folder.glob(".step_*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _point_latest_at(self, folder: Path) -> None:
+        beside = self._folder / f".{LATEST}.{os.getpid()}.tmp"
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(folder.name)
+        beside.replace(self._folder / LATEST)
+
+    def _what_is_left(self) -> str:
+        usable = [folder.name for folder in self._all() if find_damage(folder) is None]
+        if not usable:
+            return "No earlier checkpoint exists. Make room or choose another rllm.trainer.output_dir, and start again."
+        return f"{usable[-1]} is intact: make room, then continue from it with --resume."
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files, or None."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "no manifest"
+    except (OSError, ValueError) as error:
+        return f"unreadable manifest: {error}"
+    if manifest.get("format_version") != FORMAT_VERSION:
+        return f"format version {manifest.get('format_version')}, this rllm-core reads {FORMAT_VERSION}"
+    for name, digest in manifest["sha256"].items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if sha256(path) != digest:
+            return f"{name} has changed since it was written"
+    return None
+
+
+def _write_manifest(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digests = {str(path.relative_to(folder)): sha256(path) for path in files}
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format_version": FORMAT_VERSION, "sha256": digests}, indent=1), encoding="utf-8")
+    for path in (*files, manifest):
+        sync_file(path)
+    for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
+        sync_folder(path)

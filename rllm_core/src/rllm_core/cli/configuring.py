@@ -1,0 +1,93 @@
+"""What `rllm train` and `rllm eval` share: flags that are thin names for config keys, and words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rllm_core.config.compose import allowed_plugins, compose
+from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm_core.config.save import FILE_NAME
+from rllm_core.plan import RunPlan, make_plan
+from rllm_core.plugins.registry import Registry
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+FLAGS = {
+    "backend": ("rllm.backend", "Backend, by name."),
+    "estimator": ("rllm.algorithm.adv_estimator", "Advantage estimator, by name."),
+    "grouping": ("rllm.transform.grouping", "Trajectory grouping, by name."),
+    "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),
+    "loss": ("rllm.algorithm.loss_fn", "Policy loss, by name."),
+    "seed": ("rllm.trainer.seed", "Seed of every random draw."),
+}
+"""Flag to its config key and meaning. `--model` has a key of the backend's."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line, taken apart."""
+
+    environment: str | None
+    model: str | None
+    files: Sequence[str]
+    overrides: Sequence[str]
+    """``key=value`` words; those of flags come first, so that an explicit key wins."""
+
+
+def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
+    """Add ENV, key=value words, `--config`, `--model` and the named flags of `FLAGS` to a command."""
+
+    def decorate(function: FunctionT) -> FunctionT:
+        for name in reversed(names):
+            key, meaning = FLAGS[name]
+            function = click.option(f"--{name}", metavar="NAME", help=f"{meaning} [{key}]")(function)
+        function = click.option(
+            "--model", metavar="NAME", help="`tiny`, a model folder, a checkpoint or a hub id. [the backend's model key]"
+        )(function)
+        function = click.option(
+            "--config", "files", multiple=True, metavar="FILE", help="YAML file of config values; may be repeated."
+        )(function)
+        return click.argument("words", nargs=-1, metavar="[ENV] [KEY=VALUE]...")(function)
+
+    return decorate
+
+
+def read_request(words: Sequence[str], model: str | None, files: Sequence[str], flags: dict[str, str | None]) -> Request:
+    """Take the words apart: the first may name the environment, all others are ``key=value``."""
+    environment = words[0] if words and "=" not in words[0] else None
+    overrides = [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if value is not None]
+    if flags.get("rejection") is not None:
+        overrides.append("rllm.rejection_sample.enable=true")
+    return Request(environment, model, files, [*overrides, *words[environment is not None :]])
+
+
+def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
+    """Compose and resolve a request. `beneath` are layers under the user's own, such as a resumed run's config."""
+    layers = [*beneath, *(layer_from_file(file) for file in request.files)]
+    if request.environment is not None:
+        layers.append(layer_from_dotted({"rllm.env.name": request.environment}, "command line"))
+    layers += layers_from_overrides(request.overrides)
+    registry = Registry.load(allow=allowed_plugins(layers))
+    if request.model is not None:
+        key = registry.get("backend", _backend_of(layers)).plugin.model_key
+        layers.append(layer_from_dotted({key: request.model}, "command line"))
+    return make_plan(compose(registry, layers), registry)
+
+
+def saved_config(run_folder: Path) -> Layer | None:
+    """The config a run was started with, as a layer; None when the folder holds none."""
+    file = run_folder / FILE_NAME
+    return layer_from_file(file) if file.is_file() else None
+
+
+def _backend_of(layers: Sequence[Layer]) -> str:
+    for layer in reversed(layers):
+        name = layer.tree.get("rllm", {}).get("backend") if isinstance(layer.tree.get("rllm"), dict) else None
+        if isinstance(name, str):
+            return name
+    return "local"

@@ -1,0 +1,73 @@
+"""`rllm eval`: play with a model without training it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, saved_config
+from rllm_core.config.layers import Layer
+from rllm_core.plan import RunPlan
+
+
+@click.command("eval")
+@config_options("backend", "seed")
+def evaluate(
+    words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None
+) -> None:
+    """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
+
+    \b
+    A checkpoint is played with the config of the run it belongs to:
+      rllm eval guess --model runs/rllm-training/default/checkpoints/latest
+    More attempts per task:
+      rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
+    """
+    from rich.console import Console
+
+    from rllm_core.cli.summary import results_table
+
+    request = read_request(words, model, files, flags)
+    beneath = _config_of_checkpoint(request)
+    if beneath is not None:
+        click.echo(f"playing with the config of {Path(beneath.origin).parent}")
+    plan = plan_for(request, [beneath] if beneath else [])
+    metrics = asyncio.run(_play(plan))
+    Console(highlight=False, soft_wrap=True).print(results_table(plan, metrics))
+
+
+async def _play(plan: RunPlan) -> dict[str, float]:
+    from rllm_core.contracts.backend import RunContext
+    from rllm_core.runner_setup import make_runner, tasks_of
+    from rllm_core.validation import validate
+
+    tasks = tasks_of(plan, "val")
+    backend = plan.backend.plugin.load()()
+    try:
+        context = RunContext(
+            config=plan.config,
+            backend_config=plan.composed.backend_config,
+            seed=plan.config.rllm.trainer.seed,
+            total_steps=1,
+        )
+        engine = await backend.start(context)
+        return await validate(make_runner(plan, engine), tasks, plan.config)
+    finally:
+        await backend.close()
+
+
+def _config_of_checkpoint(request: Request) -> Layer | None:
+    """The config of the run whose checkpoint is played, when it was trained on the same environment.
+
+    A checkpoint lies in ``<run>/checkpoints/<step>``. On another environment its prompts and lengths mean nothing.
+    """
+    if request.model is None:
+        return None
+    checkpoints = Path(request.model).expanduser().parent
+    saved = saved_config(checkpoints.parent) if checkpoints.name == "checkpoints" else None
+    if saved is None:
+        return None
+    trained_on = saved.tree["rllm"]["env"]["name"]
+    return saved if request.environment in (None, trained_on) else None

@@ -1,0 +1,57 @@
+"""Command groups that start fast and forgive typing: subcommands are imported when they run, not before."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from rllm_core.errors import did_you_mean
+
+
+class LazyCommand(NamedTuple):
+    """A command that has not been imported yet."""
+
+    module: str
+    attribute: str
+    """The click command in that module."""
+    summary: str
+    """Shown by ``--help`` of the group, which therefore imports no command."""
+
+
+class ForgivingGroup(click.Group):
+    """A group that answers an unknown command with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            advice = did_you_mean(args[0], known) or f"Commands are {', '.join(known)}."
+            raise click.UsageError(f"There is no command {args[0]!r}. {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(ForgivingGroup):
+    """A group whose commands are given as a table."""
+
+    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])

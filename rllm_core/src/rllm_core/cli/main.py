@@ -1,0 +1,91 @@
+"""The ``rllm`` command: picks the subcommand, and turns every failure into one paragraph and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from rllm_core import __version__
+from rllm_core.cli.lazy_group import LazyCommand, LazyGroup
+from rllm_core.errors import RllmError
+
+COMMANDS = {
+    "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
+    "eval": LazyCommand("rllm_core.cli.evaluate", "evaluate", "Play with a trained model and report how well it does."),
+    "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
+}
+
+INTERRUPTED = 130
+"""Exit code of a process ended by Ctrl-C, as shells have it."""
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Every command explains itself: rllm COMMAND --help",
+)
+@click.version_option(__version__, prog_name="rllm", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks. Also after a command, and as RLLM_DEBUG=1.")
+def cli(debug: bool) -> None:
+    """Reinforcement learning for language agents, built from plugins.
+
+    \b
+    Train on an environment, choosing any part by name:
+      rllm train guess
+      rllm train guess --estimator rloo rllm.trainer.seed=1
+    See what there is to choose from:
+      rllm plugins list
+      rllm plugins info estimator grpo
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``rllm`` with the given arguments (default: those of the process) and return the exit code.
+
+    A command fails by raising an `RllmError`, and may return an exit code of its own instead of None. The object of
+    its click context is True when tracebacks were asked for.
+    """
+    arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
+    try:
+        returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
+    except RllmError as error:
+        return _fail(error.message, error.hint, error.exit_code, debug)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"`{context.command_path} --help` shows what is possible." if context else ""
+        return _fail(error.format_message(), hint, error.exit_code, debug)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
+        problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
+        hint = "This is a bug, in rllm or in a plugin."
+        return _fail(problem, hint if debug else f"{hint} Add --debug to see where.", 1, debug)
+    return returned if isinstance(returned, int) else 0
+
+
+def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """Accept ``--debug`` at any place before a bare ``--``."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [argument for argument in arguments[:end] if argument != "--debug"]
+    asked = len(kept) < end or os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
+    return kept + arguments[end:], asked
+
+
+def _fail(problem: str, hint: str, exit_code: int, debug: bool) -> int:
+    if debug:
+        click.echo(traceback.format_exc(), err=True)
+    click.echo(" ".join(f"error: {problem} {hint}".split()), err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""``rllm plugins``: what is installed, what one plugin is and takes, and whether everything works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm_core.cli.lazy_group import ForgivingGroup
+
+if TYPE_CHECKING:
+    from rllm_core.plugins.registry import Registered
+
+
+@click.group(cls=ForgivingGroup)
+def plugins() -> None:
+    """See what is installed, and whether it works.
+
+    \b
+    Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection
+    modes, stages, backends, workflows, environments, trackers, observers.
+    \b
+    More plugins come with `pip install`. To go without an installed one:
+      RLLM_BLOCK_PLUGINS=rllm-example rllm train guess
+      RLLM_BLOCK_PLUGINS='*' rllm train guess          (only what comes with rllm-core)
+    """
+
+
+@plugins.command("list")
+@click.option("--kind", metavar="KIND", help="Only plugins of this kind, such as estimator or backend.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def list_plugins(kind: str | None, as_json: bool) -> None:
+    """List plugins by kind and name, with what they do and where they come from.
+
+    \b
+    Examples:
+      rllm plugins list
+      rllm plugins list --kind estimator
+      rllm plugins list --json | jq -r '.[].qualified_name'
+    """
+    from rllm_core.cli.tables import print_table
+    from rllm_core.plugins.registry import Registry
+    from rllm_core.plugins.specs import KINDS
+
+    registry = Registry.load()
+    entries = [entry for each in ([kind] if kind else KINDS) for entry in registry.all(each)]
+    if as_json:
+        import json
+
+        click.echo(json.dumps([_as_json(entry) for entry in entries], indent=2))
+        return
+    ambiguous = {entry.qualified_name for clash in registry.conflicts() for entry in clash}
+    rows = [
+        (
+            entry.kind,
+            entry.qualified_name if entry.qualified_name in ambiguous else entry.name,
+            entry.plugin.summary + (" (deprecated)" if entry.plugin.deprecated else ""),
+            f"{entry.distribution} {entry.version}",
+        )
+        for entry in entries
+    ]
+    print_table(("kind", "name", "what it does", "comes from"), rows, bold=1)
+
+
+@plugins.command()
+@click.argument("kind")
+@click.argument("name")
+def info(kind: str, name: str) -> None:
+    """Show one plugin: what it does, where it comes from, and its options.
+
+    KIND is a kind as `rllm plugins list` shows it; NAME is a name, or DISTRIBUTION/NAME where two share one.
+
+    \b
+    Examples:
+      rllm plugins info estimator grpo
+      rllm plugins info backend local
+      rllm plugins info estimator rllm-core/grpo
+    \b
+    Options are set where the plugin is chosen:
+      rllm.algorithm.adv_estimator={name: grpo, norm_adv_by_std_in_grpo: false}
+    """
+    from rllm_core.cli.facts import facts_of, options_of
+    from rllm_core.cli.tables import print_table
+    from rllm_core.plugins.registry import Registry
+
+    entry = Registry.load().get(kind, name)
+    plugin = entry.plugin
+    click.echo(f"{entry.kind} {entry.name}: {plugin.summary}")
+    if plugin.deprecated:
+        click.echo(f"DEPRECATED: {plugin.deprecated}")
+    click.echo()
+    facts = {"comes from": f"{entry.distribution} {entry.version}", "qualified name": entry.qualified_name}
+    print_table((), list((facts | facts_of(plugin)).items()))
+    options = list(options_of(plugin.params))
+    click.echo("\nOptions:" if options else "\nIt has no options.")
+    if options:
+        print_table(("option", "type", "default", "meaning"), [tuple(option) for option in options])
+
+
+@plugins.command()
+@click.pass_obj
+def doctor(debug: bool | None) -> int:
+    """Check every installed plugin, and say what to do about what is wrong.
+
+    Loads everything, so it takes a few seconds. Exits with 1 when something cannot be used.
+
+    \b
+    Examples:
+      rllm plugins doctor
+      rllm plugins doctor --debug          (with the traceback of each broken plugin)
+    """
+    from rllm_core.plugins.doctor import examine
+    from rllm_core.plugins.registry import Registry
+    from rllm_core.plugins.specs import KINDS
+
+    registry = Registry.load()
+    findings = examine(registry)
+    for finding in findings:
+        click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
+        if debug and finding.traceback:
+            click.echo(finding.traceback)
+    errors = sum(finding.severity == "error" for finding in findings)
+    count = sum(len(registry.all(kind)) for kind in KINDS)
+    click.echo(
+        f"{count} plugins checked, {errors} cannot be used." if errors else f"{count} plugins checked, all work."
+    )
+    return 1 if errors else 0
+
+
+def _as_json(entry: Registered[Any]) -> dict[str, str | None]:
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "qualified_name": entry.qualified_name,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "summary": entry.plugin.summary,
+        "deprecated": entry.plugin.deprecated,
+    }

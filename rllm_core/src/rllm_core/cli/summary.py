@@ -1,0 +1,47 @@
+"""The table at the end of a run: what was reached, and how far it is from the best possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from rllm_core.plan import RunPlan
+
+if TYPE_CHECKING:
+    from rllm_core.trainer import UnifiedTrainer
+
+
+def show_summary(plan: RunPlan, trainer: UnifiedTrainer, seconds: float, picture: Path | None) -> None:
+    """Print the last validation and where everything is."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(results_table(plan, trainer.last_validation))
+    folder = trainer.folder.path
+    console.print(f"{trainer.finished_steps} steps in {seconds:.0f} s; everything is in {folder}")
+    if picture is not None:
+        console.print(f"reward curve: {picture}")
+    if (folder / "checkpoints" / "latest").exists():
+        environment = plan.config.rllm.env.name
+        console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest")
+
+
+def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
+    """Figures of a validation beside the best possible ones, where the environment knows them."""
+    rollouts = plan.config.rllm.rollout.n_val
+    best = dict(plan.environment.plugin.best_possible) if plan.environment else {}
+    best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
+    table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
+    table.add_column("figure", no_wrap=True)
+    for heading in ("reached", "best possible", "difference"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, value in metrics.items():
+        _, source, figure = name.split("/", 2)
+        label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
+        if figure in best:
+            table.add_row(label, f"{value:.3f}", f"{best[figure]:.3f}", f"{value - best[figure]:+.3f}")
+        else:
+            table.add_row(label, f"{value:.3f}", "", "")
+    return table

@@ -1,0 +1,113 @@
+"""`rllm train`: compose the config, open the run folder, train, show what came of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, saved_config
+from rllm_core.cli.dry_run import show_plan
+from rllm_core.plan import RunPlan
+
+
+@click.command()
+@config_options("backend", "estimator", "grouping", "rejection", "loss", "seed")
+@click.option("--role-estimator", "role_estimators", multiple=True, metavar="ROLE=NAME", help="Estimator of one role; may be repeated. [rllm.algorithm.estimator_map.ROLE]")
+@click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
+@click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
+@click.option("--dry-run", is_flag=True, help="Show stages, plugins and every value with its origin; train nothing.")
+def train(
+    words: tuple[str, ...],
+    model: str | None,
+    files: tuple[str, ...],
+    role_estimators: tuple[str, ...],
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    **flags: str | None,
+) -> int:
+    """Train an agent on the environment ENV.
+
+    \b
+    With nothing but a name it trains a tiny model from random weights, on this machine:
+      rllm train guess
+    Any part is chosen by name, any value set by its key:
+      rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
+    See first what would happen:
+      rllm train guess --dry-run
+    Ctrl-C ends after the current step and saves; go on later:
+      rllm train guess --resume
+    """
+    request = read_request(words, model, files, flags)
+    roles = [f"rllm.algorithm.estimator_map.{choice}" for choice in role_estimators]
+    request = Request(request.environment, request.model, request.files, [*roles, *request.overrides])
+    plan = plan_for(request)
+    if resume:
+        plan = _as_it_was_started(plan, request)
+    if dry_run:
+        show_plan(plan)
+        return 0
+    return _train(plan, resume, overwrite)
+
+
+def _as_it_was_started(plan: RunPlan, request: Request) -> RunPlan:
+    """A resumed run keeps the values it was started with, unless the command line sets others now."""
+    from rllm_core.run_folder import run_folder_path
+
+    saved = saved_config(run_folder_path(plan.config.rllm.trainer))
+    return plan_for(request, [saved]) if saved else plan
+
+
+def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
+    from rllm_core.cli.summary import show_summary
+    from rllm_core.run_folder import RunFolder
+    from rllm_core.runner_setup import tasks_of
+    from rllm_core.tracking.picture import draw_reward_curve
+    from rllm_core.trainer import UnifiedTrainer
+
+    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    try:
+        trainer = UnifiedTrainer(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
+        started = time.monotonic()
+        with _stopping_on_signals(trainer) as received:
+            trainer.fit()
+        seconds = time.monotonic() - started
+        title = f"{plan.config.rllm.env.name}, {plan.estimators.default.plugin.name}"
+        picture = draw_reward_curve(folder.history(), folder.path / "reward_curve.png", title)
+        if trainer.stopped_early:
+            click.echo(
+                f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "
+                "The same command with --resume goes on from there."
+            )
+            return 128 + received[0]
+        show_summary(plan, trainer, seconds, picture)
+    finally:
+        folder.close()
+    return 0
+
+
+@contextmanager
+def _stopping_on_signals(trainer: UnifiedTrainer) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        trainer.stop()
+        click.echo("\nfinishing this step, then saving; once more to stop at once", err=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

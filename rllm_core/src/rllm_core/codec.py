@@ -1,0 +1,101 @@
+"""Trajectories, groups and episodes as JSON data and back, without losing a bit.
+
+float32 values become the shortest decimal that reads back as the same float32 widened to float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+
+SCHEMA_VERSION = 1
+"""Raised whenever files written before can no longer be read as they are."""
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """Every token once: the buffer's columns, and each step as a span of them."""
+    buffer = trajectory.tokens
+    return {
+        "uid": trajectory.uid,
+        "name": trajectory.name,
+        "reward": trajectory.reward,
+        "info": trajectory.info,
+        "ids": buffer.ids.tolist(),
+        "logprobs": buffer.logprobs.tolist(),
+        "steps": [
+            {
+                "span": list(step.span),
+                "reward": step.reward,
+                "advantage": step.advantage if step.advantage is None else _plain(step.advantage),
+                "text": step.text,
+                "weight_version": step.weight_version,
+                "info": step.info,
+            }
+            for step in trajectory.steps
+        ],
+    }
+
+
+def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
+    """Inverse of `trajectory_to_json`."""
+    trajectory = Trajectory(data["name"], reward=data["reward"], uid=data["uid"], info=data["info"])
+    ids, logprobs = data["ids"], data["logprobs"]
+    for entry in data["steps"]:
+        segment_start, response_start, end = entry["span"]
+        fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
+        trajectory.add_step(ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields)
+    return trajectory
+
+
+def group_to_json(group: TrajectoryGroup) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "metadata": group.metadata,
+        "trajectories": [trajectory_to_json(trajectory) for trajectory in group.trajectories],
+    }
+
+
+def group_from_json(data: dict[str, Any]) -> TrajectoryGroup:
+    """Inverse of `group_to_json`."""
+    return TrajectoryGroup(
+        group_id=data["group_id"],
+        metadata=data["metadata"],
+        trajectories=[trajectory_from_json(entry) for entry in data["trajectories"]],
+    )
+
+
+def episode_to_json(episode: Episode) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": episode.id,
+        "is_correct": episode.is_correct,
+        "termination_reason": episode.termination_reason.value,
+        "metrics": episode.metrics,
+        "data_source": episode.data_source,
+        "error": episode.error,
+        "trajectories": [trajectory_to_json(trajectory) for trajectory in episode.trajectories],
+    }
+
+
+def episode_from_json(data: dict[str, Any]) -> Episode:
+    """Inverse of `episode_to_json`.
+
+    Raises:
+        ValueError: written by another schema version.
+    """
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"episode of schema version {data['schema_version']}, this rllm-core reads {SCHEMA_VERSION}")
+    return Episode(
+        id=data["id"],
+        is_correct=data["is_correct"],
+        termination_reason=TerminationReason(data["termination_reason"]),
+        metrics=data["metrics"],
+        data_source=data["data_source"],
+        error=data["error"],
+        trajectories=[trajectory_from_json(entry) for entry in data["trajectories"]],
+    )
+
+
+def _plain(advantage: Any) -> float | list[float]:
+    return float(advantage) if isinstance(advantage, (int, float)) else [float(value) for value in advantage]

@@ -1,0 +1,169 @@
+"""Composing a configuration: every source of values, in order, becomes one validated configuration.
+
+From lowest to highest: the core's ``base.yaml``, the backend's YAML file, the environment's defaults, its recipe for
+the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment and the
+model, so their layers are looked at first; then the layers of what they chose are put beneath theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from rllm_core.config.keys import KeyPath, known_keys
+from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file
+from rllm_core.config.merge import MISSING, Merged, merge_layers
+from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
+from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
+from rllm_core.config.schema import PluginsSection, RunConfig
+from rllm_core.errors import ConfigError, PluginError
+
+DEFAULT = "default"
+BASE_YAML = Path(__file__).parent / "yaml" / "rllm" / "base.yaml"
+BACKEND_KEY = "rllm.backend"
+ENVIRONMENT_KEY = "rllm.env.name"
+
+
+class RegisteredPlugin(Protocol):
+    """A plugin record and who ships it."""
+
+    @property
+    def plugin(self) -> Any: ...
+
+    @property
+    def distribution(self) -> str: ...
+
+
+class PluginSource(Protocol):
+    """The part of the registry that composing needs."""
+
+    def get(self, kind: str, name: str, /) -> RegisteredPlugin:
+        """The plugin of that kind and name; PluginError when there is none."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A complete, validated configuration."""
+
+    config: RunConfig
+    """The core's sections."""
+    backend_config: BaseModel
+    """The backend's sections: an instance of its record's `params`."""
+    tree: dict[str, Any]
+    """Every value of both, resolved, as plain data; what is saved as ``config.yaml``."""
+    origins: dict[str, str]
+    """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
+
+
+def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Composed:
+    """Merge, resolve and validate. `user_layers` are the user's files and command-line words, lowest first.
+
+    Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
+    """
+    base = layer_from_file(BASE_YAML, origin=DEFAULT)
+    chosen = merge_layers([base, *user_layers], [RunConfig])
+    backend_name = _selected(chosen, BACKEND_KEY)
+    environment_name = _selected(chosen, ENVIRONMENT_KEY)
+    if not isinstance(backend_name, str):
+        raise _not_text(BACKEND_KEY, backend_name, chosen)
+    if not isinstance(environment_name, str):
+        raise _not_text(ENVIRONMENT_KEY, environment_name, chosen)
+
+    backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
+    schemas = (RunConfig, backend.params)
+    lower = [base, layer_from_file(backend.config_yaml(), origin=f"backend {backend.name}")]
+    decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
+    if environment_name:
+        environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
+        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}"))
+        model = _selected(merge_layers([*lower, *user_layers], schemas), backend.model_key)
+        if isinstance(model, str) and model in environment.recipes:
+            lower.append(layer_from_dotted(environment.recipes[model], f"recipe {environment.name}/{model}"))
+            decided[backend.model_key] = model
+
+    merged = merge_layers([*lower, *user_layers], schemas)
+    _require_unchanged(merged, decided)
+    return _validated(merged, resolve(merged), backend.params)
+
+
+def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
+    """The value of ``rllm.plugins.allow``, which must be known before there is a registry to compose with."""
+    merged = merge_layers([layer_from_file(BASE_YAML, origin=DEFAULT), *user_layers], [RunConfig])
+    values = {"allow": _selected(merged, "rllm.plugins.allow")}
+    try:
+        return parse(PluginsSection, values).allow
+    except ValidationError as error:
+        lines = describe(error, values, merged.origin, known_keys(RunConfig), at=("rllm", "plugins"))
+        raise as_config_error(lines) from error
+
+
+def _validated(merged: Merged, tree: dict[str, Any], backend_schema: type[BaseModel]) -> Composed:
+    core = {key: value for key, value in tree.items() if key in RunConfig.model_fields}
+    rest = {key: value for key, value in tree.items() if key not in core}
+    keys = known_keys(RunConfig) + known_keys(backend_schema)
+    instances: list[BaseModel] = []
+    problems: list[str] = []
+    for schema, values in ((RunConfig, core), (backend_schema, rest)):
+        try:
+            instances.append(parse(schema, values))
+        except ValidationError as error:
+            problems += describe(error, values, merged.origin, keys)
+    if problems:
+        raise as_config_error(problems)
+    config, backend_config = instances
+    assert isinstance(config, RunConfig)
+    _fill(tree, backend_config.model_dump(mode="json"), merged, ())
+    origins = {".".join(path): merged.origin(path) for path, _ in leaves(tree)}
+    return Composed(config, backend_config, tree, origins)
+
+
+def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at: KeyPath) -> None:
+    """Add what the backend's YAML leaves to the defaults of its schema, so that a saved configuration is complete."""
+    for key, value in defaults.items():
+        path = (*at, key)
+        if key not in tree:
+            tree[key] = value
+            merged.marks[path] = DEFAULT
+        elif isinstance(value, dict) and isinstance(tree[key], dict):
+            _fill(tree[key], value, merged, path)
+
+
+def _selected(merged: Merged, key: str) -> Any:
+    """The value of a key before everything is resolved; None when there is none yet."""
+    node: Any = merged.tree
+    path = tuple(key.split("."))
+    for depth, part in enumerate(path):
+        if not isinstance(node, dict):
+            raise ConfigError(f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.")
+        node = node.get(part)
+        if isinstance(node, str) and "${" in node:
+            return _selected(Merged(resolve_interpolations(merged), merged.marks), key)
+    return None if node == MISSING else node
+
+
+def _plugin(registry: PluginSource, kind: str, name: str, key: str, merged: Merged) -> Any:
+    try:
+        return registry.get(kind, name).plugin
+    except PluginError as error:
+        origin = merged.origin(tuple(key.split(".")))
+        raise ConfigError(f"`{key}` (from {origin}): {error.message}", error.hint) from error
+
+
+def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
+    """What was decided from the user's layers must still hold, or the wrong layers were merged."""
+    for key, value in decided.items():
+        if (now := _selected(merged, key)) != value:
+            origin = merged.origin(tuple(key.split(".")))
+            raise ConfigError(
+                f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
+                "Only a configuration file or the command line may choose it.",
+            )
+
+
+def _not_text(key: str, value: Any, merged: Merged) -> ConfigError:
+    path = tuple(key.split("."))
+    return ConfigError(f"{wrong_value(path, value, merged.origin(path))}: expected text.")

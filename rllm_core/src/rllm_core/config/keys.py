@@ -1,0 +1,74 @@
+"""What a configuration schema says about its keys: which exist, and which of them choose a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+KeyPath = tuple[str, ...]
+ANY_KEY = "*"
+"""Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
+
+
+@cache
+def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
+    """Every section and key of a schema, sections before what they hold."""
+    return tuple(path for path, _ in _fields(schema, ()))
+
+
+@cache
+def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
+    patterns = set()
+    for path, annotation in _fields(schema, ()):
+        for variant in _variants(annotation):
+            if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
+                patterns.add((*path, ANY_KEY))
+        if _is_choice(annotation):
+            patterns.add(path)
+    return frozenset(patterns)
+
+
+@cache
+def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
+    """Sections that choose a plugin by ``name`` and hold its options beside it: section -> key of the options.
+
+    ``rllm.workflow`` has ``workflow_args``, ``rllm.env`` has ``env_args``.
+    """
+    known = frozenset(known_keys(schema))
+    return {
+        path: f"{path[-1]}_args"
+        for path in known
+        if path and (*path, "name") in known and (*path, f"{path[-1]}_args") in known
+    }
+
+
+def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
+    """Whether a key is one of the patterns; only the last part of a pattern may be `ANY_KEY`."""
+    return path in patterns or (*path[:-1], ANY_KEY) in patterns
+
+
+def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    for name, field in schema.model_fields.items():
+        path = (*at, name)
+        yield path, field.annotation
+        for variant in _variants(field.annotation):
+            if isinstance(variant, type) and issubclass(variant, BaseModel) and variant is not schema:
+                yield from _fields(variant, path)
+
+
+def _is_choice(annotation: Any) -> bool:
+    variants = _variants(annotation)
+    return str in variants and dict[str, Any] in variants
+
+
+def _variants(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return _variants(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(variant for part in get_args(annotation) for variant in _variants(part))
+    return (annotation,)

@@ -1,0 +1,131 @@
+"""Merging layers, and remembering which layer every value came from.
+
+Mappings merge key by key, everything else is replaced, and ``???`` in a layer leaves an earlier value alone: what
+``OmegaConf.merge`` does (a test compares the two), with two additions. Plugin choices follow a rule of their own, and
+a value of another kind (a list over a mapping) replaces too, so that validation can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel
+
+from rllm_core.config.keys import KeyPath, choice_keys, matches, named_sections
+from rllm_core.config.layers import Layer
+
+MISSING = "???"
+"""A value that somebody must give before the run can start."""
+_ABSENT = object()
+
+
+@dataclass
+class Merged:
+    """Values of several layers in one tree, interpolations not yet resolved."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    marks: dict[KeyPath, str] = field(default_factory=dict)
+    """Origin of every value that a layer set; what lies beneath has the same origin unless it has its own mark."""
+
+    def origin(self, path: KeyPath) -> str:
+        """Where the value of a key came from; for a section of several origins, all of them."""
+        above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
+        beneath = (origin for key, origin in self.marks.items() if key[: len(path)] == path)
+        return ", ".join(dict.fromkeys((*islice(above, 1), *beneath)))
+
+    def forget(self, path: KeyPath) -> None:
+        """Drop the marks of a key and of what lies beneath it."""
+        for key in [key for key in self.marks if key[: len(path)] == path]:
+            del self.marks[key]
+
+
+def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> Merged:
+    """Merge layers, lowest first. The schemas say which keys are plugin choices."""
+    schemas = tuple(schemas)
+    choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
+    sections = {path: options for schema in schemas for path, options in named_sections(schema).items()}
+    merged = Merged()
+
+    def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: str) -> None:
+        if at in sections:
+            _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
+        for key, value in upper.items():
+            path, earlier = (*at, key), lower.get(key, _ABSENT)
+            if earlier is not _ABSENT and value == MISSING:
+                continue
+            if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
+                lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
+            if isinstance(value, dict) and matches(path, choices):
+                lower[key] = earlier = what_remains_of_choice(earlier, value)
+                if not earlier:
+                    merged.forget(path)
+                    merged.marks[path] = origin
+            if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier):
+                merge(earlier, value, path, origin)
+            else:
+                lower[key] = deepcopy(value)
+                merged.forget(path)
+                merged.marks[path] = origin
+
+    for layer in layers:
+        merge(merged.tree, layer.tree, (), layer.origin)
+    return merged
+
+
+def what_remains_of_choice(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
+    """The rule of plugin choices: what is kept of a choice when a mapping is laid over it.
+
+    - Another name: nothing. Options of the plugin that is no longer chosen mean nothing to the new one.
+    - The same name, or none: everything, so that one option can be changed alone. A bare name counts as a mapping.
+
+    (A bare name laid over a choice replaces it whole, as every scalar does.)
+    """
+    kept = {"name": earlier} if isinstance(earlier, str) else earlier
+    if not isinstance(kept, dict) or ("name" in later and not _same_plugin(later["name"], kept.get("name"))):
+        return {}
+    return kept
+
+
+def _drop_options_of_replaced_name(
+    merged: Merged, lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, options_key: str
+) -> None:
+    """The same rule for ``rllm.env`` and ``rllm.workflow``, whose options lie beside the name.
+
+    Only options that came from where the replaced name came from are its own; others may be meant for the new name,
+    and are an error there if they are not.
+    """
+    name, options = lower.get("name"), lower.get(options_key)
+    if not name or not isinstance(options, dict) or "name" not in upper or _same_plugin(upper["name"], name):
+        return
+    for option in list(options):
+        path = (*at, options_key, option)
+        if merged.origin(path) == merged.origin((*at, "name")):
+            del options[option]
+            merged.forget(path)
+
+
+def _same_plugin(name: Any, other: Any) -> bool:
+    """Whether two spellings mean one plugin: ``grpo`` and ``rllm-core/grpo`` do."""
+    if name in (MISSING, other):
+        return True
+    if not (isinstance(name, str) and isinstance(other, str)) or ("/" in name and "/" in other):
+        return False
+    return name.rpartition("/")[2] == other.rpartition("/")[2]
+
+
+def _mapping_behind(tree: dict[str, Any], path: KeyPath, text: str) -> Any:
+    """What an interpolation points to, so that single keys can be laid over it; the text itself when not a mapping."""
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        node: Any = OmegaConf.create(tree)
+        for key in path:
+            node = node[key]
+    except (OmegaConfBaseException, RecursionError):
+        return text  # resolving reports it, if it is still there then
+    return OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else text

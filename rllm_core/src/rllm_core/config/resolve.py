@@ -1,0 +1,79 @@
+"""Interpolations: ``${rllm.trainer.seed}`` takes the value of another key, ``${oc.env:HOME}`` of the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rllm_core.config.keys import KeyPath
+from rllm_core.config.layers import require_plain
+from rllm_core.config.merge import MISSING, Merged
+from rllm_core.errors import ConfigError
+
+
+def resolve(merged: Merged) -> dict[str, Any]:
+    """The tree with every interpolation replaced by its value, and nothing left to be given."""
+    tree = resolve_interpolations(merged)
+    missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
+    if missing:
+        lines = [f"`{'.'.join(path)}` must be given: it is `???` in {merged.origin(path)}." for path in missing]
+        raise ConfigError("\n".join(lines), f"Set it, such as {'.'.join(missing[0])}=VALUE.")
+    return tree
+
+
+def resolve_interpolations(merged: Merged) -> dict[str, Any]:
+    """The tree with every interpolation replaced; a ``???`` stays where nothing points to it."""
+    if not any(isinstance(value, str) and "${" in value for _, value in leaves(merged.tree, into_lists=True)):
+        return merged.tree
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        tree = OmegaConf.to_container(OmegaConf.create(merged.tree), resolve=True)
+    except OmegaConfBaseException as error:
+        raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
+    except RecursionError:
+        raise ConfigError("An interpolation is nested too deeply.") from None
+    assert isinstance(tree, dict)
+    plain: dict[str, Any] = {str(key): value for key, value in tree.items()}
+    require_plain(plain, "interpolations")
+    return plain
+
+
+def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:
+    """Every key that holds no further keys, with its value. Lists and empty mappings count as values."""
+    for key, value in tree.items():
+        path = (*at, key)
+        if isinstance(value, dict) and value:
+            yield from leaves(value, path, into_lists=into_lists)
+        elif isinstance(value, list) and value and into_lists:
+            yield from leaves({str(index): item for index, item in enumerate(value)}, path, into_lists=True)
+        else:
+            yield path, value
+
+
+def escape(value: Any) -> Any:
+    """Write resolved values so that reading them resolves nothing again: ``${`` becomes ``\\${``."""
+    if isinstance(value, dict):
+        return {key: escape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escape(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
+
+
+def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
+    path = tuple(part for part in re.split(r"[.\[\]]+", full_key) if part)
+    value: Any = merged.tree
+    for part in path:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdigit():
+            value = value[int(part)]
+    shown = f" is `{value}`" if isinstance(value, str) else ""
+    return ConfigError(
+        f"`{full_key}`{shown} (from {merged.origin(path)}), which cannot be resolved: {reason}.",
+        "An interpolation names another key, such as ${rllm.trainer.seed}; write \\${ for the characters themselves.",
+    )

@@ -1,0 +1,114 @@
+"""Backends: where weights live. They sample, compute log-probs, update and save."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rllm_core.batch import TokenBatch
+    from rllm_core.config.schema import RunConfig
+    from rllm_core.contracts.engine import RolloutEngine
+    from rllm_core.contracts.loss import LossPlugin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a backend can do; a run that asks for more stops at start."""
+
+    losses: frozenset[str] = frozenset()
+    """Losses it knows by itself, by name."""
+    custom_losses: bool = False
+    """Whether it runs any `LossPlugin` written in torch."""
+    columns: frozenset[str] = frozenset()
+    """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossChoice:
+    """A loss with its validated options."""
+
+    plugin: LossPlugin[Any]
+    params: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """How to turn one batch into an update."""
+
+    global_step: int
+    """The step being made, from 0."""
+    losses: Mapping[str, LossChoice]
+    """The loss of each role in the batch."""
+    aggregation: str
+    """How token losses become one number; see ``rllm_core.algorithms.aggregation``."""
+    entropy_coeff: float
+    """Weight of the entropy bonus in this step."""
+    seed: int
+    """For whatever is random in the update, such as the order of minibatches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What a backend is given when a run starts."""
+
+    config: RunConfig
+    backend_config: Any
+    """The backend's own sections of the config, validated by its `params` model."""
+    seed: int
+    total_steps: int
+    """Length of the whole run in steps, for schedules."""
+
+
+class Backend(ABC):
+    """One instance serves one run. What it can do is said by its record, so that a run is checked before it loads."""
+
+    @abstractmethod
+    async def start(self, run: RunContext) -> RolloutEngine:
+        """Load the model and return the engine that samples from it."""
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        """Return the batch with the columns named in `needs` filled."""
+        return batch
+
+    @abstractmethod
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        """Forward, backward, optimiser; returns metrics. Rollouts still use the old weights."""
+
+    @abstractmethod
+    async def publish(self, version: int) -> None:
+        """Rollouts use the new weights from here on, and say so in `Completion.weight_version`."""
+
+    @abstractmethod
+    async def save(self, folder: Path) -> None:
+        """Write everything needed to go on exactly into an existing empty folder. No pickle."""
+
+    @abstractmethod
+    async def load(self, folder: Path) -> None:
+        """Take up what `save` wrote. Called after `start`."""
+
+    async def close(self) -> None:  # noqa: B027  (nothing to release is a valid answer)
+        """Release processes, memory and connections."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendPlugin(Plugin[ParamsT]):
+    """Offers a backend. Chosen by ``rllm.backend``, ``rllm/backend=NAME`` or ``--backend``.
+
+    `params` is the model of the backend's own top-level config sections (``model``, ``training``, …).
+    """
+
+    kind: ClassVar[str] = "backend"
+
+    load: Callable[[], type[Backend]]
+    config_yaml: Callable[[], Path]
+    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults."""
+    model_key: str = "model.name"
+    """The config key that ``--model`` sets."""
+    capabilities: Capabilities

@@ -1,0 +1,77 @@
+"""Environments: the world an agent acts in, as text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from rllm_core.types import Task
+
+Split = Literal["train", "val"]
+Message = Mapping[str, str]
+"""A chat message: ``{"role": "user", "content": "lower"}``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The environment's answer to one action."""
+
+    observation: str | Sequence[Message] = ""
+    """What the agent sees next; a plain string is a user message. Unused once `done`."""
+    reward: float = 0.0
+    """Reward of this step; a trajectory's reward is the sum over its steps."""
+    done: bool = False
+    correct: bool | None = None
+    """Whether the task is solved, said in the outcome that ends the episode. None: unknown, so reward > 0 decides."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the finished episode, such as ``{"guesses": 3}``; averaged over episodes."""
+
+
+class Environment(ABC):
+    """One instance plays one episode; it is made anew for each with the environment's options.
+
+    `reset` and `step` may be coroutines. Plain methods run in a thread of their own unless the plugin says
+    ``blocking=False``, which is right for those that only compute and return at once.
+    """
+
+    @classmethod
+    @abstractmethod
+    def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
+        """All tasks of a split, in a fixed order."""
+
+    @abstractmethod
+    def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:
+        """Start on a task (its `data`) and return what the agent sees first; a string is a user message."""
+
+    @abstractmethod
+    def step(self, action: str) -> Outcome | Awaitable[Outcome]:
+        """Take the agent's words, return what follows. Words that make no sense are the environment's to answer."""
+
+    def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
+        """Release what the episode held. Called once, also after an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentPlugin(Plugin[ParamsT]):
+    """Offers an environment. Chosen by ``rllm.env.name``; its options are ``rllm.env.env_args``."""
+
+    kind: ClassVar[str] = "environment"
+
+    load: Callable[[], Callable[[Any], Environment]]
+    """Returns the `Environment` class, whose constructor takes the options."""
+    blocking: bool = True
+    """Whether plain `reset` and `step` may wait for something (a process, a network, a lock)."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Config values that suit this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
+    Users' own values win."""
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Config values known to train a model on it, by model name, applied when that model is chosen."""
+    best_possible: Mapping[str, float] = field(default_factory=dict)
+    """Best reachable mean of ``reward`` or of an episode metric, shown beside what was reached."""

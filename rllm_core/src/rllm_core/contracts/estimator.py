@@ -1,0 +1,79 @@
+"""Advantage estimators: from rewards to one advantage per trajectory, step or token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rllm_core.types import TrajectoryGroup
+
+Level = Literal["trajectory", "step", "token"]
+Scope = Literal["group", "role", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdvantageInput:
+    """All trajectories of one role in one training batch, as columns. Arrays are read-only.
+
+    ``n_traj``, ``n_group``, ``n_step`` and ``n_token`` count trajectories, groups, model calls and all tokens
+    (prompt and response) of the role; offsets have one more entry than what they delimit.
+    """
+
+    rewards: NDArray[np.float64]
+    """(n_traj,) trajectory rewards, group after group."""
+    group_offsets: NDArray[np.int64]
+    """(n_group + 1,) group ``g`` holds trajectories ``group_offsets[g]:group_offsets[g + 1]``."""
+    response_lengths: NDArray[np.int64]
+    """(n_traj,) tokens the model sampled in each trajectory."""
+    step_offsets: NDArray[np.int64]
+    """(n_traj + 1,) trajectory ``t`` holds steps ``step_offsets[t]:step_offsets[t + 1]``."""
+    step_rewards: NDArray[np.float64]
+    """(n_step,) reward of each step; NaN where the workflow gave none."""
+    token_offsets: NDArray[np.int64]
+    """(n_traj + 1,) trajectory ``t`` holds tokens ``token_offsets[t]:token_offsets[t + 1]``."""
+    loss_mask: NDArray[np.bool_]
+    """(n_token,) True where the model sampled the token."""
+    groups: Sequence[TrajectoryGroup]
+    """(n_group,) the groups themselves, for their metadata."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Advantages:
+    """What an estimator returns: `values` of shape (n_traj,), (n_step,) or (n_token,) according to `level`."""
+
+    values: NDArray[np.float64]
+    level: Level = "trajectory"
+
+
+class AdvantageEstimator(Protocol):
+    """A function of its inputs and options only: no state, no mutation of the inputs."""
+
+    def __call__(self, inputs: AdvantageInput, params: Any, /) -> Advantages: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatorPlugin(Plugin[ParamsT]):
+    """Offers an advantage estimator. Chosen by ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
+
+    Called once per role and training step, with all groups of that role.
+    """
+
+    kind: ClassVar[str] = "estimator"
+
+    load: Callable[[], AdvantageEstimator]
+    level: Level = "trajectory"
+    scope: Scope = "group"
+    """Whose statistics one advantage depends on: its group, all groups of its role, or the whole batch."""
+    needs: frozenset[str] = frozenset()
+    """Batch columns that must be filled before it runs, such as ``values`` or ``ref_logprobs``."""
+    default_loss: str | None = None
+    """The loss used when ``rllm.algorithm.loss_fn`` is null."""

@@ -1,0 +1,29 @@
+"""Trajectory grouping: which trajectories are compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from rllm_core.types import Episode, TrajectoryGroup
+
+
+class Grouping(Protocol):
+    """Puts every trajectory into one group. Trajectories are passed on by reference, never copied."""
+
+    def __call__(self, episodes: Sequence[Episode], params: Any, /) -> list[TrajectoryGroup]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupingPlugin(Plugin[ParamsT]):
+    """Offers a way of grouping. Chosen by ``rllm.transform.grouping``."""
+
+    kind: ClassVar[str] = "grouping"
+
+    load: Callable[[], Grouping]

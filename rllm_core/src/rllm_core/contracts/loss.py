@@ -1,0 +1,48 @@
+"""Policy losses: from log-probs and advantages to one loss per sampled token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossInput:
+    """Sampled tokens of some rows, packed without padding; every tensor is (n_sampled,) on one device.
+
+    Only `logprobs` carries a gradient.
+    """
+
+    logprobs: Tensor
+    """float32, log-probs of the sampled tokens under the weights being trained."""
+    old_logprobs: Tensor
+    """float32, log-probs under the weights at the start of this update."""
+    advantages: Tensor
+    """float32."""
+    row_ids: Tensor
+    """int64, which row of the batch each token belongs to; equal neighbours are one sequence."""
+
+
+class PolicyLoss(Protocol):
+    """Returns the loss of each token, (n_sampled,) float32, to be minimised. Aggregation is done elsewhere."""
+
+    def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossPlugin(Plugin[ParamsT]):
+    """Offers a policy loss written in torch. Chosen by ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``."""
+
+    kind: ClassVar[str] = "loss"
+
+    load: Callable[[], PolicyLoss]
+    needs: frozenset[str] = frozenset()
+    """Batch columns that must be filled before it runs, such as ``ref_logprobs``."""

@@ -1,0 +1,47 @@
+"""What every kind of plugin record has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+API_VERSION = 1
+"""Version of the records in this package. A plugin module may state ``requires_api = 1``; another major
+version is refused by name before any of its hooks is called."""
+
+
+class Params(BaseModel):
+    """Base of a plugin's own options: unknown options are errors, and options never change after start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoParams(Params):
+    """For plugins without options."""
+
+
+ParamsT = TypeVar("ParamsT", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin(Generic[ParamsT]):
+    """A typed record that offers one thing under one name.
+
+    Creating a record must be cheap: whatever imports torch, numpy or a client library happens in `load`.
+    """
+
+    kind: ClassVar[str]
+
+    name: str
+    """What users write in config."""
+    summary: str
+    """One line, shown by ``rllm plugins list``."""
+    params: type[ParamsT]
+    """Pydantic model of the plugin's options; its defaults are the plugin's defaults."""
+    load: Callable[[], Any]
+    """Returns the implementation. Heavy imports belong in here."""
+    deprecated: str | None = None
+    """Why not to choose it any more, and what to choose instead."""

@@ -1,0 +1,48 @@
+"""Rejection modes: which groups of a step are trained on, which wait, and which are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from rllm_core.types import TrajectoryGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What becomes of the groups of one step. Every group offered is trained on, waiting, or dropped."""
+
+    train: list[TrajectoryGroup]
+    """Groups to train on now, including those that waited since earlier steps."""
+    waiting: int = 0
+    """How many groups the mode keeps for a later step."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """How many groups were dropped, by reason, such as ``{"all_solved": 3}``."""
+
+
+class RejectionMode(Protocol):
+    """May keep groups between steps; whatever it keeps must be in `state_dict`, so that a resumed run is the same."""
+
+    def __call__(self, groups: list[TrajectoryGroup], /) -> Verdict: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything kept between steps, as JSON data (see ``rllm_core.codec`` for groups)."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectionPlugin(Plugin[ParamsT]):
+    """Offers a rejection mode. Chosen by ``rllm.rejection_sample.mode``.
+
+    `load` returns a factory that takes the options and makes the mode for one run.
+    """
+
+    kind: ClassVar[str] = "rejection"
+
+    load: Callable[[], Callable[[Any], RejectionMode]]

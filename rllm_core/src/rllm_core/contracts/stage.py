@@ -1,0 +1,40 @@
+"""Pipeline stages: what happens to one training step, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from rllm_core.pipeline.context import StageContext
+    from rllm_core.pipeline.step import TrainStep
+
+
+class Stage(Protocol):
+    """Reads and writes fields of the step, as its record declares.
+
+    A stage that keeps something between steps also has ``state_dict()`` and ``load_state_dict(state)``.
+    """
+
+    async def __call__(self, step: TrainStep, /) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlugin(Plugin[ParamsT]):
+    """Offers a stage. Placed by ``rllm.pipeline``.
+
+    `load` returns a factory that takes the context (backend, engine, config) and the options.
+    """
+
+    kind: ClassVar[str] = "stage"
+
+    load: Callable[[], Callable[[StageContext, Any], Stage]]
+    reads: frozenset[str]
+    """What must have been written by an earlier stage, such as ``groups`` or ``batch.advantages``."""
+    writes: frozenset[str]
+    """What it leaves behind for later stages."""
+    always: bool = False
+    """Whether it runs even when an earlier stage found nothing to train on."""

@@ -1,0 +1,55 @@
+"""Workflows: how one attempt at a task is made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+    from rllm_core.contracts.environment import Environment
+    from rllm_core.types import Episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowContext:
+    """What a workflow is given besides its options, made anew for every attempt."""
+
+    engine: RolloutEngine
+    sampling: SamplingParams
+    """Temperature and the like for this attempt, with its own seed."""
+    max_prompt_length: int
+    max_response_length: int
+    """Most tokens one model call may sample."""
+    max_steps: int
+    """Most turns of the attempt."""
+    make_environment: Callable[[], Environment] | None
+    """A fresh environment of the one chosen by name; None when the run has none."""
+    environment_blocks: bool
+    """Whether plain methods of that environment run in a thread of their own."""
+
+
+class Workflow(ABC):
+    """One instance makes one attempt: messages to the engine, actions to the environment, an episode out."""
+
+    def __init__(self, context: WorkflowContext, **workflow_args: Any) -> None:
+        self.context = context
+        self.episode: Episode | None = None
+        """The episode under way. Set it early: after a timeout, what it holds by then is the result."""
+
+    @abstractmethod
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        """Attempt `task` (its `data`). `uid` is the episode's id, ``"{task_id}:{rollout_idx}"``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowPlugin(Plugin[ParamsT]):
+    """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``."""
+
+    kind: ClassVar[str] = "workflow"
+
+    load: Callable[[], type[Workflow]]

@@ -1,0 +1,65 @@
+"""Every error a user can meet: what is wrong, where, and what to do next.
+
+The command line prints these as one paragraph and exits with `exit_code`; a traceback appears only with ``--debug``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RllmError(Exception):
+    """Base of all errors raised on purpose.
+
+    `message` says what is wrong and where; `hint` says what to do next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message} {hint}".strip())
+
+
+class ConfigError(RllmError):
+    """A configuration value, key or file cannot be used."""
+
+    exit_code = 2
+
+
+class PluginError(RllmError):
+    """A plugin cannot be found, is broken, or clashes with another."""
+
+    exit_code = 2
+
+
+class PipelineError(RllmError):
+    """The stages do not fit together, or a stage broke its declaration."""
+
+    exit_code = 2
+
+
+class RolloutError(RllmError):
+    """An episode could not be generated."""
+
+
+class RewardError(RllmError):
+    """A trajectory has no usable reward."""
+
+
+class AdvantageError(RllmError):
+    """An estimator returned something that is not one finite number per trajectory, step or token."""
+
+
+class CheckpointError(RllmError):
+    """A checkpoint cannot be written, or none can be read."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the closest known names, or an empty string when none is close."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return "Did you mean " + " or ".join(repr(match) for match in close) + "?"

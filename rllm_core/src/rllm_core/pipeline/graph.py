@@ -1,0 +1,98 @@
+"""The order of stages: the built-in one, edits from config, and a check that nobody reads what nobody wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_core.config.schema import Choice, PipelineSection
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.errors import PipelineError, did_you_mean
+from rllm_core.plugins.choice import Chosen
+
+BUILT_IN = (
+    "generate",
+    "impute_names",
+    "compact_filter",
+    "group",
+    "check_rewards",
+    "reject",
+    "build_batch",
+    "process",
+    "advantages",
+    "update",
+    "log",
+)
+GIVEN = frozenset({"tasks"})
+"""What a step holds before its first stage."""
+
+ChosenStage = Chosen[StagePlugin[Any]]
+ChooseStage = Callable[[Choice, str], ChosenStage]
+"""Resolves a stage's name or mapping; the second argument is the config path, for errors."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    choice: Choice
+    where: str
+
+    @property
+    def name(self) -> str:
+        name = self.choice if isinstance(self.choice, str) else str(self.choice.get("name", ""))
+        return name.rpartition("/")[2]
+
+
+def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenStage]:
+    """The stages of a run, in order, checked.
+
+    Raises:
+        PipelineError: an edit names a stage that is not there, or the order leaves a hole.
+    """
+    listed = BUILT_IN if settings.stages is None else settings.stages
+    entries = [_Entry(choice, f"rllm.pipeline.stages[{index}]") for index, choice in enumerate(listed)]
+    for name in settings.remove:
+        del entries[_position(entries, name, "rllm.pipeline.remove")]
+    for name, choice in settings.replace.items():
+        where = f"rllm.pipeline.replace.{name}"
+        entries[_position(entries, name, where)] = _Entry(choice, where)
+    for index, edit in enumerate(settings.insert):
+        _insert(entries, edit, f"rllm.pipeline.insert[{index}]")
+    stages = [choose(entry.choice, entry.where) for entry in entries]
+    check(stages)
+    return stages
+
+
+def check(stages: Sequence[ChosenStage]) -> None:
+    """Raise `PipelineError` when a stage reads what no earlier stage wrote."""
+    written = set(GIVEN)
+    for position, stage in enumerate(stages):
+        for key in sorted(stage.plugin.reads - written):
+            writers = [later.plugin.name for later in stages[position + 1 :] if key in later.plugin.writes]
+            hint = (
+                f"{writers[0]!r} writes it, but comes later: move it before {stage.plugin.name!r}."
+                if writers
+                else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
+            )
+            raise PipelineError(f"Stage {stage.plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+        written |= stage.plugin.writes
+
+
+def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
+    anchors = [side for side in ("before", "after") if side in edit]
+    if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
+        raise PipelineError(
+            f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}."
+        )
+    position = _position(entries, str(edit[anchors[0]]), where)
+    entries.insert(position + (anchors[0] == "after"), _Entry(edit["stage"], where))
+
+
+def _position(entries: list[_Entry], name: str, where: str) -> int:
+    names = [entry.name for entry in entries]
+    if name not in names:
+        raise PipelineError(
+            f"{where} names stage {name!r}, which is not in the pipeline: {', '.join(names)}.",
+            did_you_mean(name, names),
+        )
+    return names.index(name)

@@ -1,0 +1,218 @@
+"""What the core itself offers, through the same hooks as everybody else's plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from rllm_core.algorithms.options import (
+    EpisodeRejectionParams,
+    GroupRejectionParams,
+    GrpoParams,
+    PpoParams,
+)
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.plugins.markers import hookimpl
+
+
+def _from(module: str, name: str) -> Callable[[], Any]:
+    """A `load` that imports ``rllm_core.<module>`` when it is called."""
+    return lambda: getattr(import_module(f"rllm_core.{module}"), name)
+
+
+@hookimpl
+def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
+    yield EstimatorPlugin(
+        name="grpo",
+        summary="(reward - group mean) / group std; the default.",
+        params=GrpoParams,
+        load=_from("algorithms.advantage", "grpo"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="reinforce",
+        summary="The reward itself, no baseline.",
+        params=NoParams,
+        load=_from("algorithms.advantage", "reinforce"),
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="reinforce_plus_plus_baseline",
+        summary="Reward minus group mean, divided by the std over the role's batch.",
+        params=NoParams,
+        load=_from("algorithms.advantage", "reinforce_plus_plus_baseline"),
+        scope="role",
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="rloo",
+        summary="Reward minus the mean of the group's other trajectories.",
+        params=NoParams,
+        load=_from("algorithms.advantage", "rloo"),
+        default_loss="importance_sampling",
+    )
+
+
+@hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    yield LossPlugin(
+        name="ppo",
+        summary="Clipped importance ratio.",
+        params=PpoParams,
+        load=_from("algorithms.losses", "ppo"),
+    )
+    yield LossPlugin(
+        name="importance_sampling",
+        summary="Importance ratio times advantage, no clipping.",
+        params=NoParams,
+        load=_from("algorithms.losses", "importance_sampling"),
+    )
+    yield LossPlugin(
+        name="reinforce",
+        summary="Log-prob times advantage, on-policy.",
+        params=NoParams,
+        load=_from("algorithms.losses", "reinforce"),
+    )
+
+
+@hookimpl
+def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
+    yield GroupingPlugin(
+        name="task_role",
+        summary="One group per task and role; the default.",
+        params=NoParams,
+        load=_from("algorithms.grouping", "by_task_and_role"),
+    )
+
+
+@hookimpl
+def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
+    yield RejectionPlugin(
+        name="none",
+        summary="Train on every group.",
+        params=NoParams,
+        load=_from("algorithms.rejection", "KeepAll"),
+    )
+    yield RejectionPlugin(
+        name="episode",
+        summary="Gather groups over steps until enough tasks are partly solved.",
+        params=EpisodeRejectionParams,
+        load=_from("algorithms.rejection", "WaitForPartialSolves"),
+    )
+    yield RejectionPlugin(
+        name="group",
+        summary="Drop groups that are too small or whose rewards are all equal.",
+        params=GroupRejectionParams,
+        load=_from("algorithms.rejection", "DropWithoutSignal"),
+    )
+
+
+@hookimpl
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="single_turn_workflow",
+        summary="One prompt, one answer.",
+        params=NoParams,
+        load=_from("rollout.workflows", "SingleTurnWorkflow"),
+    )
+    yield WorkflowPlugin(
+        name="multi_turn_workflow",
+        summary="Turns with the environment until it is done.",
+        params=NoParams,
+        load=_from("rollout.workflows", "MultiTurnWorkflow"),
+    )
+
+
+@hookimpl
+def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
+    yield TrackerPlugin(
+        name="console",
+        summary="Progress in the terminal; plain lines where there is none.",
+        params=NoParams,
+        load=_from("tracking.console", "ConsoleTracker"),
+    )
+
+
+@hookimpl
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    def stage(
+        name: str, summary: str, load: Callable[[], Any], reads: str, writes: str, always: bool = False
+    ) -> StagePlugin[Any]:
+        return StagePlugin(
+            name=name,
+            summary=summary,
+            params=NoParams,
+            load=load,
+            reads=frozenset(reads.split()),
+            writes=frozenset(writes.split()),
+            always=always,
+        )
+
+    transform, update = "pipeline.transform_stages", "pipeline.update_stages"
+    yield stage("generate", "Play every task several times.", _from(transform, "Generate"), "tasks", "episodes")
+    yield stage(
+        "impute_names",
+        "Name nameless trajectories.",
+        _from(transform, "ImputeNames"),
+        "episodes",
+        "episodes trajectory_names",
+    )
+    yield stage(
+        "compact_filter",
+        "Take out attempts that ended in masked ways.",
+        _from(transform, "CompactFilter"),
+        "episodes",
+        "episodes",
+    )
+    yield stage(
+        "group",
+        "Put trajectories into groups.",
+        _from(transform, "Group"),
+        "episodes trajectory_names",
+        "trajectory_groups",
+    )
+    yield stage(
+        "check_rewards",
+        "Make sure every reward is a finite number.",
+        _from(transform, "CheckRewards"),
+        "trajectory_groups",
+        "trajectory_groups rewards",
+    )
+    yield stage(
+        "reject",
+        "Choose the groups to train on now.",
+        _from(transform, "Reject"),
+        "trajectory_groups rewards",
+        "trajectory_groups",
+    )
+    yield stage("build_batch", "Lay all tokens end to end.", _from(update, "BuildBatch"), "trajectory_groups", "batch")
+    yield stage(
+        "process",
+        "Fill log-probs and values that are needed.",
+        _from(update, "Process"),
+        "batch",
+        "batch.old_logprobs",
+    )
+    yield stage(
+        "advantages",
+        "Estimate advantages, role by role.",
+        _from(update, "EstimateAdvantages"),
+        "batch rewards",
+        "batch.advantages",
+    )
+    yield stage(
+        "update",
+        "Update the weights and publish them.",
+        _from(update, "Update"),
+        "batch batch.old_logprobs batch.advantages",
+        "weights",
+    )
+    yield stage("log", "Send metrics to the trackers.", _from(update, "Log"), "episodes", "metrics", always=True)

@@ -1,0 +1,121 @@
+"""From what a user wrote in config (``opo``, ``dist/opo``, ``{name: opo, …}``) to a plugin with validated options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from rllm_core.errors import ConfigError, PluginError, did_you_mean
+from rllm_core.plugins.notices import warn_once
+from rllm_core.plugins.registry import RecordT, Registered, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Generic[RecordT]):
+    """A plugin with its options. `registered.plugin.load()` gives the implementation, which takes `params`."""
+
+    registered: Registered[RecordT]
+    params: Any
+    """An instance of the record's `params` model."""
+
+    @property
+    def plugin(self) -> RecordT:
+        return self.registered.plugin
+
+
+def choose(
+    registry: Registry,
+    kind: str,
+    choice: str | Mapping[str, Any],
+    where: str,
+    shared: Mapping[str, object] | None = None,
+) -> Chosen[Any]:
+    """Look up `choice` and validate its options; raises `ConfigError`.
+
+    `where` is the full config path of the choice, such as ``rllm.algorithm.adv_estimator``. An option the choice
+    does not mention takes the value that `shared` has under its name: config keys such as ``kl_beta`` that several
+    plugins read. Leave a key out of `shared` to keep the plugin's own default.
+    """
+    name, options = _split(choice, kind, where)
+    try:
+        registered = registry.get(kind, name)
+    except PluginError as error:
+        raise ConfigError(f"{where}: {error.message}", error.hint) from error
+    plugin = registered.plugin
+    if plugin.deprecated:
+        warn_once(f"{where}: {kind} {registered.qualified_name} is deprecated: {plugin.deprecated}")
+    _refuse_unknown(plugin.params, options, f"{kind} {plugin.name!r}", where)
+    inherited = {key: value for key, value in (shared or {}).items() if key in plugin.params.model_fields}
+    try:
+        params = plugin.params.model_validate(inherited | options)
+    except ValidationError as error:
+        raise _explain(error, plugin.params, f"{kind} {plugin.name!r}", where, set(inherited) - set(options)) from error
+    return Chosen(registered=registered, params=params)
+
+
+def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(choice, str) and choice:
+        return choice, {}
+    if isinstance(choice, Mapping):
+        options = {str(key): value for key, value in choice.items()}
+        name = options.pop("name", None)
+        if isinstance(name, str) and name:
+            return name, options
+        raise ConfigError(f"{where}: {dict(choice)!r} does not say which {kind}.", "Add `name: NAME` to it.")
+    raise ConfigError(
+        f"{where}: {choice!r} is no {kind}.", "Expected NAME, DISTRIBUTION/NAME or {name: NAME, option: value}."
+    )
+
+
+def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: str, where: str) -> None:
+    """Checked here and not left to the model, so that no plugin can drop an option silently."""
+    if model.model_config.get("extra") == "allow":
+        return
+    known = _option_names(model)
+    for option, value in options.items():
+        if option not in known:
+            raise ConfigError(f"{where}: {owner} has no option {option!r} (= {value!r}).", _advice(option, known))
+
+
+def _explain(
+    error: ValidationError, model: type[BaseModel], owner: str, where: str, inherited: set[str]
+) -> ConfigError:
+    """All that is wrong with the options as one error."""
+    problems, hints = [], []
+    for detail in error.errors(include_url=False):
+        path = [str(part) for part in detail["loc"]]
+        option = ".".join(path)
+        message = detail["msg"][:1].lower() + detail["msg"][1:]
+        if detail["type"] == "extra_forbidden":
+            problems.append(f"{owner} has no option {option!r} (= {detail['input']!r})")
+            hints.append(_advice(path[-1], _option_names(_model_at(model, path[:-1]))))
+        elif detail["type"] == "missing":
+            problems.append(f"{owner} needs option {option!r}, which is not set")
+            hints.append("Write it as {name: NAME, " + option + ": VALUE}.")
+        elif not option:
+            problems.append(f"options of {owner} do not fit together: {message}")
+        else:
+            source = f" (from the shared config key {option!r})" if path[0] in inherited else ""
+            problems.append(f"option {option!r} of {owner} is {detail['input']!r}{source}: {message}")
+    return ConfigError(f"{where}: {'; '.join(problems)}.", " ".join(dict.fromkeys(filter(None, hints))))
+
+
+def _advice(option: str, known: list[str]) -> str:
+    return did_you_mean(option, known) or (f"Its options are {', '.join(known)}." if known else "It has no options.")
+
+
+def _option_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """The nested model that `path` leads to; the last one recognised where it leads through something else."""
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        for candidate in (annotation, *get_args(annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+    return model

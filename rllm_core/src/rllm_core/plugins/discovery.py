@@ -1,0 +1,130 @@
+"""Which plugins are installed. The only module that reads installed packages' metadata; it imports none of them.
+
+The block and allow lists are applied here, so a blocked plugin's code never runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from rllm_core import __version__
+
+ENTRY_POINT_GROUP = "rllm.plugins"
+BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
+CORE = "rllm-core"
+CORE_MODULE = "rllm_core.plugins.builtin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """An installed plugin that has not been imported yet."""
+
+    entry_point: str
+    """Name of the entry point; should equal `distribution`."""
+    distribution: str
+    version: str
+    load: Callable[[], object]
+    """Imports the plugin and returns it."""
+    blocked_by: str = ""
+    """Why it must not be imported, for people; empty when it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """The outcome of one scan, in alphabetical order of distributions."""
+
+    candidates: tuple[Candidate, ...] = ()
+    """Plugins to import."""
+    blocked: tuple[Candidate, ...] = ()
+    """Plugins that are installed and must not be imported."""
+    unknown_blocks: tuple[str, ...] = ()
+    """Names in the block list that match nothing installed."""
+    unknown_allows: tuple[str, ...] = ()
+    """Names in the allow list that match nothing installed."""
+
+
+def normalise(distribution: str) -> str:
+    """The form in which names of distributions are compared: ``My_Plugin`` and ``my-plugin`` are one."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def core_candidate() -> Candidate:
+    """The core's own plugins, which come first and cannot be blocked."""
+    return Candidate(
+        entry_point=CORE, distribution=CORE, version=__version__, load=lambda: importlib.import_module(CORE_MODULE)
+    )
+
+
+def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | None = None) -> Discovery:
+    """Find all plugins but the core's own.
+
+    `allow` is the config value ``rllm.plugins.allow``: names of plugins to use, or None for all. `environ` is
+    searched for ``RLLM_BLOCK_PLUGINS``, a comma-separated list of names, or ``*`` for all.
+    """
+    block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
+    allowed = None if allow is None else {normalise(name): name for name in allow}
+    candidates: list[Candidate] = []
+    blocked: list[Candidate] = []
+    distributions: set[str] = set()
+    blockable: set[str] = set()
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        distribution, version = _provenance(entry_point)
+        if normalise(distribution) == CORE:
+            continue
+        distributions.add(normalise(distribution))
+        blockable |= {normalise(distribution), normalise(entry_point.name)}
+        reason = _blocked_by(normalise(distribution), normalise(entry_point.name), block, allowed)
+        candidate = Candidate(
+            entry_point=entry_point.name,
+            distribution=distribution,
+            version=version,
+            load=entry_point.load,
+            blocked_by=reason,
+        )
+        (blocked if reason else candidates).append(candidate)
+    return Discovery(
+        candidates=tuple(sorted(candidates, key=_order)),
+        blocked=tuple(sorted(blocked, key=_order)),
+        unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
+        unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
+    )
+
+
+def _names(comma_separated: str) -> dict[str, str]:
+    """Normalised name -> the name as written."""
+    names = (name.strip() for name in comma_separated.split(","))
+    return {normalise(name): name for name in names if name}
+
+
+def _blocked_by(
+    distribution: str, entry_point: str, block: Mapping[str, str], allowed: Mapping[str, str] | None
+) -> str:
+    """Either name blocks; only the distribution's allows, because anyone may give an entry point any name."""
+    if "*" in block:
+        return f"{BLOCK_VARIABLE}=*"
+    for name in (distribution, entry_point):
+        if name in block:
+            return f"{block[name]!r} in {BLOCK_VARIABLE}"
+    if allowed is not None and distribution not in allowed:
+        return "rllm.plugins.allow, which does not list it"
+    return ""
+
+
+def _provenance(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of the distribution, also where its metadata is damaged."""
+    if entry_point.dist is None:
+        return entry_point.name, "unknown"
+    metadata = entry_point.dist.metadata
+    # Metadata has no `get` before Python 3.12.
+    name = metadata["Name"] if "Name" in metadata else entry_point.name  # noqa: SIM401
+    version = metadata["Version"] if "Version" in metadata else "unknown"  # noqa: SIM401
+    return name, version
+
+
+def _order(candidate: Candidate) -> tuple[str, str]:
+    return normalise(candidate.distribution), candidate.entry_point

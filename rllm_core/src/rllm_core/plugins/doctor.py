@@ -1,0 +1,136 @@
+"""A checkup of everything installed: what is broken, blocked, ambiguous or old, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
+from rllm_core.plugins.loading import reason_of
+from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.plugins.specs import KINDS
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing worth knowing. An ``error`` means that something installed cannot be used."""
+
+    severity: Severity
+    subject: str
+    """What it is about: a plugin, a name or a setting."""
+    problem: str
+    remedy: str
+    traceback: str = ""
+
+
+def examine(registry: Registry) -> list[Finding]:
+    """Look at all plugins and call every `load`, which may import torch and take a while. Worst findings first."""
+    findings = [
+        *_broken(registry),
+        *_loads(registry),
+        *_clashes(registry),
+        *_entry_points(registry),
+        *_unknown_names(registry),
+        *_deprecated(registry),
+        *_blocked(registry),
+    ]
+    order: tuple[Severity, ...] = ("error", "warning", "note")
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def _broken(registry: Registry) -> Iterator[Finding]:
+    for plugin in registry.broken:
+        yield Finding(
+            severity="error",
+            subject=f"{plugin.name} ({plugin.distribution} {plugin.version})",
+            problem=f"broken: {plugin.reason}",
+            remedy=f"upgrade or uninstall {plugin.distribution}, or go without: {BLOCK_VARIABLE}={plugin.name}",
+            traceback=plugin.traceback,
+        )
+
+
+def _loads(registry: Registry) -> Iterator[Finding]:
+    for kind in KINDS:
+        for entry in registry.all(kind):
+            try:
+                problem = _problem_of_load(entry)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
+                problem = f"it cannot be loaded: {reason_of(error)}"
+            if problem:
+                yield Finding(
+                    severity="error",
+                    subject=f"{kind} {entry.qualified_name}",
+                    problem=problem,
+                    remedy=f"install what is missing, or report it to the authors of {entry.distribution}",
+                )
+
+
+def _problem_of_load(entry: Registered[Any]) -> str:
+    if not callable(entry.plugin.load()):
+        return "its load returns something that cannot be called"
+    if isinstance(entry.plugin, BackendPlugin) and not entry.plugin.config_yaml().is_file():
+        return f"its defaults are missing: there is no file {entry.plugin.config_yaml()}"
+    return ""
+
+
+def _clashes(registry: Registry) -> Iterator[Finding]:
+    for entries in registry.conflicts():
+        yield Finding(
+            severity="warning",
+            subject=f"{entries[0].kind} {entries[0].name}",
+            problem="offered by " + " and by ".join(f"{entry.distribution} {entry.version}" for entry in entries),
+            remedy="in config, write " + " or ".join(entry.qualified_name for entry in entries),
+        )
+
+
+def _entry_points(registry: Registry) -> Iterator[Finding]:
+    for candidate in (*registry.discovery.candidates, *registry.discovery.blocked):
+        if normalise(candidate.entry_point) != normalise(candidate.distribution):
+            yield Finding(
+                severity="warning",
+                subject=f"{candidate.distribution} {candidate.version}",
+                problem=f"its entry point is named {candidate.entry_point!r}, not like the distribution",
+                remedy=f"its authors should write {candidate.distribution} = … under [project.entry-points]",
+            )
+
+
+def _unknown_names(registry: Registry) -> Iterator[Finding]:
+    for setting, names in (
+        (BLOCK_VARIABLE, registry.discovery.unknown_blocks),
+        ("rllm.plugins.allow", registry.discovery.unknown_allows),
+    ):
+        for name in names:
+            core = normalise(name) == CORE
+            yield Finding(
+                severity="warning",
+                subject=setting,
+                problem=f"names {name!r}, "
+                + ("which cannot be blocked" if core else "and no such plugin is installed"),
+                remedy=f"take it out of {setting}" + ("" if core else ", or correct its spelling"),
+            )
+
+
+def _deprecated(registry: Registry) -> Iterator[Finding]:
+    for kind in KINDS:
+        for entry in registry.all(kind):
+            if entry.plugin.deprecated:
+                yield Finding(
+                    severity="note",
+                    subject=f"{kind} {entry.qualified_name}",
+                    problem=f"deprecated: {entry.plugin.deprecated}",
+                    remedy="choose another one in new runs",
+                )
+
+
+def _blocked(registry: Registry) -> Iterator[Finding]:
+    for candidate in registry.discovery.blocked:
+        yield Finding(
+            severity="note",
+            subject=f"{candidate.distribution} {candidate.version}",
+            problem=f"blocked by {candidate.blocked_by}",
+            remedy="nothing, if that is what you want",
+        )

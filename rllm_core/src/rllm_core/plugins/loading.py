@@ -1,0 +1,114 @@
+"""From an installed plugin to its checked records, or to the reason why it cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pluggy
+
+from rllm_core.contracts.plugin import API_VERSION, Plugin
+from rllm_core.plugins import specs
+from rllm_core.plugins.discovery import Candidate
+from rllm_core.plugins.markers import PROJECT
+from rllm_core.plugins.notices import one_line
+from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.validation import UnusablePluginError, check_record
+
+_KIND_OF_HOOK = {kind.hook: name for name, kind in KINDS.items()}
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A plugin manager that knows the hooks of ``specs`` and no plugin."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    return manager
+
+
+def load_records(manager: pluggy.PluginManager, candidate: Candidate) -> list[Plugin[Any]]:
+    """Import a plugin, register it and return its records. When this raises, the plugin is not registered."""
+    plugin = candidate.load()
+    _check_api_version(plugin)
+    _check_hook_names(plugin)
+    name = f"{candidate.distribution}:{candidate.entry_point}"
+    if manager.is_registered(plugin):
+        raise UnusablePluginError(f"its module is already registered as {manager.get_name(plugin)}")
+    try:
+        manager.register(plugin, name)
+        return _collect(manager, plugin)
+    except BaseException:
+        manager.unregister(name=name)
+        raise
+
+
+def reason_of(error: BaseException) -> str:
+    """Why loading failed, in one line without a full stop."""
+    text = str(error) if isinstance(error, UnusablePluginError) else f"{type(error).__name__}: {error}"
+    return one_line(text).rstrip(" :.")
+
+
+def _check_api_version(plugin: object) -> None:
+    required = getattr(plugin, "requires_api", API_VERSION)
+    major = str(required).partition(".")[0]
+    if major != str(API_VERSION):
+        raise UnusablePluginError(
+            f"it is written for version {required} of the plugin interface; this rllm-core has version {API_VERSION}"
+        )
+
+
+def _check_hook_names(plugin: object) -> None:
+    """Refuse functions that were meant as hooks and would never be called.
+
+    pluggy's own `check_pending` looks at all plugins at once; this one says whose fault it is and what was meant.
+    """
+    found = False
+    for name in dir(plugin):
+        function = inspect.getattr_static(plugin, name, None)
+        function = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        if not inspect.isroutine(function):
+            continue
+        mark = getattr(function, f"{PROJECT}_impl", None)
+        if mark is None:
+            if name.startswith("rllm_") and (hook := _nearest(name, cutoff=0.85)):
+                meant = "" if hook == name else f" (and is {hook} meant?)"
+                raise UnusablePluginError(
+                    f"function {name} is not marked @hookimpl, so it would never be called{meant}"
+                )
+            continue
+        hook_name = mark.get("specname") or name
+        if hook_name not in _KIND_OF_HOOK:
+            nearest = _nearest(hook_name, cutoff=0.6)
+            advice = f"did you mean {nearest}?" if nearest else f"hooks are {', '.join(_KIND_OF_HOOK)}"
+            raise UnusablePluginError(f"there is no hook {hook_name}; {advice}")
+        if mark.get("wrapper") or mark.get("hookwrapper"):
+            raise UnusablePluginError(f"{hook_name} is a wrapper; hooks of rllm return records and nothing else")
+        found = True
+    if not found:
+        raise UnusablePluginError("it offers nothing: none of its functions is marked @hookimpl")
+
+
+def _nearest(name: str, cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(name, _KIND_OF_HOOK, n=1, cutoff=cutoff)), None)
+
+
+def _collect(manager: pluggy.PluginManager, plugin: object) -> list[Plugin[Any]]:
+    """Call each of the plugin's hooks alone and check every record."""
+    records: dict[tuple[str, str], Plugin[Any]] = {}
+    for hook, kind in _KIND_OF_HOOK.items():
+        for implementation in getattr(manager.hook, hook).get_hookimpls():
+            if implementation.plugin is not plugin:
+                continue
+            for result in _items(hook, implementation.function()):
+                record = check_record(kind, result)
+                if (kind, record.name) in records:
+                    raise UnusablePluginError(f"{hook} offers {record.name!r} twice")
+                records[kind, record.name] = record
+    return list(records.values())
+
+
+def _items(hook: str, returned: object) -> Iterator[object]:
+    if not isinstance(returned, Iterable) or isinstance(returned, str):
+        raise UnusablePluginError(f"{hook} must return a list of records, not {one_line(repr(returned), 80)}")
+    return iter(returned)

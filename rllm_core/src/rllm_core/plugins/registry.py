@@ -1,0 +1,176 @@
+"""All plugins of this process, by kind and name. A broken one is set aside; two of one name never hide each other."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from rllm_core.contracts.plugin import Plugin
+from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
+from rllm_core.plugins.loading import load_records, new_manager, reason_of
+from rllm_core.plugins.notices import warn_once
+from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.unknown_name import unknown_name
+from rllm_core.plugins.validation import UnusablePluginError, check_record
+
+RecordT = TypeVar("RecordT", bound=Plugin[Any])
+
+IN_PROCESS = "in-process"
+"""Distribution of what was registered by a call instead of being installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered(Generic[RecordT]):
+    """A record and where it comes from."""
+
+    plugin: RecordT
+    distribution: str
+    version: str
+
+    @property
+    def kind(self) -> str:
+        return self.plugin.kind
+
+    @property
+    def name(self) -> str:
+        return self.plugin.name
+
+    @property
+    def qualified_name(self) -> str:
+        """``rllm-estimators/opo``: what to write in config where `name` alone is not unique."""
+        return f"{self.distribution}/{self.plugin.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A plugin that is installed and cannot be used; none of its records is registered."""
+
+    name: str
+    """Name of its entry point."""
+    distribution: str
+    version: str
+    reason: str
+    """One line."""
+    traceback: str
+
+
+@dataclass
+class Registry:
+    """``Registry.load()`` holds everything installed, ``Registry()`` nothing but what is added to it.
+
+    Cheap enough to be rebuilt in every worker process: send kinds, qualified names and options there, never functions.
+    """
+
+    discovery: Discovery = field(default_factory=Discovery)
+    broken: list[Broken] = field(default_factory=list)
+    _registered: dict[str, list[Registered[Any]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    @classmethod
+    def load(cls, allow: Collection[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Registry:
+        """Load the core's plugins and all installed ones that are not blocked.
+
+        `allow` is the config value ``rllm.plugins.allow``; `environ` (default: ``os.environ``) may hold
+        ``RLLM_BLOCK_PLUGINS``. A plugin that fails in any way is named on standard error and kept in `broken`.
+        """
+        registry = cls(discovery=discover(allow, environ))
+        manager = new_manager()
+        core = core_candidate()
+        registry._accept(core, load_records(manager, core))
+        for candidate in registry.discovery.candidates:
+            try:
+                records = load_records(manager, candidate)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (another's plugin must not take us down)
+                registry._set_aside(candidate, error)
+            else:
+                registry._accept(candidate, records)
+        return registry
+
+    def all(self, kind: str) -> list[Registered[Any]]:
+        """Everything of a kind: the core's first, then by distribution."""
+        return list(self._of_kind(kind))
+
+    def get(self, kind: str, name: str) -> Registered[Any]:
+        """Find a plugin by ``name`` or ``distribution/name``; raises `PluginError` when there is not exactly one."""
+        matches = self._matches(kind, name)
+        if not matches:
+            raise unknown_name(kind, name, self._of_kind(kind), self.broken, self.discovery.blocked)
+        if len(matches) > 1:
+            offers = " and ".join(f"{match.distribution} {match.version}" for match in matches)
+            choices = " or ".join(match.qualified_name for match in matches)
+            raise PluginError(f"{kind} {name!r} is offered by {offers}.", f"Write {choices} to say which one is meant.")
+        return matches[0]
+
+    def conflicts(self) -> list[list[Registered[Any]]]:
+        """Plugins of one kind that share a name, each list two or more long."""
+        clashes = []
+        for kind, registered in self._registered.items():
+            for name in dict.fromkeys(entry.name for entry in registered):
+                matches = self._matches(kind, name)
+                if len(matches) > 1:
+                    clashes.append(matches)
+        return clashes
+
+    def add(self, record: RecordT, *, distribution: str = IN_PROCESS, version: str = "0") -> Registered[RecordT]:
+        """Register a record from the running process, as notebooks and tests do. The rules are those of installed ones.
+
+        Two records of one name in one `distribution` are an error here; in two, when the name is chosen.
+        """
+        kind = str(getattr(record, "kind", ""))
+        if kind not in KINDS:
+            raise PluginError(f"{record!r} is no plugin record.", f"Records are {_record_classes()}.")
+        try:
+            check_record(kind, record)
+        except UnusablePluginError as error:
+            raise PluginError(str(error)) from error
+        if self._matches(kind, f"{distribution}/{record.name}"):
+            raise PluginError(
+                f"{kind} {record.name!r} is already registered by {distribution}.",
+                "Choose another name, or pass another `distribution`.",
+            )
+        added = Registered(plugin=record, distribution=distribution, version=version)
+        self._registered[kind].append(added)
+        return added
+
+    def _of_kind(self, kind: str) -> list[Registered[Any]]:
+        if kind not in KINDS:
+            hint = f"{did_you_mean(kind, KINDS)} Kinds are {', '.join(KINDS)}."
+            raise PluginError(f"There is no kind of plugin named {kind!r}.", hint.strip())
+        return self._registered[kind]
+
+    def _matches(self, kind: str, name: str) -> list[Registered[Any]]:
+        distribution, _, bare = name.rpartition("/")
+        return [
+            entry
+            for entry in self._of_kind(kind)
+            if entry.name == bare and (not distribution or normalise(entry.distribution) == normalise(distribution))
+        ]
+
+    def _accept(self, candidate: Candidate, records: list[Plugin[Any]]) -> None:
+        for record in records:
+            clash = self._matches(record.kind, f"{candidate.distribution}/{record.name}")
+            if clash:  # one distribution with two entry points
+                offer = f"{record.kind} {clash[0].qualified_name}"
+                self._set_aside(candidate, UnusablePluginError(f"{offer} is offered by another entry point too"))
+                return
+        for record in records:
+            self._registered[record.kind].append(
+                Registered(plugin=record, distribution=candidate.distribution, version=candidate.version)
+            )
+
+    def _set_aside(self, candidate: Candidate, error: BaseException) -> None:
+        broken = Broken(
+            name=candidate.entry_point,
+            distribution=candidate.distribution,
+            version=candidate.version,
+            reason=reason_of(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+        self.broken.append(broken)
+        warn_once(f"plugin {broken.name} is broken: {broken.reason}. `rllm plugins doctor` shows more.")
+
+
+def _record_classes() -> str:
+    return ", ".join(kind.record.__name__ for kind in KINDS.values())

@@ -1,0 +1,66 @@
+"""What to say when a name is chosen that no plugin has: the closest names, all names, or what to install."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.plugins.discovery import Candidate, normalise
+from rllm_core.plugins.first_party import home_of, names_elsewhere
+from rllm_core.plugins.specs import KINDS
+
+
+class _Offered(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def distribution(self) -> str: ...
+    @property
+    def qualified_name(self) -> str: ...
+
+
+class _Broken(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def distribution(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def unknown_name(
+    kind: str, name: str, offered: Sequence[_Offered], broken: Sequence[_Broken], blocked: Sequence[Candidate]
+) -> PluginError:
+    """The error for `name`, which may be qualified (``distribution/name``)."""
+    distribution, _, bare = name.rpartition("/")
+    known = _known(kind, [entry.name for entry in offered])
+    home = distribution or home_of(kind, bare)
+    if home:
+        for plugin in broken:
+            if normalise(plugin.distribution) == normalise(home):
+                message = f"{kind} {name!r} cannot be used: plugin {plugin.name} is broken: {plugin.reason}."
+                return PluginError(message, "`rllm plugins doctor` shows more.")
+        for candidate in blocked:
+            if normalise(candidate.distribution) == normalise(home):
+                message = f"{kind} {name!r} cannot be used: {candidate.distribution} is blocked."
+                return PluginError(message, f"It is blocked by {candidate.blocked_by}.")
+    others = [entry.qualified_name for entry in offered if entry.name == bare]
+    if distribution and others:
+        return PluginError(f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}.")
+    first_party = home_of(kind, bare)
+    if first_party and normalise(home or "") == first_party and first_party not in _distributions(offered):
+        return PluginError(f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known)
+    nearest = did_you_mean(bare, [*(entry.name for entry in offered), *names_elsewhere(kind)])
+    suspects = ", ".join(plugin.name for plugin in broken)
+    doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""
+    return PluginError(f"There is no {kind} named {name!r}.", " ".join(filter(None, (nearest, known, doubt))))
+
+
+def _known(kind: str, names: Sequence[str]) -> str:
+    plural = KINDS[kind].plural
+    return f"Installed {plural}: {', '.join(sorted(set(names)))}." if names else f"No {plural} are installed."
+
+
+def _distributions(offered: Sequence[_Offered]) -> set[str]:
+    return {normalise(entry.distribution) for entry in offered}

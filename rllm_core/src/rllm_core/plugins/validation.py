@@ -1,0 +1,65 @@
+"""Checks that one record is what its kind promises, before anything relies on it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from rllm_core.contracts.estimator import Level, Scope
+from rllm_core.contracts.plugin import Plugin
+from rllm_core.plugins.specs import KINDS
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""One rule for all kinds. No ``-``, so that a name has one spelling and tells itself from a distribution's."""
+
+NOT_NAMES = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
+"""What YAML reads as something other than a string."""
+
+_NAME_SETS = ("needs", "reads", "writes")
+_ONE_OF = {"level": get_args(Level), "scope": get_args(Scope)}
+
+
+class UnusablePluginError(Exception):
+    """A plugin cannot be used. The message is the reason, in one line."""
+
+
+def check_record(kind: str, record: object) -> Plugin[Any]:
+    """Return `record` as a record of `kind`, or raise `UnusablePluginError`."""
+    hook, record_class = KINDS[kind]
+    if not isinstance(record, record_class):
+        wanted = f"it must return {record_class.__name__} records"
+        raise UnusablePluginError(f"{hook} returned {_describe(record)}; {wanted}")
+    subject = f"{record_class.__name__} {record.name!r}"
+    if not isinstance(record.name, str) or not NAME.fullmatch(record.name):
+        raise UnusablePluginError(f"{subject}: a name is lower-case letters, digits and '_', beginning with a letter")
+    if record.name in NOT_NAMES:
+        raise UnusablePluginError(f"{subject}: YAML reads this name as another kind of value; choose a different one")
+    _check_line(subject, "summary", record.summary)
+    if record.deprecated is not None:
+        _check_line(subject, "deprecated", record.deprecated)
+    if not (isinstance(record.params, type) and issubclass(record.params, BaseModel)):
+        raise UnusablePluginError(f"{subject}: params must be a pydantic model class, not {_describe(record.params)}")
+    if not callable(record.load):
+        raise UnusablePluginError(f"{subject}: load must be a function without arguments, not {_describe(record.load)}")
+    for field in _NAME_SETS:
+        names: object = getattr(record, field, frozenset())
+        if not isinstance(names, frozenset) or not all(isinstance(name, str) for name in names):
+            raise UnusablePluginError(f"{subject}: {field} must be a frozenset of names, not {names!r}")
+    for field, values in _ONE_OF.items():
+        value = getattr(record, field, values[0])
+        if value not in values:
+            raise UnusablePluginError(f"{subject}: {field} must be one of {', '.join(values)}, not {value!r}")
+    return record
+
+
+def _check_line(subject: str, field: str, text: object) -> None:
+    if not isinstance(text, str) or not text.strip() or len(text.splitlines()) != 1:
+        raise UnusablePluginError(f"{subject}: {field} must be one line of text, not {text!r}")
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Plugin):
+        return f"the {type(value).__name__} {value.name!r}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{value!r} ({type(value).__name__})"

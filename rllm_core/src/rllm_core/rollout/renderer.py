@@ -1,0 +1,94 @@
+"""Renderer: the model's chat template turns *new* messages into tokens, once.
+
+What the model sampled is never decoded and tokenised again: the next prompt is the tokens so far plus the tokens of
+what was said since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.environment import Message
+from rllm_core.errors import RolloutError
+
+REPLY = "REPLYPLACEHOLDER"
+"""Stands for the model's reply while the template shows what follows one."""
+
+Rendered = NDArray[np.int32]
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> Any: ...
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> Any: ...
+
+
+class Renderer:
+    """Messages to tokens and tokens to text for one model. Results are cached; they depend on the arguments only."""
+
+    def __init__(self, tokenizer: Tokenizer, stop_ids: Iterable[int]) -> None:
+        """`stop_ids` are the tokens that end a reply."""
+        self.tokenizer = tokenizer
+        self.stop_ids = frozenset(stop_ids)
+        self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
+        self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
+        self._text = lru_cache(maxsize=4096)(self._decode)
+
+    def prompt(self, messages: Sequence[Message]) -> Rendered:
+        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
+        return self._prompt(_frozen(messages))
+
+    def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
+        """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
+
+        `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
+        """
+        return self._continuation(last_token if last_token in self.stop_ids else None, _frozen(messages))
+
+    def text(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
+        """The words of a reply, without special tokens."""
+        return self._text(tuple(int(token) for token in token_ids))
+
+    def _render_prompt(self, messages: tuple[tuple[tuple[str, str], ...], ...]) -> Rendered:
+        return self._encode(self._template([dict(message) for message in messages]))
+
+    def _render_continuation(
+        self, stop_token: int | None, messages: tuple[tuple[tuple[str, str], ...], ...]
+    ) -> Rendered:
+        # A short history of our own: the tokens of new messages must not depend on how long the conversation is.
+        history = [{"role": "user", "content": "."}, {"role": "assistant", "content": REPLY}]
+        rendered = self._template(history + [dict(message) for message in messages])
+        before, found, after = rendered.partition(REPLY)
+        if not found or REPLY in after:
+            raise RolloutError(
+                "The model's chat template does not show an assistant message unchanged, exactly once.",
+                "Multi-turn rollouts need a template that keeps the assistant's words; set tokenizer.chat_template.",
+            )
+        tokens = self._encode(after)
+        if stop_token is not None and tokens.size and tokens[0] == stop_token:
+            tokens = tokens[1:]
+        return tokens
+
+    def _template(self, messages: list[dict[str, str]]) -> str:
+        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return str(rendered)
+
+    def _encode(self, text: str) -> Rendered:
+        # The template writes special tokens such as <s> itself.
+        tokens = np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        tokens.flags.writeable = False
+        return tokens
+
+    def _decode(self, token_ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+def _frozen(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    return tuple(tuple(message.items()) for message in messages)

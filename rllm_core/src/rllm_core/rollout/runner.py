@@ -1,0 +1,121 @@
+"""RolloutRunner: many attempts at once, bounded, retried, timed; episodes come back in a fixed order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import RllmError, RolloutError
+from rllm_core.seeding import derive_seed
+from rllm_core.types import Episode, Task, TerminationReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerSettings:
+    """The limits of `rllm.workflow` and `rllm.agent`."""
+
+    n_parallel_tasks: int
+    retry_limit: int
+    raise_on_error: bool
+    trajectory_timeout: float | None
+    """Seconds; None means no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOrder:
+    """What to play: every task `rollouts` times."""
+
+    tasks: Sequence[Task]
+    rollouts: int
+    sampling: SamplingParams
+    """Its `seed` is the seed of the whole order; every attempt derives its own."""
+    label: str
+    """Tells training from validation in session names, such as ``train`` or ``val``."""
+
+
+MakeWorkflow = Callable[[SamplingParams], Workflow]
+"""Makes the workflow of one attempt, given that attempt's sampling."""
+
+
+class RolloutRunner:
+    """Plays orders with one workflow. Attempts differ only by their seed, so an order gives the same episodes again."""
+
+    def __init__(self, make_workflow: MakeWorkflow, settings: RunnerSettings) -> None:
+        self._make_workflow = make_workflow
+        self._settings = settings
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        """All episodes, task after task, rollout after rollout.
+
+        Raises:
+            RolloutError: an attempt failed on every try and `raise_on_error` is set; the others are cancelled.
+        """
+        slots = asyncio.Semaphore(self._settings.n_parallel_tasks)
+
+        async def attempt(task: Task, index: int) -> Episode:
+            async with slots:
+                return await self._attempt(order, task, index)
+
+        attempts = [
+            asyncio.ensure_future(attempt(task, index)) for task in order.tasks for index in range(order.rollouts)
+        ]
+        try:
+            return await asyncio.gather(*attempts)
+        finally:
+            for future in attempts:
+                future.cancel()
+            # Cancelled attempts close their environments and sessions before the error goes on.
+            await asyncio.gather(*attempts, return_exceptions=True)
+
+    async def _attempt(self, order: RolloutOrder, task: Task, index: int) -> Episode:
+        uid = f"{task.id}:{index}"
+        last: Exception | None = None
+        for number in range(self._settings.retry_limit):
+            workflow = self._make_workflow(_own_sampling(order, uid, number))
+            try:
+                async with asyncio.timeout(self._settings.trajectory_timeout):
+                    episode = await workflow.run(dict(task.data), uid)
+            except TimeoutError as error:
+                if not _timed_out_here(error):
+                    last = error
+                    continue
+                episode = workflow.episode or Episode(id=uid)
+                episode.termination_reason = TerminationReason.TIMEOUT
+                episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
+            except RllmError:
+                raise
+            except Exception as error:  # noqa: BLE001  (workflows and environments are anybody's code)
+                last = error
+                continue
+            episode.data_source = task.data_source
+            if number:
+                episode.metrics["retries"] = float(number)
+            return episode
+        return self._failed(task, uid, last)
+
+    def _failed(self, task: Task, uid: str, error: Exception | None) -> Episode:
+        reason = f"{type(error).__name__}: {error}"
+        if self._settings.raise_on_error:
+            raise RolloutError(
+                f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
+                "Mend the environment or workflow, or set rllm.workflow.raise_on_error=false to go on without it.",
+            ) from error
+        return Episode(
+            id=uid,
+            termination_reason=TerminationReason.ERROR,
+            data_source=task.data_source,
+            error=reason,
+            metrics={"retries": float(self._settings.retry_limit - 1)},
+        )
+
+
+def _own_sampling(order: RolloutOrder, uid: str, number: int) -> SamplingParams:
+    return replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
+
+
+def _timed_out_here(error: TimeoutError) -> bool:
+    """Whether the attempt's own limit fired; a TimeoutError of the workflow's code is an error like any other."""
+    return isinstance(error.__cause__, asyncio.CancelledError)

@@ -1,0 +1,94 @@
+"""The built-in workflows: one answer, or turns with an environment until it is done."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from rllm_core.contracts.environment import Environment, Outcome
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_core.rollout.conversation import Conversation, PromptTooLong
+from rllm_core.types import Episode, Step, TerminationReason, Trajectory
+
+
+class EnvironmentWorkflow(Workflow):
+    """Plays with the environment chosen by name, for as many turns as `max_turns` allows."""
+
+    role = "agent"
+
+    @property
+    @abstractmethod
+    def max_turns(self) -> int:
+        """Most turns of the attempt."""
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        make_environment = self.context.make_environment
+        if make_environment is None:
+            raise ConfigError(
+                f"Workflow {type(self).__name__} plays with an environment, and this run has none.",
+                "Name one: `rllm train NAME` or rllm.env.name=NAME.",
+            )
+        trajectory = Trajectory(self.role, uid=f"{uid}/{self.role}")
+        # Set before the first turn: what was played before a timeout is kept.
+        self.episode = Episode(id=uid, trajectories=[trajectory])
+        conversation = Conversation(self.context, trajectory, session=f"{trajectory.uid}#{self.context.sampling.seed}")
+        environment = make_environment()
+        try:
+            await self._play(environment, conversation, task, self.episode)
+        finally:
+            await conversation.close()
+            environment.close()
+        return self.episode
+
+    async def _play(
+        self, environment: Environment, conversation: Conversation, task: dict[str, Any], episode: Episode
+    ) -> None:
+        trajectory = conversation.trajectory
+        trajectory.reward = 0.0
+        conversation.hear(await self._ask(environment.reset, task))
+        for _ in range(self.max_turns):
+            try:
+                step = await conversation.reply()
+            except PromptTooLong:
+                episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+                return
+            outcome: Outcome = await self._ask(environment.step, step.text)
+            step.reward = float(outcome.reward)
+            trajectory.reward += step.reward
+            if outcome.done:
+                episode.metrics.update(outcome.metrics)
+                episode.is_correct = trajectory.reward > 0 if outcome.correct is None else outcome.correct
+                episode.termination_reason = self.reason_when_done(step)
+                return
+            conversation.hear(outcome.observation)
+        episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+
+    def reason_when_done(self, last: Step) -> TerminationReason:
+        """How an attempt ended that the environment says is done. `last` is its last step."""
+        return TerminationReason.ENV_DONE
+
+    async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return await call(method, *arguments, blocking=self.context.environment_blocks)
+
+
+class MultiTurnWorkflow(EnvironmentWorkflow):
+    """Turns until the environment is done or `rllm.agent.max_steps` is reached."""
+
+    @property
+    def max_turns(self) -> int:
+        return self.context.max_steps
+
+
+class SingleTurnWorkflow(EnvironmentWorkflow):
+    """One prompt, one answer."""
+
+    @property
+    def max_turns(self) -> int:
+        return 1
+
+    def reason_when_done(self, last: Step) -> TerminationReason:
+        cut_off = last.info["finish_reason"] == "length"
+        return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE

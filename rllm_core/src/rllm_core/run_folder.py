@@ -1,0 +1,139 @@
+"""RunFolder: what a run leaves behind, `<output_dir>/<project>/<experiment>/`, owned by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rllm_core.config.schema import TrainerSection
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.files import write_atomically
+from rllm_core.plugins.registry import Registered
+
+METRICS = "metrics.jsonl"
+PLUGINS = "plugins.json"
+LOCK = ".lock"
+
+
+def run_folder_path(trainer: TrainerSection) -> Path:
+    """Where a run of these settings leaves its files."""
+    return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
+
+
+class RunFolder:
+    """Holds the folder's lock until `close`; the lock ends with the process, however that ends."""
+
+    def __init__(self, path: Path, lock: TextIO) -> None:
+        self.path = path
+        self._lock = lock
+        self._metrics: TextIO | None = None
+
+    @classmethod
+    def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
+        """Create the folder, or take up an existing one.
+
+        Raises:
+            ConfigError: a run is there already and neither `resume` nor `overwrite` says what to do with it.
+            RllmError: the folder cannot be written, or another process is using it.
+        """
+        path = run_folder_path(trainer)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / LOCK).open("a", encoding="utf-8")
+        except OSError as error:
+            raise RllmError(
+                f"The run folder {path} cannot be written: {error.strerror}.",
+                "Choose another with rllm.trainer.output_dir=FOLDER.",
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise RllmError(
+                f"Another process is training in {path}.",
+                "Wait for it, or choose another name with rllm.trainer.experiment_name=NAME.",
+            ) from error
+        folder = cls(path, lock)
+        if folder.holds_a_run() and not resume:
+            if not overwrite:
+                lock.close()
+                raise ConfigError(
+                    f"{path} holds a run already.",
+                    "Continue it with --resume, replace it with --overwrite, "
+                    "or choose another name with rllm.trainer.experiment_name=NAME.",
+                )
+            folder._clear()
+        return folder
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes"
+
+    def holds_a_run(self) -> bool:
+        """Whether a run has got as far as its first metrics or checkpoint."""
+        return (self.path / METRICS).exists() or self.checkpoints.exists()
+
+    def note_plugins(self, registered: Iterable[Registered[Any]]) -> None:
+        """Write `plugins.json`: which versions of what made this run."""
+        used = [
+            {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
+            for entry in registered
+        ]
+        write_atomically(self.path / PLUGINS, json.dumps(used, indent=1) + "\n")
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""
+        if self._metrics is None:
+            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+        plain = {name: value if math.isfinite(value) else None for name, value in sorted(metrics.items())}
+        self._metrics.write(json.dumps({"step": global_step, **plain}) + "\n")
+        self._metrics.flush()
+
+    def forget_after(self, finished_steps: int) -> None:
+        """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash."""
+        path = self.path / METRICS
+        if not path.exists():
+            return
+        kept = [line for line in read_lines(path) if line["step"] < finished_steps]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+        if self.episodes.exists():
+            for file in self.episodes.glob("step_*"):
+                if int(file.name.split("_")[1].split(".")[0]) >= finished_steps:
+                    file.unlink()
+
+    def history(self) -> list[dict[str, Any]]:
+        """All lines of `metrics.jsonl`."""
+        path = self.path / METRICS
+        return read_lines(path) if path.exists() else []
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
+            self._metrics.close()
+            self._metrics = None
+        self._lock.close()
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir():
+            if entry.name == LOCK:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSON Lines file; a last line without its end was cut off by a crash and is left out."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]

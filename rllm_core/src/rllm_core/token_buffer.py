@@ -1,0 +1,107 @@
+"""TokenBuffer: every token of a trajectory exactly once, however many turns it has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class TokenSpan(NamedTuple):
+    """Where a model call lies in its buffer: prompt ``segment_start:response_start``, response ``response_start:end``."""
+
+    segment_start: int
+    response_start: int
+    end: int
+
+
+class TokenBuffer:
+    """Append-only columns: token ids, log-probs, and whether the model sampled the token.
+
+    A turn whose prompt extends the tokens so far appends only the difference. A turn whose prompt does not (an agent
+    that rewrites its history) starts a new *segment*, trained as a row of its own; each such start is a prefix break.
+    """
+
+    __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts")
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._ids = np.empty(32, np.int32)
+        self._logprobs = np.empty(32, np.float32)
+        self._sampled = np.empty(32, np.bool_)
+        self.segment_starts: list[int] = []
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """(n,) all tokens so far. A view."""
+        return self._ids[: self._length]
+
+    @property
+    def logprobs(self) -> NDArray[np.float32]:
+        """(n,) log-prob of each sampled token when it was sampled, 0 for the others. A view."""
+        return self._logprobs[: self._length]
+
+    @property
+    def sampled(self) -> NDArray[np.bool_]:
+        """(n,) True where the model sampled the token. A view."""
+        return self._sampled[: self._length]
+
+    @property
+    def prefix_breaks(self) -> int:
+        """How many turns did not extend what came before."""
+        return max(0, len(self.segment_starts) - 1)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append_turn(self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None) -> TokenSpan:
+        """Append one model call.
+
+        Args:
+            prompt_ids: (n_prompt,) everything the model saw, earlier turns included.
+            response_ids: (n_response,) what it sampled.
+            logprobs: (n_response,) their log-probs; None when they are not known (stored as 0).
+
+        Raises:
+            ValueError: `logprobs` and `response_ids` differ in length.
+        """
+        prompt = np.asarray(prompt_ids, np.int32)
+        response = np.asarray(response_ids, np.int32)
+        if logprobs is not None:
+            logprobs = np.asarray(logprobs, np.float32)
+            if logprobs.shape != response.shape:
+                raise ValueError(f"{logprobs.size} log-probs for {response.size} response tokens")
+        segment_start = self._segment_for(prompt)
+        fresh = prompt[self._length - segment_start :]
+        response_start = self._length + fresh.size
+        end = response_start + response.size
+        self._reserve(end)
+        self._ids[self._length : response_start] = fresh
+        self._ids[response_start:end] = response
+        self._logprobs[self._length : response_start] = 0.0
+        self._logprobs[response_start:end] = 0.0 if logprobs is None else logprobs
+        self._sampled[self._length : response_start] = False
+        self._sampled[response_start:end] = True
+        self._length = end
+        return TokenSpan(segment_start, response_start, end)
+
+    def _segment_for(self, prompt: NDArray[np.int32]) -> int:
+        """Start of the open segment when `prompt` extends it, else of a new one."""
+        if self.segment_starts:
+            start = self.segment_starts[-1]
+            so_far = self._ids[start : self._length]
+            if prompt.size >= so_far.size and np.array_equal(prompt[: so_far.size], so_far):
+                return start
+        self.segment_starts.append(self._length)
+        return self._length
+
+    def _reserve(self, length: int) -> None:
+        if length <= self._ids.size:
+            return
+        capacity = max(length, 2 * self._ids.size)
+        for name in ("_ids", "_logprobs", "_sampled"):
+            old = getattr(self, name)
+            grown = np.empty(capacity, old.dtype)
+            grown[: self._length] = old[: self._length]
+            setattr(self, name, grown)

@@ -1,0 +1,1 @@
+"""Where figures go: the console, the run folder, a picture."""

@@ -1,0 +1,102 @@
+"""The tracker `console`: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.pipeline.step import TrainStep
+
+SECONDS_BETWEEN_LINES = 5.0
+"""Where there is no terminal, a log file should not get a line for every step."""
+
+
+class ConsoleTracker(Observer):
+    """Shows step, solved, reward, tokens per second and time left."""
+
+    def __init__(self, folder: Path, params: NoParams) -> None:
+        self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
+        self._progress: Progress | None = None
+        self._started = time.monotonic()
+        self._last_line = -SECONDS_BETWEEN_LINES
+        self._first_step = 0
+        self._total_steps = 0
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self._started = time.monotonic()
+        self._first_step, self._total_steps = first_step, total_steps
+        if first_step:
+            self._console.print(f"resuming after step {first_step} of {total_steps}")
+        if not self._console.is_terminal:
+            return
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=self._console,
+            expand=True,
+        )
+        self._task = self._progress.add_task("train", total=total_steps, completed=first_step, figures="starting")
+        self._progress.start()
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        finished = step.global_step + 1
+        figures = step_figures(step.metrics)
+        if step.skip_reason:
+            figures += f"  (no update: {step.skip_reason.replace('_', ' ')})"
+        if self._progress is not None:
+            self._progress.update(self._task, completed=finished, figures=figures)
+            return
+        now = time.monotonic()
+        is_last = finished == step.total_steps
+        if is_last or now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._console.print(f"step {finished}/{step.total_steps}  {figures}  {self._time_left(finished)} left")
+
+    def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
+        self._console.print(f"validation after step {global_step}: {validation_figures(metrics)}")
+
+    def on_train_end(self, global_step: int) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Nothing: what is worth showing comes through the observer's events."""
+
+    def close(self) -> None:
+        self.on_train_end(0)
+
+    def _time_left(self, finished: int) -> str:
+        made = finished - self._first_step
+        seconds = (time.monotonic() - self._started) / made * (self._total_steps - finished)
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def step_figures(metrics: Mapping[str, float]) -> str:
+    """``solved 41.0%  reward 0.312  5210 tokens/s``."""
+    rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
+    parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
+    if rewards:
+        parts.append(f"reward {sum(rewards) / len(rewards):6.3f}")
+    parts.append(f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s")
+    return "  ".join(parts)
+
+
+def validation_figures(metrics: Mapping[str, float]) -> str:
+    """``guess pass@1 0.412  reward 0.310 …``, one part per data source."""
+    by_source: dict[str, list[str]] = {}
+    for name, value in metrics.items():
+        _, source, figure = name.split("/", 2)
+        by_source.setdefault(source, []).append(f"{figure} {value:.3f}")
+    return "; ".join(f"{source}: {'  '.join(figures)}" for source, figures in by_source.items())

@@ -1,0 +1,121 @@
+"""Figures of a step or a validation, under the names users see."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import comb
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rllm_core.batch import TokenBatch
+from rllm_core.types import Episode, TerminationReason, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from rllm_core.pipeline.step import TrainStep
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """``batch/…`` solve rates and ways of ending, and means of the environment's own figures as ``env/…``.
+
+    ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks.
+    """
+    if not episodes:
+        return {}
+    solves = [np.mean(values) for values in solved_by_task(episodes).values()]
+    metrics = {
+        "batch/solved": float(np.mean([episode.is_correct for episode in episodes])),
+        "batch/solve_none": float(np.mean([share == 0 for share in solves])),
+        "batch/solve_all": float(np.mean([share == 1 for share in solves])),
+        "batch/solve_partial": float(np.mean([0 < share < 1 for share in solves])),
+        "batch/episodes": float(len(episodes)),
+    }
+    for reason in TerminationReason:
+        count = sum(episode.termination_reason is reason for episode in episodes)
+        metrics[f"batch/ended_{reason.value}"] = count / len(episodes)
+    return metrics | {f"env/{name}": value for name, value in mean_episode_figures(episodes).items()}
+
+
+def mean_episode_figures(episodes: Iterable[Episode]) -> dict[str, float]:
+    """Mean over episodes of each figure that the environment reported."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            values[name].append(float(value))
+    return {name: float(np.mean(seen)) for name, seen in sorted(values.items())}
+
+
+def solved_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
+    """Task id to whether each of its attempts is correct."""
+    solved: dict[str, list[bool]] = defaultdict(list)
+    for episode in episodes:
+        solved[episode.task_id].append(episode.is_correct)
+    return dict(solved)
+
+
+def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """``reward/<role>/{mean,std,max,min}`` over trajectories."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        rewards[group.group_role].extend(float(trajectory.reward or 0.0) for trajectory in group.trajectories)
+    metrics = {}
+    for role, values in rewards.items():
+        column = np.array(values)
+        metrics |= {
+            f"reward/{role}/mean": float(column.mean()),
+            f"reward/{role}/std": float(column.std()),
+            f"reward/{role}/max": float(column.max()),
+            f"reward/{role}/min": float(column.min()),
+        }
+    return metrics
+
+
+def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
+    """``advantage/<role>/{mean,std,max,min,fraction_zero}`` over sampled tokens."""
+    assert batch.advantages is not None
+    metrics = {}
+    token_roles = np.repeat(batch.role, batch.row_lengths)
+    for index, role in enumerate(batch.roles):
+        column = batch.advantages[batch.loss_mask & (token_roles == index)]
+        if not column.size:
+            continue
+        metrics |= {
+            f"advantage/{role}/mean": float(column.mean()),
+            f"advantage/{role}/std": float(column.std()),
+            f"advantage/{role}/max": float(column.max()),
+            f"advantage/{role}/min": float(column.min()),
+            f"advantage/{role}/fraction_zero": float((column == 0).mean()),
+        }
+    return metrics
+
+
+def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, float]:
+    """``val/<data_source>/pass@1`` and ``pass@<rollouts>``, mean reward, and the environment's own figures."""
+    by_source: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        by_source[episode.data_source].append(episode)
+    metrics = {}
+    for source, part in by_source.items():
+        solved = list(solved_by_task(part).values())
+        for k in sorted({1, rollouts}):
+            metrics[f"val/{source}/pass@{k}"] = float(np.mean([pass_at_k(len(s), sum(s), k) for s in solved]))
+        rewards = [float(trajectory.reward or 0.0) for episode in part for trajectory in episode.trajectories]
+        metrics[f"val/{source}/reward"] = float(np.mean(rewards)) if rewards else 0.0
+        metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_figures(part).items()}
+    return metrics
+
+
+def pass_at_k(attempts: int, correct: int, k: int) -> float:
+    """Unbiased chance that at least one of `k` attempts is correct (Chen et al. 2021, arXiv:2107.03374)."""
+    if k > attempts:
+        return float(correct > 0)
+    return 1.0 - comb(attempts - correct, k) / comb(attempts, k)
+
+
+def throughput_metrics(step: TrainStep) -> dict[str, float]:
+    """``time/<stage>`` seconds, and tokens sampled per second of the whole step."""
+    seconds = sum(step.timing_dict.values())
+    sampled = sum(trajectory.response_length for episode in step.episodes for trajectory in episode.trajectories)
+    metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
+    return metrics | {"time/step": seconds, "time/tokens_per_second": sampled / seconds if seconds else 0.0}

@@ -1,0 +1,64 @@
+"""Start-up is fast because little is imported; what is imported can be tested without a clock."""
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "ray", "omegaconf", "hydra", "matplotlib"}
+PROGRAM = """
+import sys
+from rllm_core.cli.main import main
+exit_code = main(sys.argv[1:])
+sys.stdout = sys.stderr
+print(*sys.modules, sep="\\n")
+sys.exit(exit_code)
+"""
+
+
+def _imported(rllm, *arguments: str) -> set[str]:
+    finished = rllm(*arguments, program=PROGRAM)
+    assert finished.returncode == 0, finished.stderr
+    return set(finished.stderr.split())
+
+
+def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm) -> None:
+    imported = _imported(rllm, "--help")
+
+    assert "rllm_core.cli.main" in imported
+    assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "importlib.metadata"})
+    assert {name for name in imported if name.startswith("rllm_core.cli.")} == {
+        "rllm_core.cli.main",
+        "rllm_core.cli.lazy_group",
+    }
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["info", "estimator", "grpo"]])
+def test_looking_at_plugins_imports_nothing_that_computes(rllm, install, arguments) -> None:
+    install("third-party")
+
+    imported = _imported(rllm, "plugins", *arguments)
+
+    assert "third_party" in imported
+    assert not imported & HEAVY
+
+
+def test_help_of_the_plugins_commands_loads_no_plugin(rllm, install) -> None:
+    install("third-party")
+
+    imported = _imported(rllm, "plugins", "list", "--help")
+
+    assert "rllm_core.cli.plugins" in imported
+    assert not imported & {"third_party", "pydantic", "pluggy", "rich"}
+
+
+def test_every_contract_can_be_imported_without_what_computes(rllm) -> None:
+    program = """
+import importlib, pkgutil, sys
+import rllm_core.contracts as contracts
+names = [module.name for module in pkgutil.iter_modules(contracts.__path__)]
+for name in names:
+    importlib.import_module(f"rllm_core.contracts.{name}")
+print(len(names), *sys.modules, sep="\\n")
+"""
+    count, *imported = rllm(program=program).stdout.split()
+
+    assert int(count) > 5
+    assert not set(imported) & HEAVY

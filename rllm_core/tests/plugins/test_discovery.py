@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import rllm_core
+from rllm_core.plugins.discovery import discover
+from rllm_core.plugins.registry import Registry
+
+
+def _names(candidates):
+    return [candidate.distribution for candidate in candidates]
+
+
+def test_an_installed_plugin_is_found_with_its_distribution_and_version(site) -> None:
+    site.install_estimator("found-plugin", "found", version="2.3")
+
+    (candidate,) = discover(allow=["found-plugin"], environ={}).candidates
+
+    assert (candidate.entry_point, candidate.distribution, candidate.version) == ("found-plugin", "found-plugin", "2.3")
+
+
+def test_finding_a_plugin_does_not_import_it(site) -> None:
+    site.install("eager", "raise RuntimeError('imported')")
+
+    (candidate,) = discover(allow=["eager"], environ={}).candidates
+
+    assert candidate.blocked_by == ""
+
+
+def test_plugins_come_in_alphabetical_order(site) -> None:
+    for name in ("zebra", "Apple", "mango"):
+        site.install_estimator(name, name.lower())
+
+    assert _names(discover(allow=["zebra", "Apple", "mango"], environ={}).candidates) == ["Apple", "mango", "zebra"]
+
+
+def test_a_blocked_plugin_is_never_imported(site, tmp_path: Path) -> None:
+    trace = tmp_path / "imported"
+    site.install("tracing", f"open({str(trace)!r}, 'w').close()")
+
+    registry = site.load(block="tracing")
+    assert "tracing" in _names(registry.discovery.blocked)
+    assert registry.broken == []
+    assert not trace.exists()
+
+    site.load()
+    assert trace.exists(), "the same plugin leaves its trace when it is not blocked"
+
+
+def test_a_plugin_missing_from_the_allow_list_is_never_imported(site, tmp_path: Path) -> None:
+    trace = tmp_path / "imported"
+    site.install("tracing", f"open({str(trace)!r}, 'w').close()")
+
+    registry = Registry.load(allow=["some-other"], environ={})
+
+    assert "tracing" in _names(registry.discovery.blocked)
+    assert not trace.exists()
+
+
+def test_blocking_works_by_entry_point_and_in_any_spelling_of_the_distribution(site) -> None:
+    site.install("My_Plugin", "", entry_point="nickname")
+
+    for block in ("my-plugin", "MY.PLUGIN", " nickname , other"):
+        assert "My_Plugin" in _names(discover(environ={"RLLM_BLOCK_PLUGINS": block}).blocked), block
+
+
+def test_a_star_blocks_everything_but_the_core(site) -> None:
+    site.install_estimator("third-party", "third")
+
+    registry = Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
+
+    assert registry.discovery.candidates == ()
+    assert {entry.distribution for entry in registry.all("estimator")} == {"rllm-core"}
+
+
+def test_an_entry_point_named_like_an_allowed_plugin_is_not_thereby_allowed(site) -> None:
+    site.install("stranger", "", entry_point="trusted")
+
+    assert "stranger" in _names(discover(allow=["trusted"], environ={}).blocked)
+
+
+def test_names_in_the_lists_that_match_nothing_are_reported_as_written(site) -> None:
+    site.install_estimator("present", "present")
+
+    discovery = discover(allow=["present", "Absent"], environ={"RLLM_BLOCK_PLUGINS": "present,Gone,rllm-core"})
+
+    assert discovery.unknown_allows == ("Absent",)
+    assert discovery.unknown_blocks == ("Gone", "rllm-core")
+
+
+def test_no_other_distribution_can_pass_for_the_core(site) -> None:
+    site.install("rllm-core", "raise RuntimeError('imported')", module="impostor", version="99")
+
+    registry = Registry.load(allow=["rllm-core"], environ={"RLLM_BLOCK_PLUGINS": "rllm-core"})
+
+    assert registry.broken == []
+    assert registry.get("estimator", "rllm-core/grpo").version == rllm_core.__version__
+
+
+def test_damaged_metadata_leaves_the_entry_point_as_the_name(site) -> None:
+    site.install_estimator("damaged", "damaged")
+    (site.folder / "damaged-1.0.dist-info" / "METADATA").write_text("")
+
+    (candidate,) = discover(allow=["damaged"], environ={}).candidates
+
+    assert (candidate.distribution, candidate.version) == ("damaged", "unknown")
+
+
+def test_only_the_discovery_module_reads_package_metadata() -> None:
+    source = Path(rllm_core.__file__).parent
+    readers = [path.name for path in source.rglob("*.py") if "importlib.metadata" in path.read_text()]
+
+    assert readers == ["discovery.py"]

@@ -1,0 +1,258 @@
+import pytest
+
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import API_VERSION, NoParams
+from rllm_core.errors import PluginError
+from rllm_core.plugins.registry import Registry
+
+IMPORTS = """
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plugins import hookimpl
+
+def record(cls=EstimatorPlugin, **changes):
+    fields = {"name": "mine", "summary": "Mine.", "params": NoParams, "load": lambda: print}
+    return cls(**{**fields, **changes})
+"""
+HOOK = "@hookimpl\ndef rllm_estimators():\n    "
+
+BROKEN = {
+    "raises at import": ("raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
+    "exits at import": ("import sys\nsys.exit(3)", "SystemExit: 3"),
+    "needs what is not installed": ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
+    "offers nothing": ("", "it offers nothing"),
+    "misspells a hook": (IMPORTS + "@hookimpl\ndef rllm_estimator():\n    return []", "did you mean rllm_estimators?"),
+    "invents a hook": (IMPORTS + "@hookimpl\ndef something():\n    return []", "there is no hook something; hooks are"),
+    "forgets the mark": (IMPORTS + "def rllm_losses():\n    return []", "rllm_losses is not marked @hookimpl"),
+    "forgets the mark and misspells": (IMPORTS + "def rllm_lossses():\n    return []", "and is rllm_losses meant?"),
+    "is for another interface": (f"requires_api = {API_VERSION + 1}", f"for version {API_VERSION + 1} of the plugin"),
+    "is a wrapper": (IMPORTS + "@hookimpl(wrapper=True)\ndef rllm_losses():\n    yield", "rllm_losses is a wrapper"),
+    "takes an argument": (IMPORTS + "@hookimpl\ndef rllm_losses(config):\n    return []", "config"),
+    "raises in its hook": (IMPORTS + HOOK + "return 1 / 0", "ZeroDivisionError"),
+    "raises in its generator": (IMPORTS + HOOK + "yield record()\n    raise KeyError('late')", "KeyError: 'late'"),
+    "returns None": (IMPORTS + HOOK + "pass", "rllm_estimators must return a list of records, not None"),
+    "returns a bare record": (
+        IMPORTS + HOOK + "return record()",
+        "must return a list of records, not EstimatorPlugin(",
+    ),
+    "returns something else": (IMPORTS + HOOK + "return [3]", "returned 3 (int); it must return EstimatorPlugin"),
+    "returns the wrong kind": (IMPORTS + HOOK + "return [record(LossPlugin)]", "returned the LossPlugin 'mine'"),
+    "offers a name twice": (IMPORTS + HOOK + "return [record(), record()]", "offers 'mine' twice"),
+    "has an empty name": (IMPORTS + HOOK + "return [record(name='')]", "a name is lower-case letters"),
+    "has a dash in a name": (IMPORTS + HOOK + "return [record(name='my-own')]", "'my-own': a name is lower-case"),
+    "has a name YAML reads as false": (IMPORTS + HOOK + "return [record(name='off')]", "YAML reads this name"),
+    "has two lines of summary": (IMPORTS + HOOK + "return [record(summary='a\\nb')]", "summary must be one line"),
+    "has no summary": (IMPORTS + HOOK + "return [record(summary=' ')]", "summary must be one line"),
+    "has params of no model": (
+        IMPORTS + HOOK + "return [record(params=dict)]",
+        "params must be a pydantic model class",
+    ),
+    "has a params instance": (IMPORTS + HOOK + "return [record(params=NoParams())]", "must be a pydantic model class"),
+    "has a load that is no function": (IMPORTS + HOOK + "return [record(load='x')]", "load must be a function"),
+    "needs a string": (IMPORTS + HOOK + "return [record(needs='values')]", "needs must be a frozenset of names"),
+    "has an unknown level": (IMPORTS + HOOK + "return [record(level='word')]", "level must be one of trajectory, step"),
+}
+
+
+@pytest.mark.parametrize(("code", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_plugin_is_set_aside_with_the_reason_when_it(site, capsys, code: str, reason: str) -> None:
+    site.install("bad-plugin", code, version="0.3")
+    site.install_estimator("good-plugin", "good")
+
+    registry = site.load()
+
+    (broken,) = registry.broken
+    assert (broken.name, broken.distribution, broken.version) == ("bad-plugin", "bad-plugin", "0.3")
+    assert reason in broken.reason
+    assert "\n" not in broken.reason
+    assert broken.traceback.startswith("Traceback")
+    assert [entry.qualified_name for entry in registry.all("estimator") if entry.distribution != "rllm-core"] == [
+        "good-plugin/good"
+    ]
+    assert f"warning: plugin bad-plugin is broken: {broken.reason}" in capsys.readouterr().err
+
+
+def test_a_broken_plugin_is_named_once_per_process(site, capsys) -> None:
+    site.install("bad-plugin", "raise RuntimeError('broken')")
+
+    site.load()
+    site.load()
+
+    assert capsys.readouterr().err.count("bad-plugin is broken") == 1
+
+
+def test_two_distributions_cannot_offer_one_module(site) -> None:
+    site.install_estimator("first", "shared")
+    site.install("second", (site.folder / "first.py").read_text(), module="first")
+
+    registry = site.load()
+
+    assert registry.get("estimator", "shared").distribution == "first"
+    assert "already registered as first:first" in registry.broken[0].reason
+
+
+def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> None:
+    site.install_estimator("doubled", "twin")
+    (site.folder / "doubled_again.py").write_text((site.folder / "doubled.py").read_text())
+    site.modules.append("doubled_again")
+    points = site.folder / "doubled-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "doubled-again = doubled_again\n")
+
+    registry = site.load()
+
+    assert registry.get("estimator", "twin").qualified_name == "doubled/twin"
+    assert [broken.name for broken in registry.broken] == ["doubled-again"]
+
+
+def test_a_plugin_that_states_the_present_interface_is_used(site) -> None:
+    site.install_estimator("versioned", "versioned")
+    module = site.folder / "versioned.py"
+    module.write_text(f"requires_api = '{API_VERSION}.7'\n" + module.read_text())
+
+    assert site.load().get("estimator", "versioned").distribution == "versioned"
+
+
+def test_the_cores_plugins_come_first(site) -> None:
+    site.install_estimator("aaa", "early")
+
+    assert next(entry.distribution for entry in site.load().all("estimator")) == "rllm-core"
+
+
+def test_a_plugin_is_found_by_name_and_by_qualified_name_in_any_spelling(site) -> None:
+    site.install_estimator("My_Plugin", "mine", version="4.5")
+    registry = site.load()
+
+    for name in ("mine", "My_Plugin/mine", "my-plugin/mine"):
+        registered = registry.get("estimator", name)
+        assert (registered.qualified_name, registered.version) == ("My_Plugin/mine", "4.5")
+
+
+def test_a_clash_of_names_is_an_error_only_when_the_name_is_chosen(site, capsys) -> None:
+    site.install_estimator("one", "same")
+    site.install_estimator("two", "same", version="2.0")
+
+    registry = site.load()
+    assert registry.broken == []
+    assert capsys.readouterr().err == ""
+    with pytest.raises(PluginError) as raised:
+        registry.get("estimator", "same")
+
+    assert raised.value.message == "estimator 'same' is offered by one 1.0 and two 2.0."
+    assert raised.value.hint == "Write one/same or two/same to say which one is meant."
+    assert registry.get("estimator", "two/same").distribution == "two"
+    assert [[entry.distribution for entry in clash] for clash in registry.conflicts()] == [["one", "two"]]
+
+
+def test_nobody_can_silently_replace_what_the_core_offers(site) -> None:
+    site.install_estimator("impostor", "grpo")
+    registry = site.load()
+
+    with pytest.raises(PluginError, match=r"rllm-core .* and impostor 1\.0"):
+        registry.get("estimator", "grpo")
+    assert registry.get("estimator", "rllm-core/grpo").distribution == "rllm-core"
+
+
+def test_one_name_in_two_kinds_is_no_clash(estimator) -> None:
+    registry = Registry()
+    registry.add(estimator("same"))
+    registry.add(
+        LossPlugin(name="same", summary="A loss.", params=NoParams, load=lambda: lambda inputs, params: inputs)
+    )
+
+    assert registry.conflicts() == []
+    assert registry.get("loss", "same").kind == "loss"
+
+
+def test_an_unknown_name_gets_the_closest_and_all_names(estimator) -> None:
+    registry = Registry()
+    for name in ("alpha", "beta"):
+        registry.add(estimator(name))
+
+    with pytest.raises(PluginError) as raised:
+        registry.get("estimator", "alpa")
+
+    assert raised.value.message == "There is no estimator named 'alpa'."
+    assert raised.value.hint == "Did you mean 'alpha'? Installed estimators: alpha, beta."
+
+
+def test_an_unknown_kind_gets_the_closest_kind() -> None:
+    with pytest.raises(PluginError, match=r"no kind of plugin named 'estimators'. Did you mean 'estimator'"):
+        Registry().get("estimators", "grpo")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "home"),
+    [
+        ("backend", "verl", "rllm-verl"),
+        ("environment", "guess", "rllm-envs"),
+        ("estimator", "opo", "rllm-estimators"),
+        ("estimator", "rllm-estimators/opo", "rllm-estimators"),
+    ],
+)
+def test_what_is_not_installed_says_how_to_install_it(kind: str, name: str, home: str) -> None:
+    bare = name.rpartition("/")[2]
+
+    with pytest.raises(PluginError) as raised:
+        Registry().get(kind, name)
+
+    assert raised.value.message == f"{kind} {bare!r} is in {home}: pip install {home}"
+
+
+def test_a_typo_of_a_name_that_is_not_installed_is_recognised() -> None:
+    with pytest.raises(PluginError, match=r"Did you mean 'tinker'"):
+        Registry().get("backend", "tinkr")
+
+
+def test_a_name_looked_for_in_the_wrong_distribution_says_where_it_is(estimator) -> None:
+    registry = Registry()
+    registry.add(estimator("mine"), distribution="right")
+
+    with pytest.raises(PluginError, match=r"wrong has no estimator 'mine'. It is in right/mine"):
+        registry.get("estimator", "wrong/mine")
+
+
+def test_a_name_of_a_broken_plugin_says_that_the_plugin_is_broken(site) -> None:
+    site.install("rllm-estimators", "raise RuntimeError('half installed')", module="broken_estimators")
+    registry = site.load()
+
+    for name in ("opo", "rllm-estimators/opo", "rllm-estimators/unheard_of"):
+        with pytest.raises(PluginError, match=r"rllm-estimators is broken: RuntimeError: half installed"):
+            registry.get("estimator", name)
+    with pytest.raises(PluginError, match=r"It may be in a broken plugin \(rllm-estimators\)"):
+        registry.get("estimator", "unheard_of")
+
+
+def test_a_name_of_a_blocked_plugin_says_that_the_plugin_is_blocked(site) -> None:
+    site.install_estimator("third-party", "third")
+
+    with pytest.raises(PluginError, match=r"third-party is blocked. It is blocked by 'third-party' in RLLM_BLOCK"):
+        site.load(block="third-party").get("estimator", "third-party/third")
+
+
+def test_a_record_added_in_process_is_found_like_an_installed_one(estimator) -> None:
+    registry = Registry()
+
+    added = registry.add(estimator("mine"))
+
+    assert registry.get("estimator", "mine") is added
+    assert added.qualified_name == "in-process/mine"
+    assert registry.all("estimator") == [added]
+
+
+def test_adding_a_name_twice_is_an_error_within_one_distribution_only(estimator) -> None:
+    registry = Registry()
+    registry.add(estimator("mine"))
+
+    with pytest.raises(PluginError, match=r"estimator 'mine' is already registered by in-process"):
+        registry.add(estimator("mine"))
+    registry.add(estimator("mine"), distribution="elsewhere")
+    with pytest.raises(PluginError, match=r"in-process 0 and elsewhere 0"):
+        registry.get("estimator", "mine")
+
+
+def test_only_valid_records_can_be_added(estimator) -> None:
+    with pytest.raises(PluginError, match=r"a name is lower-case letters"):
+        Registry().add(estimator("No Name"))
+    with pytest.raises(PluginError, match=r"3 is no plugin record"):
+        Registry().add(3)
