@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
             logprobs.append(buffer.logprobs)
             sampled.append(buffer.sampled)
             bounds = [*buffer.segment_starts, len(buffer)]
-            for start, end in zip(bounds, bounds[1:], strict=False):
+            for start, end in pairwise(bounds):
                 lengths.append(end - start)
                 owners.append((trajectory_index, group_index, role, version))
     columns = np.array(owners, np.int32).reshape(-1, 4)

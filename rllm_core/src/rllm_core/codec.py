@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 
 SCHEMA_VERSION = 1
 """Raised whenever files written before can no longer be read as they are."""
@@ -44,7 +44,9 @@ def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
     for entry in data["steps"]:
         segment_start, response_start, end = entry["span"]
         fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
-        trajectory.add_step(ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields)
+        trajectory.add_step(
+            ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields
+        )
     return trajectory
 
 

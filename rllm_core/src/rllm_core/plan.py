@@ -132,7 +132,15 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
 
 def _shared_options(algorithm: AlgorithmSection) -> dict[str, Any]:
     """Keys of ``rllm.algorithm`` that plugins of this or another package may have as options of the same name."""
-    structure = {"adv_estimator", "estimator_map", "loss_fn", "loss_map", "entropy", "loss_agg_mode", "on_missing_reward"}
+    structure = {
+        "adv_estimator",
+        "estimator_map",
+        "loss_fn",
+        "loss_map",
+        "entropy",
+        "loss_agg_mode",
+        "on_missing_reward",
+    }
     return algorithm.model_dump(exclude=structure)
 
 
@@ -162,6 +170,6 @@ def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin
     missing = loss.plugin.needs - can.columns
     if missing:
         raise ConfigError(
-            f"Loss {loss.plugin.name!r} needs {', '.join(sorted(missing))}, which backend {backend.name!r} cannot fill.",
+            f"Loss {loss.plugin.name!r} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
             "Choose another loss or another backend.",
         )

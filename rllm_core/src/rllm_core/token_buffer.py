@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class TokenSpan(NamedTuple):
-    """Where a model call lies in its buffer: prompt ``segment_start:response_start``, response ``response_start:end``."""
+    """A model call in its buffer: prompt ``segment_start:response_start``, response ``response_start:end``."""
 
     segment_start: int
     response_start: int

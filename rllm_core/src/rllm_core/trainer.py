@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.checkpoint import CheckpointStore
@@ -17,11 +18,22 @@ from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.plan import RunPlan
+from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import make_runner
 from rllm_core.tracking.fan_out import Trackers
 from rllm_core.types import Task
 from rllm_core.validation import validate
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What exists only while a run is under way."""
+
+    backend: Backend
+    runner: RolloutRunner
+    pipeline: Pipeline
+    trackers: Trackers
 
 
 class UnifiedTrainer:
@@ -93,29 +105,30 @@ class UnifiedTrainer:
         try:
             engine = await backend.start(self._run_context())
             runner = make_runner(self.plan, engine)
-            pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers.log))
-            await self._take_up(backend, pipeline)
-            await self._loop(backend, pipeline, lambda: validate(runner, self._val_tasks, self.plan.config), trackers.log)
+            pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
+            parts = _Parts(backend, runner, pipeline, trackers)
+            await self._take_up(parts)
+            await self._loop(parts)
         finally:
             trackers.close()
             await backend.close()
         return self.last_validation
 
-    async def _loop(self, backend: Backend, pipeline: Pipeline, run_validation: Any, log: Any) -> None:
+    async def _loop(self, parts: _Parts) -> None:
         first = self._finished
         self._tell("on_train_start", self.total_steps, first)
         if self._settings.val_only or (self._settings.val_before_train and first == 0):
-            await self._validate(run_validation, log)
+            await self._validate(parts)
         if not self._settings.val_only:
             for global_step in range(first, self.total_steps):
                 if self._stop_requested:
                     break
-                await self._train_step(global_step, pipeline)
+                await self._train_step(global_step, parts.pipeline)
                 if self._is_due(self._settings.test_freq) or self._is_last():
-                    await self._validate(run_validation, log)
+                    await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
-                    await self._save(backend, pipeline)
-            await self._save(backend, pipeline)
+                    await self._save(parts)
+            await self._save(parts)
         self._tell("on_train_end", self._finished)
 
     async def _train_step(self, global_step: int, pipeline: Pipeline) -> None:
@@ -139,30 +152,30 @@ class UnifiedTrainer:
         if self._finished % self._schedule.steps_per_epoch == 0:
             self._tell("on_epoch_end", epoch)
 
-    async def _validate(self, run_validation: Any, log: Callable[[int, Mapping[str, float]], None]) -> None:
+    async def _validate(self, parts: _Parts) -> None:
         # Every observer is asked, so that one veto does not keep another from hearing of the validation.
         votes = [observer.on_validation_start(self._finished) for observer in self._observers]
         if not self._val_tasks or not all(votes):
             return
-        self.last_validation = await run_validation()
+        self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
         # Logged with the step it follows; -1 is before the first.
-        log(self._finished - 1, self.last_validation)
+        parts.trackers.log(self._finished - 1, self.last_validation)
         self._tell("on_validation_end", self._finished, self.last_validation)
 
-    async def _save(self, backend: Backend, pipeline: Pipeline) -> None:
+    async def _save(self, parts: _Parts) -> None:
         if self._saved == self._finished:
             return
         state = {
             "finished_steps": self._finished,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
-            "stages": pipeline.state_dict(),
+            "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
         }
-        await self._store.save(self._finished, state, backend.save)
+        await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
 
-    async def _take_up(self, backend: Backend, pipeline: Pipeline) -> None:
+    async def _take_up(self, parts: _Parts) -> None:
         """Go on from the newest usable checkpoint, if this is a resumed run that has one."""
         if not self._resume:
             return
@@ -177,12 +190,12 @@ class UnifiedTrainer:
                 f"this run has {self._settings.seed}.",
                 "Resume with the same seed.",
             )
-        await backend.load(checkpoint.backend_folder)
-        pipeline.load_state_dict(checkpoint.state["stages"])
+        await parts.backend.load(checkpoint.backend_folder)
+        parts.pipeline.load_state_dict(checkpoint.state["stages"])
         self._finished = self._saved = checkpoint.state["finished_steps"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
-        await backend.publish(self._weight_version)
+        await parts.backend.publish(self._weight_version)
         self.folder.forget_after(self._finished)
 
     def _run_context(self) -> RunContext:
@@ -193,7 +206,7 @@ class UnifiedTrainer:
             total_steps=self.total_steps,
         )
 
-    def _stage_context(self, backend: Backend, runner: Any, log: Any) -> StageContext:
+    def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
         return StageContext(
             config=self.plan.config,
             seed=self._settings.seed,
@@ -203,7 +216,7 @@ class UnifiedTrainer:
             rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
-            log=log,
+            log=trackers.log,
         )
 
     def _is_due(self, frequency: int) -> bool:

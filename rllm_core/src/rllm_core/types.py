@@ -107,7 +107,9 @@ class Trajectory:
         self.info = {} if info is None else info
         self._buffer = TokenBuffer()
 
-    def add_step(self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any) -> Step:
+    def add_step(
+        self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any
+    ) -> Step:
         """Append a model call straight into the token buffer; `fields` are those of `Step`."""
         buffer = self.tokens
         step = Step(**fields)

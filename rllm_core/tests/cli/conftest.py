@@ -61,9 +61,10 @@ def rllm(tmp_path: Path) -> Run:
     def run(*arguments: str, program: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
         program = program or "import sys; from rllm_core.cli.main import main; sys.exit(main())"
         blocked = {"RLLM_BLOCK_PLUGINS": "rllm-local,rllm-envs", "RLLM_DEBUG": "", "COLUMNS": "80"}
+        path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
         return subprocess.run(
             [sys.executable, "-W", "error", "-c", program, *arguments],
-            env={**os.environ, **blocked, "PYTHONPATH": str(tmp_path), **environ},
+            env={**os.environ, **blocked, "PYTHONPATH": path, **environ},
             capture_output=True,
             text=True,
             timeout=60,

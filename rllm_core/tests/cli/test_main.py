@@ -41,6 +41,13 @@ def test_help_lists_every_command_with_its_summary(capsys) -> None:
         assert entry.summary in printed
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_exists_and_explains_itself(name: str, capsys) -> None:
+    assert main([name, "--help"]) == 0
+
+    assert f"Usage: rllm {name}" in capsys.readouterr().out
+
+
 def test_the_version_is_that_of_the_core(capsys) -> None:
     assert main(["--version"]) == 0
 

@@ -65,7 +65,7 @@ def environment() -> dict[str, Any]:
     """Defaults and recipes of the environment `guess`; tests change them before composing."""
     return {
         "defaults": {"rllm.workflow.name": "multi_turn_workflow", "rllm.workflow.workflow_args": {"turns": 7}},
-        "recipes": {"tiny": {"training.learning_rate": 0.01}, "big": {"training.learning_rate": 0.5}},
+        "recipes": {"local/tiny": {"training.learning_rate": 0.01}, "local/big": {"training.learning_rate": 0.5}},
     }
 
 

@@ -109,7 +109,7 @@ def test_another_workflow_drops_the_options_that_came_with_the_old_name() -> Non
 
 
 def test_another_workflow_keeps_the_options_that_came_from_elsewhere() -> None:
-    layers = [
+    layers: list[tuple[str, dict[str, Any]]] = [
         ("default", {"name": "single", "workflow_args": {}}),
         ("my.yaml", {"workflow_args": {"depth": 2}}),
         ("command line", {"name": "other"}),

@@ -7,7 +7,6 @@ from typing import Any
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.types import Task
-
 from rllm_envs.numbers import whole_number
 from rllm_envs.options import GuessParams
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.plugins import hookimpl
-
 from rllm_envs.options import GuessParams, SumParams
 from rllm_envs.recipes import GUESS_TINY, SUM_TINY
 
@@ -35,7 +34,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_guess,
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
-        recipes={"tiny": GUESS_TINY},
+        recipes={"local/tiny": GUESS_TINY},
         # Binary search; the averages over all sixteen numbers.
         best_possible={"reward": 0.7625, "guesses": 3.375},
     )
@@ -46,6 +45,6 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_sum,
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
-        recipes={"tiny": SUM_TINY},
+        recipes={"local/tiny": SUM_TINY},
         best_possible={"reward": 1.0},
     )

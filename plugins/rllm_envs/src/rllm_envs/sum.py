@@ -7,7 +7,6 @@ from typing import Any
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.types import Task
-
 from rllm_envs.numbers import whole_number
 from rllm_envs.options import SumParams
 
@@ -21,9 +20,7 @@ class Sum(Environment):
     @classmethod
     def tasks(cls, split: Split, params: SumParams) -> Sequence[Task]:
         numbers = range(params.largest + 1)
-        return [
-            Task(id=f"sum-{a}-{b}", data={"a": a, "b": b}, data_source="sum") for a in numbers for b in numbers
-        ]
+        return [Task(id=f"sum-{a}-{b}", data={"a": a, "b": b}, data_source="sum") for a in numbers for b in numbers]
 
     def reset(self, task: Mapping[str, Any]) -> str:
         self._sum = int(task["a"]) + int(task["b"])

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.errors import RllmError
 from rllm_core.rollout.renderer import Renderer
 from rllm_core.seeding import derive_seed
-
 from rllm_local.engine import LocalEngine
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import LocalConfig

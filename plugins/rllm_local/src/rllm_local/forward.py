@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rllm_core.contracts.engine import SamplingParams
 
+from rllm_core.contracts.engine import SamplingParams
 from rllm_local.kv_cache import SlotCache
 from rllm_local.sampling import Draws, draw
 

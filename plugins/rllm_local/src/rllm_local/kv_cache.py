@@ -37,7 +37,9 @@ class SlotLayer(CacheLayerMixin):
         self.values = value_states.new_zeros((*self._shape, value_states.shape[1], value_states.shape[3]))
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Write the new tokens' states, (n_row, heads, n_query, size), and return all states of the rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

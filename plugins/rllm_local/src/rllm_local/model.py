@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rllm_core.errors import ConfigError, did_you_mean
 
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_local.settings import ModelSection
 
 TINY = "tiny"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.plugins import hookimpl
-
 from rllm_local.settings import LocalConfig
 
 requires_api = 1

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rllm_core.contracts.engine import SamplingParams
 from torch import Tensor
+
+from rllm_core.contracts.engine import SamplingParams
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rllm_core.errors import CheckpointError
 from safetensors.torch import load_file, save_file
+
+from rllm_core.errors import CheckpointError
 
 MODEL = "model"
 OPTIMIZER = "optimizer.safetensors"
@@ -43,7 +44,9 @@ def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> No
         ) from error
     tensors = load_file(folder / OPTIMIZER, device=str(model.device))
     for name, parameter in model.named_parameters():
-        state = {key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors}
+        state = {
+            key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
+        }
         if state:
             # torch keeps the step counter on the CPU unless the optimiser is fused.
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
 from rllm_core.algorithms.aggregation import token_weights
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
-from torch import Tensor
-
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.schedule import learning_rate
 from rllm_local.settings import TrainingSection

@@ -17,7 +17,10 @@ MAX_LOG_RATIO = 20.0
 
 
 def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
-    """Clipped surrogate: max(-A rho, -A clip(rho, 1 - eps_clip, 1 + eps_clip_high)) (Schulman et al. 2017, arXiv:1707.06347)."""
+    """Clipped surrogate: max(-A rho, -A clip(rho, 1 - eps_clip, 1 + eps_clip_high)).
+
+    Schulman et al. 2017, arXiv:1707.06347.
+    """
     ratio = _importance_ratio(inputs)
     high = params.eps_clip if params.eps_clip_high is None else params.eps_clip_high
     clipped = ratio.clamp(1 - params.eps_clip, 1 + high)

@@ -47,7 +47,9 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
             key, meaning = FLAGS[name]
             function = click.option(f"--{name}", metavar="NAME", help=f"{meaning} [{key}]")(function)
         function = click.option(
-            "--model", metavar="NAME", help="`tiny`, a model folder, a checkpoint or a hub id. [the backend's model key]"
+            "--model",
+            metavar="NAME",
+            help="`tiny`, a model folder, a checkpoint or a hub id. [the backend's model key]",
         )(function)
         function = click.option(
             "--config", "files", multiple=True, metavar="FILE", help="YAML file of config values; may be repeated."
@@ -57,7 +59,9 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
     return decorate
 
 
-def read_request(words: Sequence[str], model: str | None, files: Sequence[str], flags: dict[str, str | None]) -> Request:
+def read_request(
+    words: Sequence[str], model: str | None, files: Sequence[str], flags: dict[str, str | None]
+) -> Request:
     """Take the words apart: the first may name the environment, all others are ``key=value``."""
     environment = words[0] if words and "=" not in words[0] else None
     overrides = [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if value is not None]

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import json
 
-from rich.console import Console
-from rich.table import Table
+import click
 
+from rllm_core.cli.tables import print_table
 from rllm_core.config.resolve import leaves
 from rllm_core.plan import RunPlan
 
 
 def show_plan(plan: RunPlan) -> None:
     """Print a plan; nothing is loaded or trained."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print("[bold]Stages of a training step[/bold]")
-    stages = Table(box=None, padding=(0, 2))
-    for heading in ("stage", "from", "reads", "writes"):
-        stages.add_column(heading, no_wrap=True)
-    for stage in plan.stages:
-        reads, writes = (", ".join(sorted(keys)) for keys in (stage.plugin.reads, stage.plugin.writes))
-        stages.add_row(stage.plugin.name, stage.registered.distribution, reads, writes)
-    console.print(stages)
-    console.print("\n[bold]Plugins[/bold]")
-    plugins = Table(box=None, padding=(0, 2))
-    for heading in ("kind", "name", "distribution", "version"):
-        plugins.add_column(heading, no_wrap=True)
-    for entry in sorted(plan.registered(), key=lambda entry: (entry.kind, entry.name)):
-        if entry.kind != "stage":
-            plugins.add_row(entry.kind, entry.name, entry.distribution, entry.version)
-    console.print(plugins)
-    console.print("\n[bold]Config[/bold]")
-    values = Table(box=None, padding=(0, 2))
-    for heading in ("key", "value", "origin"):
-        values.add_column(heading, no_wrap=True)
-    for path, value in leaves(plan.composed.tree):
-        key = ".".join(path)
-        origin = plan.composed.origins[key]
-        style = "dim" if origin == "default" else ""
-        values.add_row(key, json.dumps(value), origin, style=style)
-    console.print(values)
+    click.echo("Stages of a training step, in order:")
+    print_table(
+        ("stage", "from", "reads", "writes"),
+        [
+            (
+                stage.plugin.name,
+                stage.registered.distribution,
+                ", ".join(sorted(stage.plugin.reads)),
+                ", ".join(sorted(stage.plugin.writes)),
+            )
+            for stage in plan.stages
+        ],
+    )
+    click.echo("\nPlugins:")
+    chosen = sorted((entry for entry in plan.registered() if entry.kind != "stage"), key=lambda entry: entry.kind)
+    print_table(
+        ("kind", "name", "distribution", "version"),
+        [(entry.kind, entry.name, entry.distribution, entry.version) for entry in chosen],
+        bold=1,
+    )
+    click.echo("\nConfig:")
+    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.tree)]
+    print_table(("key", "value", "origin"), [(key, value, plan.composed.origins[key]) for key, value in values])

@@ -14,9 +14,7 @@ from rllm_core.plan import RunPlan
 
 @click.command("eval")
 @config_options("backend", "seed")
-def evaluate(
-    words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None
-) -> None:
+def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None) -> None:
     """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
 
     \b

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +15,19 @@ from rllm_core.cli.configuring import Request, config_options, plan_for, read_re
 from rllm_core.cli.dry_run import show_plan
 from rllm_core.plan import RunPlan
 
+if TYPE_CHECKING:
+    from rllm_core.trainer import UnifiedTrainer
+
 
 @click.command()
 @config_options("backend", "estimator", "grouping", "rejection", "loss", "seed")
-@click.option("--role-estimator", "role_estimators", multiple=True, metavar="ROLE=NAME", help="Estimator of one role; may be repeated. [rllm.algorithm.estimator_map.ROLE]")
+@click.option(
+    "--role-estimator",
+    "role_estimators",
+    multiple=True,
+    metavar="ROLE=NAME",
+    help="Estimator of one role; may be repeated. [rllm.algorithm.estimator_map.ROLE]",
+)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
 @click.option("--dry-run", is_flag=True, help="Show stages, plugins and every value with its origin; train nothing.")

@@ -81,8 +81,9 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
         lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}"))
         model = _selected(merge_layers([*lower, *user_layers], schemas), backend.model_key)
-        if isinstance(model, str) and model in environment.recipes:
-            lower.append(layer_from_dotted(environment.recipes[model], f"recipe {environment.name}/{model}"))
+        recipe = f"{backend.name}/{model}"
+        if isinstance(model, str) and recipe in environment.recipes:
+            lower.append(layer_from_dotted(environment.recipes[recipe], f"recipe {environment.name} {recipe}"))
             decided[backend.model_key] = model
 
     merged = merge_layers([*lower, *user_layers], schemas)

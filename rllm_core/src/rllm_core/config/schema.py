@@ -49,10 +49,14 @@ class RolloutSection(Section):
     n_val: PositiveInt = Field(1, description="Rollouts per task during validation.")
 
 
+def _console() -> list[Choice]:
+    return ["console"]
+
+
 class TrainerSection(Section):
     total_epochs: PositiveInt = Field(10, description="Passes over the training tasks.")
     total_batches: int = Field(-1, ge=-1, description="Training steps; -1 means as many as `total_epochs` gives.")
-    logger: list[Choice] = Field(default_factory=lambda: ["console"], description="Trackers that receive metrics.")
+    logger: list[Choice] = Field(default_factory=_console, description="Trackers that receive metrics.")
     observers: list[Choice] = Field(default_factory=list, description="Observers that watch the training loop.")
     project_name: str = Field("rllm-training", pattern=r"^[\w.-]+$", description="Folder of the project's runs.")
     experiment_name: str = Field("default", pattern=r"^[\w.-]+$", description="Folder of this run in its project.")

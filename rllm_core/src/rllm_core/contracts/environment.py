@@ -72,6 +72,7 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     """Config values that suit this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
     Users' own values win."""
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Config values known to train a model on it, by model name, applied when that model is chosen."""
+    """Config values known to train a model on it, by ``"<backend>/<model>"``, applied when both are chosen. Keys of
+    that backend may be among them."""
     best_possible: Mapping[str, float] = field(default_factory=dict)
     """Best reachable mean of ``reward`` or of an episode metric, shown beside what was reached."""

@@ -9,7 +9,6 @@ from typing import Any
 from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.backend import Backend, LossChoice
 from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.grouping import Grouping
 from rllm_core.contracts.rejection import RejectionMode
 from rllm_core.plugins.choice import Chosen
 from rllm_core.rollout.runner import RolloutRunner

@@ -81,9 +81,7 @@ def check(stages: Sequence[ChosenStage]) -> None:
 def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
     anchors = [side for side in ("before", "after") if side in edit]
     if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
-        raise PipelineError(
-            f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}."
-        )
+        raise PipelineError(f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.")
     position = _position(entries, str(edit[anchors[0]]), where)
     entries.insert(position + (anchors[0] == "after"), _Entry(edit["stage"], where))
 

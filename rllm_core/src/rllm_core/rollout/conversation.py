@@ -12,7 +12,7 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.types import Step, Trajectory
 
 
-class PromptTooLong(Exception):
+class PromptTooLongError(Exception):
     """The next prompt would exceed `data.max_prompt_length` or leave no room in the model's context."""
 
 
@@ -36,14 +36,14 @@ class Conversation:
         """Let the model answer what it heard. The new step is the trajectory's last; `step.text` are the words.
 
         Raises:
-            PromptTooLong: there is no room for an answer. Nothing was sampled.
+            PromptTooLongError: there is no room for an answer. Nothing was sampled.
         """
         context = self._context
         engine = context.engine
         prompt_ids = self._next_prompt()
         room = engine.max_context - len(prompt_ids)
         if len(prompt_ids) > context.max_prompt_length or room < 1:
-            raise PromptTooLong
+            raise PromptTooLongError
         turn = len(self.trajectory.steps)
         sampling = replace(
             context.sampling,

@@ -65,7 +65,7 @@ class Renderer:
         # A short history of our own: the tokens of new messages must not depend on how long the conversation is.
         history = [{"role": "user", "content": "."}, {"role": "assistant", "content": REPLY}]
         rendered = self._template(history + [dict(message) for message in messages])
-        before, found, after = rendered.partition(REPLY)
+        _, found, after = rendered.partition(REPLY)
         if not found or REPLY in after:
             raise RolloutError(
                 "The model's chat template does not show an assistant message unchanged, exactly once.",

@@ -10,7 +10,7 @@ from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
-from rllm_core.rollout.conversation import Conversation, PromptTooLong
+from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.types import Episode, Step, TerminationReason, Trajectory
 
 
@@ -52,7 +52,7 @@ class EnvironmentWorkflow(Workflow):
         for _ in range(self.max_turns):
             try:
                 step = await conversation.reply()
-            except PromptTooLong:
+            except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
             outcome: Outcome = await self._ask(environment.step, step.text)

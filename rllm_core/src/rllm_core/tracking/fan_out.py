@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rllm_core.contracts.observer import Observer
@@ -22,7 +23,7 @@ class Trackers:
         self._warn = warn
         self._trackers: dict[str, Tracker] = {}
         for entry in chosen:
-            self._guard(entry.plugin.name, lambda entry=entry: self._start(entry))
+            self._guard(entry.plugin.name, partial(self._start, entry))
 
     @property
     def observers(self) -> list[Observer]:
@@ -33,7 +34,7 @@ class Trackers:
         """Send the metrics of one step."""
         self._folder.log(global_step, metrics)
         for name, tracker in list(self._trackers.items()):
-            self._guard(name, lambda tracker=tracker: tracker.log(global_step, metrics))
+            self._guard(name, partial(tracker.log, global_step, metrics))
 
     def close(self) -> None:
         for name, tracker in list(self._trackers.items()):

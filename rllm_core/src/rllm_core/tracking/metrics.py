@@ -59,7 +59,7 @@ def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     rewards: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         rewards[group.group_role].extend(float(trajectory.reward or 0.0) for trajectory in group.trajectories)
-    metrics = {}
+    metrics: dict[str, float] = {}
     for role, values in rewards.items():
         column = np.array(values)
         metrics |= {
@@ -74,7 +74,7 @@ def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
     """``advantage/<role>/{mean,std,max,min,fraction_zero}`` over sampled tokens."""
     assert batch.advantages is not None
-    metrics = {}
+    metrics: dict[str, float] = {}
     token_roles = np.repeat(batch.role, batch.row_lengths)
     for index, role in enumerate(batch.roles):
         column = batch.advantages[batch.loss_mask & (token_roles == index)]
@@ -95,7 +95,7 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
     by_source: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         by_source[episode.data_source].append(episode)
-    metrics = {}
+    metrics: dict[str, float] = {}
     for source, part in by_source.items():
         solved = list(solved_by_task(part).values())
         for k in sorted({1, rollouts}):

@@ -27,7 +27,7 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
         upper.plot(steps, values, linewidth=1, label=f"training, {name.split('/')[1]}")
     for name, (steps, values) in _series(history, lambda name: _is_validation(name, "reward")).items():
         upper.plot(steps, values, "o", markersize=5, label=f"validation, {name.split('/')[1]}")
-    for _, (steps, values) in _series(history, lambda name: name == "batch/solved").items():
+    for steps, values in _series(history, lambda name: name == "batch/solved").values():
         lower.plot(steps, values, linewidth=1, label="training")
     for name, (steps, values) in _series(history, lambda name: _is_validation(name, "pass@1")).items():
         lower.plot(steps, values, "o", markersize=5, label=f"validation, {name.split('/')[1]}")
