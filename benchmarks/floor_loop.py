@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from rllm_local.tiny import SPECIAL_TOKENS, build_tokenizer
 
 NUMBERS = 16
 MAX_GUESSES = 5
+ANSWERS = ("lower", "higher", "correct", "?")
 EVALUATION_GAMES_PER_NUMBER = 16
+OnStep = Callable[[int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -22,19 +25,19 @@ class FloorRecipe:
     """Every knob of the model, the rollout and the optimiser."""
 
     games_per_number: int = 16
-    steps: int = 230
+    steps: int = 250
     epochs: int = 2
     minibatches: int = 4
-    learning_rate: float = 2e-3
-    final_learning_rate: float = 0.0
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-3
     warmup_steps: int = 5
     adam_betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = 1.0
     eps_clip: float = 0.2
     eps_clip_high: float = 0.3
-    normalise_by_std: bool = True
+    normalise_by_std: bool = False
     token_mean: bool = False
-    entropy_coefficient: float = 0.08
+    entropy_coefficient: float = 0.03
     final_entropy_coefficient: float = 0.0
     entropy_decay_step: int = 220
     hidden_layers: int = 1
@@ -57,14 +60,14 @@ class FloorResult:
 class Games:
     """One batch of finished games: all rows have the same shape, `live` marks the guesses that were made."""
 
-    rows: torch.Tensor
-    guesses: torch.Tensor
-    log_probs: torch.Tensor
-    live: torch.Tensor
-    positions: torch.Tensor
-    rewards: torch.Tensor
-    solved: torch.Tensor
-    guess_counts: torch.Tensor
+    rows: Tensor
+    guesses: Tensor
+    log_probs: Tensor
+    live: Tensor
+    positions: Tensor
+    rewards: Tensor
+    solved: Tensor
+    guess_counts: Tensor
 
 
 class GuessTheNumber:
@@ -72,22 +75,17 @@ class GuessTheNumber:
 
     def __init__(self) -> None:
         tokenizer = build_tokenizer()
-
-        def encode(text: str) -> list[int]:
-            return tokenizer.encode(text, add_special_tokens=False)
-
+        texts = ["<user>guess<assistant>", *(f"<end><user>{word}<assistant>" for word in ANSWERS)]
+        prompt, *replies = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        self.prompt, self.replies = torch.tensor(prompt), torch.tensor(replies)
         self.vocabulary_size = len(tokenizer)
-        self.prompt = torch.tensor(encode("<user>guess<assistant>"))
-        replies = ["<end><user>lower<assistant>", "<end><user>higher<assistant>", "<end><user>correct<assistant>"]
-        self.lower, self.higher, self.correct, self.unparseable = range(4)
-        self.replies = torch.tensor([encode(reply) for reply in [*replies, "<end><user>?<assistant>"]])
         self.values = torch.full((self.vocabulary_size,), -1)
         for token, index in tokenizer.get_vocab().items():
             if token.isdecimal():
                 self.values[index] = int(token)
 
     @torch.no_grad()
-    def play(self, model: LlamaForCausalLM, hidden: torch.Tensor, generator: torch.Generator) -> Games:
+    def play(self, model: LlamaForCausalLM, hidden: Tensor, generator: torch.Generator) -> Games:
         """Play one game per entry of `hidden`, all at once and at temperature 1; finished games play on unscored."""
         count = len(hidden)
         cache = DynamicCache(config=model.config)
@@ -110,16 +108,20 @@ class GuessTheNumber:
             playing = playing & ~hit
             if turn == MAX_GUESSES - 1:
                 break
-            reply = torch.where(value > hidden, self.lower, self.higher)
-            reply = torch.where(value == hidden, self.correct, reply)
-            reply = torch.where(value < 0, self.unparseable, reply)
-            fresh = torch.cat([guess, self.replies[reply]], dim=1)
+            answer = torch.where(value > hidden, ANSWERS.index("lower"), ANSWERS.index("higher"))
+            answer = torch.where(value == hidden, ANSWERS.index("correct"), answer)
+            answer = torch.where(value < 0, ANSWERS.index("?"), answer)
+            fresh = torch.cat([guess, self.replies[answer]], dim=1)
             pieces.append(fresh)
             length += fresh.shape[1]
         return Games(
             torch.cat(pieces, 1), torch.cat(guesses, 1), torch.cat(log_probs, 1), torch.cat(live, 1),
             torch.tensor(positions), rewards, ~playing, guess_counts,
         )  # fmt: skip
+
+
+def linear(start: float, end: float, fraction: float) -> float:
+    return start + (end - start) * min(1.0, fraction)
 
 
 def build_policy(recipe: FloorRecipe, vocabulary_size: int, seed: int) -> LlamaForCausalLM:
@@ -134,18 +136,15 @@ def build_policy(recipe: FloorRecipe, vocabulary_size: int, seed: int) -> LlamaF
         return LlamaForCausalLM(config)
 
 
-def group_advantages(recipe: FloorRecipe, rewards: torch.Tensor) -> torch.Tensor:
+def group_advantages(recipe: FloorRecipe, rewards: Tensor) -> Tensor:
     groups = rewards.view(NUMBERS, recipe.games_per_number)
-    advantages = groups - groups.mean(dim=1, keepdim=True)
-    if recipe.normalise_by_std:
-        advantages = advantages / (groups.std(dim=1, keepdim=True) + 1e-4)
-    return advantages.reshape(-1)
+    scale = groups.std(dim=1, keepdim=True) + 1e-4 if recipe.normalise_by_std else 1.0
+    return ((groups - groups.mean(dim=1, keepdim=True)) / scale).reshape(-1)
 
 
 def policy_loss(
-    model: LlamaForCausalLM, games: Games, advantages: torch.Tensor, chosen: torch.Tensor, recipe: FloorRecipe,
-    entropy_coefficient: float,
-) -> torch.Tensor:  # fmt: skip
+    model: LlamaForCausalLM, games: Games, advantages: Tensor, chosen: Tensor, recipe: FloorRecipe, entropy: float
+) -> Tensor:  # fmt: skip
     """PPO-clip loss less the entropy bonus over the sampled tokens of the chosen games."""
     states = model.model(input_ids=games.rows[chosen], use_cache=False).last_hidden_state[:, games.positions]
     row, turn = games.live[chosen].nonzero(as_tuple=True)
@@ -155,36 +154,26 @@ def policy_loss(
     ratio = (log_probs - games.log_probs[game, turn]).exp()
     clipped = ratio.clamp(1.0 - recipe.eps_clip, 1.0 + recipe.eps_clip_high)
     loss = -torch.min(ratio * advantages[game], clipped * advantages[game])
-    if entropy_coefficient > 0.0:
-        loss = loss + entropy_coefficient * (distribution.exp() * distribution).sum(dim=-1)
+    if entropy > 0.0:
+        loss = loss + entropy * (distribution.exp() * distribution).sum(dim=-1)
     return loss.mean() if recipe.token_mean else loss.sum() / len(chosen)
 
 
-def linear(start: float, end: float, fraction: float) -> float:
-    return start + (end - start) * min(1.0, fraction)
-
-
-def train(
-    recipe: FloorRecipe, seed: int, on_step: Callable[[int, dict[str, float]], None] | None = None
-) -> FloorResult:
+def train(recipe: FloorRecipe, seed: int, on_step: OnStep | None = None) -> FloorResult:
     """Train one model from scratch; `seconds` covers the steps only, not the imports or the final evaluation."""
     game = GuessTheNumber()
     model = build_policy(recipe, game.vocabulary_size, seed)
     generator = torch.Generator().manual_seed(seed + 1000)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, betas=recipe.adam_betas, weight_decay=0.0, fused=True
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), betas=recipe.adam_betas, weight_decay=0.0, fused=True)
     hidden = torch.arange(NUMBERS).repeat_interleave(recipe.games_per_number)
     started = time.perf_counter()
     for step in range(recipe.steps):
-        decay = max(0, step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
-        rate = linear(recipe.learning_rate, recipe.final_learning_rate, decay)
-        if step < recipe.warmup_steps:
-            rate = recipe.learning_rate * (step + 1) / recipe.warmup_steps
+        rate = linear(recipe.learning_rate, recipe.final_learning_rate, step / recipe.steps)
+        rate *= min(1.0, (step + 1) / max(1, recipe.warmup_steps))
         for parameters in optimizer.param_groups:
             parameters["lr"] = rate
-        entropy_fraction = step / max(1, recipe.entropy_decay_step)
-        entropy = linear(recipe.entropy_coefficient, recipe.final_entropy_coefficient, entropy_fraction)
+        faded = step / max(1, recipe.entropy_decay_step)
+        entropy = linear(recipe.entropy_coefficient, recipe.final_entropy_coefficient, faded)
         rollout_started = time.perf_counter()
         games = game.play(model, hidden, generator)
         rollout_seconds = time.perf_counter() - rollout_started

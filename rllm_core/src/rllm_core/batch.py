@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.types import TrajectoryGroup
+from rllm_core.types import Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +74,7 @@ class TokenBatch:
 
 
 def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
-    """Lay the trajectories of all groups end to end. Trajectories without a sampled token give no row."""
+    """Lay the trajectories of all groups end to end. Segments without a sampled token give no row."""
     roles = tuple(dict.fromkeys(group.group_role for group in groups))
     role_index = {role: index for index, role in enumerate(roles)}
     ids: list[NDArray[np.int32]] = []
@@ -88,16 +88,15 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
         for trajectory in group.trajectories:
             trajectory_index += 1
             buffer = trajectory.tokens
-            if trajectory.response_length == 0:
-                continue
-            version = min(step.weight_version for step in trajectory.steps)
-            ids.append(buffer.ids)
-            logprobs.append(buffer.logprobs)
-            sampled.append(buffer.sampled)
-            bounds = [*buffer.segment_starts, len(buffer)]
-            for start, end in pairwise(bounds):
+            versions = _oldest_versions(trajectory)
+            for start, end in pairwise([*buffer.segment_starts, len(buffer)]):
+                if start not in versions:
+                    continue
+                ids.append(buffer.ids[start:end])
+                logprobs.append(buffer.logprobs[start:end])
+                sampled.append(buffer.sampled[start:end])
                 lengths.append(end - start)
-                owners.append((trajectory_index, group_index, role, version))
+                owners.append((trajectory_index, group_index, role, versions[start]))
     columns = np.array(owners, np.int32).reshape(-1, 4)
     return TokenBatch(
         tokens=_join(ids, np.dtype(np.int32)),
@@ -111,6 +110,16 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
         roles=roles,
         groups=groups,
     )
+
+
+def _oldest_versions(trajectory: Trajectory) -> dict[int, int]:
+    """Start of each segment that holds a sampled token, to the oldest weights that sampled one in it."""
+    versions: dict[int, int] = {}
+    for step in trajectory.steps:
+        start, response_start, end = step.span
+        if end > response_start:
+            versions[start] = min(versions.get(start, step.weight_version), step.weight_version)
+    return versions
 
 
 def _join(pieces: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -54,11 +54,12 @@ class CheckpointStore:
             (beside / STATE).write_text(json.dumps(state), encoding="utf-8")
             await write_backend(beside / BACKEND)
             _write_manifest(beside)
-            if final.exists():
-                shutil.rmtree(final)
+            if final.exists():  # damaged, or made by a run that was resumed from an older one
+                final.rename(beside.with_suffix(".old.tmp"))
             beside.rename(final)
             self._point_latest_at(final)
             sync_folder(self._folder)
+            self._remove_leftovers()
         except Exception as error:  # libraries report a full disk by exceptions of their own
             shutil.rmtree(beside, ignore_errors=True)
             if isinstance(error, RllmError):
@@ -66,7 +67,8 @@ class CheckpointStore:
             raise CheckpointError(
                 f"The checkpoint of step {step} could not be written to {self._folder}: {error}.", self._what_is_left()
             ) from error
-        for old in self._all()[: -self._keep]:
+        # Later ones are not counted: they are damaged, or this run would not have started before them.
+        for old in [folder for folder in self._all() if _step_of(folder) <= step][: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
@@ -91,12 +93,15 @@ class CheckpointStore:
         return None
 
     def _all(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("step_*") if path.is_dir())
+        folders = (path for path in self._folder.glob("step_*") if _step_of(path) >= 0 and path.is_dir())
+        return sorted(folders, key=_step_of)
 
     def _remove_leftovers(self) -> None:
-        """Folders of processes that were killed while saving."""
+        """What a save replaced, and what processes that were killed while saving left."""
         for leftover in self._folder.glob(".step_*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
+        for link in self._folder.glob(f".{LATEST}.*.tmp"):
+            link.unlink(missing_ok=True)
 
     def _point_latest_at(self, folder: Path) -> None:
         beside = self._folder / f".{LATEST}.{os.getpid()}.tmp"
@@ -111,6 +116,12 @@ class CheckpointStore:
         return f"{usable[-1]} is intact: make room, then continue from it with --resume."
 
 
+def _step_of(folder: Path) -> int:
+    """The step in a checkpoint's name; -1 for names that are none."""
+    number = folder.name.removeprefix("step_")
+    return int(number) if number.isdecimal() else -1
+
+
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint's files, or None."""
     try:
@@ -119,13 +130,22 @@ def find_damage(folder: Path) -> str | None:
         return "no manifest"
     except (OSError, ValueError) as error:
         return f"unreadable manifest: {error}"
+    if not isinstance(manifest, dict):
+        return "unreadable manifest: not a mapping"
     if manifest.get("format_version") != FORMAT_VERSION:
         return f"format version {manifest.get('format_version')}, this rllm-core reads {FORMAT_VERSION}"
-    for name, digest in manifest["sha256"].items():
+    digests = manifest.get("sha256")
+    if not isinstance(digests, dict) or STATE not in digests:
+        return "unreadable manifest: it does not list the files"
+    for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if sha256(path) != digest:
+        try:
+            changed = sha256(path) != digest
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if changed:
             return f"{name} has changed since it was written"
     return None
 

@@ -1,11 +1,14 @@
 """Trajectories, groups and episodes as JSON data and back, without losing a bit.
 
-float32 values become the shortest decimal that reads back as the same float32 widened to float64.
+float32 values are widened to float64, whose shortest decimal reads back as the same number; NaN and infinities are
+written as Python's `json` does. numpy numbers are written as what they are; `info` and `metadata` must be JSON data.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 
@@ -19,17 +22,17 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "uid": trajectory.uid,
         "name": trajectory.name,
-        "reward": trajectory.reward,
+        "reward": _number(trajectory.reward),
         "info": trajectory.info,
         "ids": buffer.ids.tolist(),
         "logprobs": buffer.logprobs.tolist(),
         "steps": [
             {
                 "span": list(step.span),
-                "reward": step.reward,
-                "advantage": step.advantage if step.advantage is None else _plain(step.advantage),
+                "reward": _number(step.reward),
+                "advantage": None if step.advantage is None else np.asarray(step.advantage, np.float64).tolist(),
                 "text": step.text,
-                "weight_version": step.weight_version,
+                "weight_version": int(step.weight_version),
                 "info": step.info,
             }
             for step in trajectory.steps
@@ -71,9 +74,9 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "id": episode.id,
-        "is_correct": episode.is_correct,
+        "is_correct": bool(episode.is_correct),
         "termination_reason": episode.termination_reason.value,
-        "metrics": episode.metrics,
+        "metrics": {name: float(value) for name, value in episode.metrics.items()},
         "data_source": episode.data_source,
         "error": episode.error,
         "trajectories": [trajectory_to_json(trajectory) for trajectory in episode.trajectories],
@@ -99,5 +102,5 @@ def episode_from_json(data: dict[str, Any]) -> Episode:
     )
 
 
-def _plain(advantage: Any) -> float | list[float]:
-    return float(advantage) if isinstance(advantage, (int, float)) else [float(value) for value in advantage]
+def _number(reward: float | None) -> float | None:
+    return None if reward is None else float(reward)

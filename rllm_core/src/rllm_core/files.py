@@ -12,11 +12,15 @@ CHUNK = 1 << 20
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` with `text`, durably."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -95,16 +95,19 @@ class RunFolder:
         """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""
         if self._metrics is None:
             self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
-        plain = {name: value if math.isfinite(value) else None for name, value in sorted(metrics.items())}
+        plain = {name: float(value) if math.isfinite(value) else None for name, value in sorted(metrics.items())}
         self._metrics.write(json.dumps({"step": global_step, **plain}) + "\n")
         self._metrics.flush()
 
     def forget_after(self, finished_steps: int) -> None:
-        """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash."""
+        """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash.
+
+        A run that starts from the beginning also makes the validation before the first step again.
+        """
         path = self.path / METRICS
         if not path.exists():
             return
-        kept = [line for line in read_lines(path) if line["step"] < finished_steps]
+        kept = [line for line in read_lines(path) if finished_steps and line["step"] < finished_steps]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
         if self.episodes.exists():
             for file in self.episodes.glob("step_*"):

@@ -23,7 +23,7 @@ class TokenBuffer:
     that rewrites its history) starts a new *segment*, trained as a row of its own; each such start is a prefix break.
     """
 
-    __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts")
+    __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts", "turns")
 
     def __init__(self) -> None:
         self._length = 0
@@ -31,6 +31,7 @@ class TokenBuffer:
         self._logprobs = np.empty(32, np.float32)
         self._sampled = np.empty(32, np.bool_)
         self.segment_starts: list[int] = []
+        self.turns = 0
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -64,10 +65,12 @@ class TokenBuffer:
             logprobs: (n_response,) their log-probs; None when they are not known (stored as 0).
 
         Raises:
-            ValueError: `logprobs` and `response_ids` differ in length.
+            ValueError: `logprobs` and `response_ids` differ in length, or ids are not a flat list.
         """
         prompt = np.asarray(prompt_ids, np.int32)
         response = np.asarray(response_ids, np.int32)
+        if prompt.ndim != 1 or response.ndim != 1:
+            raise ValueError(f"token ids of shapes {prompt.shape} and {response.shape}; expected flat lists")
         if logprobs is not None:
             logprobs = np.asarray(logprobs, np.float32)
             if logprobs.shape != response.shape:
@@ -84,6 +87,7 @@ class TokenBuffer:
         self._sampled[self._length : response_start] = False
         self._sampled[response_start:end] = True
         self._length = end
+        self.turns += 1
         return TokenSpan(segment_start, response_start, end)
 
     def _segment_for(self, prompt: NDArray[np.int32]) -> int:

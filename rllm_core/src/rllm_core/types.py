@@ -119,8 +119,8 @@ class Trajectory:
 
     @property
     def tokens(self) -> TokenBuffer:
-        """The one buffer of all steps. Free-standing steps appended to `steps` are taken in here."""
-        if any(step.buffer is not self._buffer for step in self.steps):
+        """The one buffer of all steps. Free-standing steps appended to `steps` are taken in here, removed ones left out."""
+        if len(self.steps) != self._buffer.turns or any(step.buffer is not self._buffer for step in self.steps):
             buffer = TokenBuffer()
             for step in self.steps:
                 step._place(buffer, buffer.append_turn(step.prompt_ids, step.response_ids, step.logprobs))

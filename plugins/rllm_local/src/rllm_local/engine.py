@@ -33,16 +33,25 @@ QUIET_TURNS = 3
 
 @dataclass(eq=False)
 class _Request:
-    prompt: NDArray[np.int32]
+    buffer: NDArray[np.int32]
+    """The prompt, what was sampled, and room for what may still be."""
+    prompt_length: int
     sampling: SamplingParams
     session_name: str
     future: asyncio.Future[Completion]
     session: Session | None = None
-    sampled: list[int] = field(default_factory=list)
+    weight_version: int = 0
+    """Oldest weights that sampled a token of it."""
     logprobs: list[float] = field(default_factory=list)
 
+    @property
     def tokens(self) -> NDArray[np.int32]:
-        return np.concatenate((self.prompt, np.array(self.sampled, np.int32))) if self.sampled else self.prompt
+        """Prompt and sampled tokens so far. A view."""
+        return self.buffer[: self.prompt_length + len(self.logprobs)]
+
+    def append(self, token: int, logprob: float) -> None:
+        self.buffer[self.prompt_length + len(self.logprobs)] = token
+        self.logprobs.append(logprob)
 
 
 class LocalEngine:
@@ -65,12 +74,11 @@ class LocalEngine:
         self._executor = executor
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
-        positions = min(FIRST_POSITIONS, max_context)
-        self._cache = SlotCache(model.config.num_hidden_layers, self._slots_for(positions), positions)
-        self._table = SlotTable(self._cache.slots)
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
         self._submitted = 0
+        self._published = 0
+        self._start_empty()
         self._loop_task: asyncio.Task[None] | None = None
 
     async def generate(
@@ -83,7 +91,9 @@ class LocalEngine:
                 f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
                 "Shorten the prompt, or raise training.max_length if the model allows it.",
             )
-        request = _Request(prompt, sampling, session, asyncio.get_running_loop().create_future())
+        room = min(sampling.max_tokens, self.max_context - len(prompt))
+        buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
+        request = _Request(buffer, len(prompt), sampling, session, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._submitted += 1
         if self._loop_task is None or self._loop_task.done():
@@ -91,13 +101,19 @@ class LocalEngine:
         return await request.future
 
     async def end_session(self, session: str) -> None:
-        """Free the conversation's slot."""
+        """Free the conversation's slot, once no request of it is being served."""
         self._table.release(session)
 
     def publish(self, version: int) -> None:
         """The model's weights have changed: nothing cached is valid any more."""
         self.weight_version = version
+        self._published += 1
         self._table.clear()
+
+    def _start_empty(self) -> None:
+        positions = min(FIRST_POSITIONS, self.max_context)
+        self._cache = SlotCache(self._model.config.num_hidden_layers, self._slots_for(positions), positions)
+        self._table = SlotTable(self._cache.slots)
 
     async def _serve(self) -> None:
         """Serve until nothing is left to do."""
@@ -119,21 +135,32 @@ class LocalEngine:
             quiet = quiet + 1 if self._submitted == seen else 0
 
     def _admit(self) -> None:
+        held: list[_Request] = []
         while self._waiting and len(self._running) < self._max_concurrency:
-            request = self._waiting[0]
-            if not request.future.done():
-                session = self._table.acquire(request.session_name)
-                if session is None or session.busy:
-                    break
-                session.busy = True
-                tokens = request.tokens()
-                session.tokens = tokens[: session.reusable(tokens)]
-                request.session = session
-                self._running.append(request)
-            self._waiting.popleft()
-        longest = max((len(request.prompt) + len(request.sampled) for request in self._running), default=0)
+            request = self._waiting.popleft()
+            if request.future.done():
+                continue
+            session = self._table.acquire(request.session_name)
+            if session is None:
+                held.append(request)
+                break
+            if session.busy:
+                # Requests of one conversation take turns; others need not wait for that.
+                held.append(request)
+                continue
+            self._begin(request, session)
+        self._waiting.extendleft(reversed(held))
+        longest = max((len(request.tokens) for request in self._running), default=0)
         if longest > self._cache.positions:
             self._make_room(longest)
+
+    def _begin(self, request: _Request, session: Session) -> None:
+        session.busy = True
+        session.tokens = request.tokens[: session.reusable(request.tokens)]
+        request.session = session
+        if not request.logprobs:
+            request.weight_version = self.weight_version
+        self._running.append(request)
 
     def _make_room(self, needed: int) -> None:
         """Give every slot more positions. When memory allows fewer slots then, their requests wait for their turn."""
@@ -151,37 +178,36 @@ class LocalEngine:
         return max(1, min(self._max_concurrency, self._affordable_tokens // positions))
 
     async def _pass(self) -> None:
-        requests = self._running
+        requests, published = self._running, self._published
         rows = [self._row(request) for request in requests]
         loop = asyncio.get_running_loop()
         for part in buckets(rows, MAX_TOKENS_PER_PASS):
             chosen = [rows[index] for index in part]
             draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
             self._deliver([requests[index] for index in part], draws)
-        self._running = [request for request in requests if not self._is_over(request)]
-
-    def _is_over(self, request: _Request) -> bool:
-        """Whether it was answered, or whoever asked has gone (a timeout); its session may be used again then."""
-        if request.future.done() and request.session is not None:
-            request.session.busy = False
-        return request.future.done()
+        if published != self._published:
+            # Weights were published meanwhile: what this pass has cached is of the old ones.
+            self._table.clear()
+        # A request is over when it was answered, or when whoever asked has gone (a timeout).
+        self._running = [request for request in requests if not request.future.done()]
+        for request in requests:
+            if request.future.done():
+                self._table.leave(request.session_name)
 
     def _row(self, request: _Request) -> Row:
         assert request.session is not None
         cached = len(request.session.tokens)
-        fresh = request.tokens()[cached:]
-        return Row(request.session.slot, cached, fresh, request.sampling, len(request.sampled))
+        return Row(request.session.slot, cached, request.tokens[cached:], request.sampling, len(request.logprobs))
 
     def _deliver(self, requests: list[_Request], draws: Draws) -> None:
         for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
             session = request.session
             assert session is not None
-            session.tokens = request.tokens()
-            request.sampled.append(token)
-            request.logprobs.append(logprob)
+            session.tokens = request.tokens
+            request.append(token, logprob)
             if token in self.renderer.stop_ids:
                 self._finish(request, "stop")
-            elif len(request.sampled) == request.sampling.max_tokens or len(session.tokens) + 1 >= self.max_context:
+            elif len(request.tokens) == len(request.buffer):
                 self._finish(request, "length")
 
     def _finish(self, request: _Request, reason: FinishReason) -> None:
@@ -189,17 +215,18 @@ class LocalEngine:
             return
         request.future.set_result(
             Completion(
-                token_ids=np.array(request.sampled, np.int32),
+                token_ids=request.tokens[request.prompt_length :].copy(),
                 logprobs=np.array(request.logprobs, np.float32),
                 finish_reason=reason,
-                weight_version=self.weight_version,
+                weight_version=request.weight_version,
             )
         )
 
     def _fail(self, error: Exception) -> None:
         for request in (*self._running, *self._waiting):
             if not request.future.done():
-                request.future.set_exception(
-                    RolloutError(f"The sampling engine stopped: {type(error).__name__}: {error}")
-                )
+                failure = RolloutError(f"The sampling engine stopped: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                request.future.set_exception(failure)
         self._running, self._waiting = [], deque()
+        self._start_empty()

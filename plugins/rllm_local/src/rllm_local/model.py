@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_local.settings import ModelSection
@@ -76,10 +77,20 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         source = name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise ConfigError(f"model.name={name!r} cannot be loaded: {first_line}", _how_to_name_a_model(name)) from error
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}", _how_to_name_a_model(name)) from error
+    # transformers fills what it does not find with random numbers, and its warning is one of those we silence.
+    random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    if random:
+        raise ConfigError(
+            f"model.name={name!r}: its files do not hold all weights of its config.json; "
+            f"{len(random)} are missing or of another shape, such as {random[0]}.",
+            "Save or download the model again.",
+        )
     return model, tokenizer
 
 
@@ -97,7 +108,14 @@ def _how_to_name_a_model(name: str) -> str:
 def _check_attention(model: Any, name: str) -> None:
     """The engine's mask is causal over everything cached; models that mean something else would answer wrongly."""
     config = model.config
-    other = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    if config._attn_implementation != "sdpa":
+        raise ConfigError(
+            f"model.name={name!r} attends by {config._attn_implementation!r}; the local engine needs 'sdpa'.",
+            "Use a model with torch's scaled dot product attention, such as Llama or Qwen3.",
+        )
+    # Of models that do not say what each layer does, a window is meant for all of them.
+    window = ["sliding_attention"] if getattr(config, "sliding_window", None) else ["full_attention"]
+    other = set(getattr(config, "layer_types", None) or window) - {"full_attention"}
     if other:
         raise ConfigError(
             f"model.name={name!r} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
@@ -119,7 +137,11 @@ def _device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(f"model.device={name!r} is not a device torch knows.", "Use auto, cpu or cuda.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("model.device='cuda', and torch finds no CUDA device.", "Use model.device=auto or =cpu.")
+        raise ConfigError(f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu.")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"model.device={name!r} cannot be used: {error}", "Use auto, cpu or cuda.") from error
     return device
 
 

@@ -34,9 +34,12 @@ class MicroBatch:
 def micro_batches(
     batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:
-    """Cut `rows` into micro-batches of at most `max_tokens` padded tokens (one row at least), short rows first."""
-    lengths = batch.row_lengths[rows]
-    order = rows[np.argsort(lengths, kind="stable")]
+    """Cut `rows` into micro-batches of at most `max_tokens` padded tokens (one row at least), short rows first.
+
+    Rows without a sampled token would add exactly 0 to the gradient and are left out.
+    """
+    rows = rows[sampled_per_row(batch)[rows] > 0]
+    order = rows[np.argsort(batch.row_lengths[rows], kind="stable")]
     start = 0
     while start < len(order):
         end = start + 1
@@ -44,6 +47,12 @@ def micro_batches(
             end += 1
         yield _pad(batch, order[start:end], device)
         start = end
+
+
+def sampled_per_row(batch: TokenBatch) -> NDArray[np.int64]:
+    """(n_row,) how many tokens of each row the model sampled."""
+    before = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
+    return np.diff(before[batch.row_offsets])
 
 
 def _pad(batch: TokenBatch, rows: NDArray[np.int64], device: torch.device) -> MicroBatch:

@@ -16,7 +16,7 @@ def learning_rate(settings: TrainingSection, global_step: int, total_steps: int)
     warmup_steps = round(settings.warmup_steps_ratio * total_steps)
     if global_step < warmup_steps:
         return settings.learning_rate * (global_step + 1) / warmup_steps
-    progress = (global_step - warmup_steps) / max(1, total_steps - warmup_steps)
+    progress = min(1.0, (global_step - warmup_steps) / max(1, total_steps - warmup_steps))
     match settings.lr_schedule:
         case "constant":
             factor = 1.0

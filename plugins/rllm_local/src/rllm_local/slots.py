@@ -18,6 +18,8 @@ class Session:
     """(n,) the tokens whose keys and values are in the slot."""
     busy: bool = False
     """Whether a request of this conversation is being served; only idle sessions may be evicted."""
+    ended: bool = False
+    """Whether to forget the conversation as soon as its request is over."""
 
     def reusable(self, prompt: NDArray[np.int32]) -> int:
         """How many leading tokens of `prompt` need not be computed again; one token is always left to compute."""
@@ -32,7 +34,6 @@ class SlotTable:
     """Hands out slots, lowest first; evicts the conversation idle for longest when none is free."""
 
     def __init__(self, slots: int) -> None:
-        self._limit = slots
         self._free = list(range(slots))
         # Insertion order is order of last use.
         self._sessions: dict[str, Session] = {}
@@ -49,10 +50,22 @@ class SlotTable:
         return session
 
     def release(self, name: str) -> None:
-        """Forget a conversation."""
-        session = self._sessions.pop(name, None)
-        if session is not None and session.slot < self._limit:
+        """Forget a conversation; one that is being served, when its request is over."""
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        if session.busy:
+            session.ended = True
+        else:
+            del self._sessions[name]
             heapq.heappush(self._free, session.slot)
+
+    def leave(self, name: str) -> None:
+        """The conversation's request is over."""
+        session = self._sessions[name]
+        session.busy = False
+        if session.ended:
+            self.release(name)
 
     def clear(self) -> None:
         """Forget what is cached of every conversation, as after a change of weights."""
@@ -65,7 +78,6 @@ class SlotTable:
         for name in lost:
             del self._sessions[name]
         held = {session.slot for session in self._sessions.values()}
-        self._limit = slots
         self._free = [slot for slot in range(slots) if slot not in held]
         return lost
 

@@ -43,6 +43,7 @@ def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> No
             "Resume with the model.name the run was started with.",
         ) from error
     tensors = load_file(folder / OPTIMIZER, device=str(model.device))
+    optimizer.state.clear()
     for name, parameter in model.named_parameters():
         state = {
             key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors

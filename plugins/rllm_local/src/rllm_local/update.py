@@ -15,7 +15,8 @@ from rllm_core.algorithms.aggregation import token_weights
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
-from rllm_local.rows import MicroBatch, micro_batches
+from rllm_core.errors import RllmError
+from rllm_local.rows import MicroBatch, micro_batches, sampled_per_row
 from rllm_local.schedule import learning_rate
 from rllm_local.settings import TrainingSection
 
@@ -52,22 +53,22 @@ class Updater:
             first = minibatches == 0
             self._step(batch, rows, plan, totals, first)
             minibatches += 1
-        tokens = totals.pop("tokens")
-        on_policy = totals.pop("on_policy_tokens")
-        metrics = {
+        tokens = max(totals["tokens"], 1)
+        return {
             "actor/lr": rate,
-            "actor/grad_norm": totals.pop("grad_norm") / minibatches,
-            "actor/loss": totals.pop("loss") / minibatches,
-            "actor/rollout_logprob_difference": totals.pop("rollout_difference") / max(on_policy, 1),
+            "actor/grad_norm": totals["grad_norm"] / minibatches,
+            "actor/loss": totals["loss"] / minibatches,
+            "actor/rollout_logprob_difference": totals["rollout_difference"] / max(totals["on_policy_tokens"], 1),
+            "actor/entropy": totals["entropy"] / tokens,
+            "actor/kl_old_new": totals["kl_old_new"] / tokens,
+            "actor/ratio_mean": totals["ratio_mean"] / tokens,
         }
-        return metrics | {f"actor/{name}": total / tokens for name, total in totals.items()}
 
     def _minibatches(self, batch: TokenBatch, seed: int) -> Iterator[NDArray[np.int64]]:
         generator = np.random.default_rng(seed)
         for _ in range(self._settings.num_epochs):
             order = generator.permutation(batch.n_rows)
-            for rows in np.array_split(order, min(self._settings.num_minibatches, batch.n_rows)):
-                yield rows
+            yield from np.array_split(order, min(self._settings.num_minibatches, batch.n_rows))
 
     def _step(
         self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, totals: dict[str, float], first: bool
@@ -77,6 +78,11 @@ class Updater:
         for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
             self._backward(batch, part, weights, plan, totals, first)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
+        if not torch.isfinite(norm):
+            raise RllmError(
+                f"The gradient of step {plan.global_step} is not finite; the weights are as they were before it.",
+                "Look at actor/ratio_mean and actor/grad_norm of the steps before; lower training.learning_rate.",
+            )
         self.optimizer.step()
         totals["grad_norm"] += float(norm)
 
@@ -85,9 +91,8 @@ class Updater:
         ordered = np.sort(rows)
         in_rows = np.repeat(np.isin(np.arange(batch.n_rows), ordered), batch.row_lengths)
         chosen = in_rows & batch.loss_mask
-        sampled_per_row = np.add.reduceat(batch.loss_mask, batch.row_offsets[:-1], dtype=np.int64)[ordered]
         weights = np.zeros(len(batch.tokens), np.float32)
-        weights[chosen] = token_weights(aggregation, sampled_per_row, self._max_response_length)
+        weights[chosen] = token_weights(aggregation, sampled_per_row(batch)[ordered], self._max_response_length)
         return weights
 
     def _backward(

@@ -68,16 +68,25 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str) -> NDArray[n
         "step": len(inputs.step_rewards),
         "token": len(inputs.loss_mask),
     }
-    values = np.asarray(result.values, np.float64)
+    if not isinstance(result, Advantages) or result.level not in counts:
+        raise AdvantageError(
+            f"{who} returned {result!r:.200}.",
+            "Return Advantages(values=…, level=…); levels are " + ", ".join(counts) + ".",
+        )
+    try:
+        values = np.asarray(result.values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise AdvantageError(f"{who} returned advantages that are not an array of numbers: {error}.") from error
     expected = (counts[result.level],)
     if values.shape != expected:
         raise AdvantageError(
             f"{who} returned {result.level} advantages of shape {values.shape}; this batch needs {expected}.",
             "Return one number per trajectory, step or token, in the order of the inputs.",
         )
-    if not np.isfinite(values).all():
+    usable = np.abs(values) <= np.finfo(np.float32).max
+    if not usable.all():
         raise AdvantageError(
-            f"{who} returned {int((~np.isfinite(values)).sum())} advantages that are NaN or infinite.",
+            f"{who} returned {int((~usable).sum())} advantages that are NaN or infinite in float32.",
             "Guard divisions against groups of one and groups of equal rewards.",
         )
     match result.level:

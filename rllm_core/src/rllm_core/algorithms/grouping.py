@@ -26,7 +26,7 @@ def describe(episode: Episode) -> dict[str, Any]:
     return {
         "task_id": episode.task_id,
         "rollout_idx": episode.rollout_idx,
-        "is_correct": episode.is_correct,
+        "is_correct": bool(episode.is_correct),
         "termination_reason": episode.termination_reason.value,
         "data_source": episode.data_source,
     }

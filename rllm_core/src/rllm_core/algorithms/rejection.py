@@ -9,6 +9,7 @@ from rllm_core import codec
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import Verdict
+from rllm_core.errors import PipelineError
 from rllm_core.types import TrajectoryGroup
 
 
@@ -83,9 +84,18 @@ class DropWithoutSignal:
 
 
 def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
-    """Ids of tasks of which some, but not all, attempts in these groups are correct."""
+    """Ids of tasks of which some, but not all, attempts in these groups are correct.
+
+    Raises:
+        PipelineError: a group does not say which tasks its trajectories are attempts at.
+    """
     outcomes: dict[str, set[bool]] = {}
     for group in groups:
+        if not group.metadata or any("task_id" not in entry for entry in group.metadata):
+            raise PipelineError(
+                f"Group {group.group_id!r} has no `task_id` in its metadata, which rejection mode `episode` reads.",
+                "Let the grouping add `rllm_core.algorithms.grouping.describe(episode)` for each trajectory.",
+            )
         for entry in group.metadata:
             outcomes.setdefault(entry["task_id"], set()).add(bool(entry.get("is_correct")))
     return {task_id for task_id, seen in outcomes.items() if len(seen) == 2}

@@ -39,7 +39,7 @@ class _Entry:
 
     @property
     def name(self) -> str:
-        name = self.choice if isinstance(self.choice, str) else str(self.choice.get("name", ""))
+        name = str(self.choice.get("name", "")) if isinstance(self.choice, dict) else str(self.choice)
         return name.rpartition("/")[2]
 
 

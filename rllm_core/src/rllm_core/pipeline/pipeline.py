@@ -27,7 +27,8 @@ class Pipeline:
                 continue
             start = time.perf_counter()
             await stage(step)
-            step.timing_dict[chosen.plugin.name] = time.perf_counter() - start
+            name = chosen.plugin.name
+            step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
         """State of the stages that keep something between steps, by stage name."""

@@ -93,9 +93,10 @@ class CheckRewards:
             missing += len(bad)
             if bad and self._policy == "error":
                 raise _reward_error(group, bad[0])
-            for index in bad:
-                group.trajectories[index].reward = 0.0
-            if self._policy == "drop":
+            if self._policy == "zero":
+                for index in bad:
+                    group.trajectories[index].reward = 0.0
+            elif self._policy == "drop":
                 for index in reversed(bad):
                     del group.trajectories[index]
                     if group.metadata:

@@ -17,7 +17,7 @@ from rllm_core import __version__
 ENTRY_POINT_GROUP = "rllm.plugins"
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
-CORE_MODULE = "rllm_core.plugins.builtin"
+CORE_MODULE = "rllm_core.builtin"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,11 +31,21 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
         try:
             outcome, setter = function(*arguments), future.set_result
         except BaseException as error:  # noqa: BLE001  (handed to whoever awaits the call)
-            outcome, setter = error, future.set_exception
+            outcome, setter = _harmless(error), future.set_exception
         try:
             loop.call_soon_threadsafe(deliver, setter, outcome)
         except RuntimeError:
             return  # The loop is closed: the run is over and nobody waits for the answer.
 
     threading.Thread(target=work, name=f"rllm-{getattr(function, '__name__', 'call')}", daemon=True).start()
-    return await future
+    result = await future
+    return await result if inspect.isawaitable(result) else result
+
+
+def _harmless(error: BaseException) -> Exception:
+    """What a future can carry: StopIteration, SystemExit and cancellations mean something else to the event loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -72,21 +72,17 @@ class RolloutRunner:
 
     async def _attempt(self, order: RolloutOrder, task: Task, index: int) -> Episode:
         uid = f"{task.id}:{index}"
-        last: Exception | None = None
+        last: BaseException | None = None
         for number in range(self._settings.retry_limit):
-            workflow = self._make_workflow(_own_sampling(order, uid, number))
             try:
-                async with asyncio.timeout(self._settings.trajectory_timeout):
-                    episode = await workflow.run(dict(task.data), uid)
-            except TimeoutError as error:
-                if not _timed_out_here(error):
-                    last = error
-                    continue
-                episode = workflow.episode or Episode(id=uid)
-                episode.termination_reason = TerminationReason.TIMEOUT
-                episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
+                episode = await self._play(_own_sampling(order, uid, number), task, uid)
             except RllmError:
                 raise
+            except asyncio.CancelledError as error:
+                if (this := asyncio.current_task()) is None or this.cancelling():
+                    raise
+                last = error  # Nobody cancelled the attempt: it awaited something of its own that was cancelled.
+                continue
             except Exception as error:  # noqa: BLE001  (workflows and environments are anybody's code)
                 last = error
                 continue
@@ -96,7 +92,27 @@ class RolloutRunner:
             return episode
         return self._failed(task, uid, last)
 
-    def _failed(self, task: Task, uid: str, error: Exception | None) -> Episode:
+    async def _play(self, sampling: SamplingParams, task: Task, uid: str) -> Episode:
+        workflow = self._make_workflow(sampling)
+        limit = asyncio.timeout(self._settings.trajectory_timeout)
+        try:
+            async with limit:
+                episode = await workflow.run(dict(task.data), uid)
+        except TimeoutError:
+            if not limit.expired():  # of the workflow's code: an error like any other
+                raise
+            episode = workflow.episode or Episode(id=uid)
+            episode.termination_reason = TerminationReason.TIMEOUT
+            episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
+        if not isinstance(episode, Episode):
+            raise RolloutError(
+                f"Workflow {type(workflow).__name__} returned {episode!r:.200} for attempt {uid!r}.",
+                "Return an Episode.",
+            )
+        episode.id = uid
+        return episode
+
+    def _failed(self, task: Task, uid: str, error: BaseException | None) -> Episode:
         reason = f"{type(error).__name__}: {error}"
         if self._settings.raise_on_error:
             raise RolloutError(
@@ -114,8 +130,3 @@ class RolloutRunner:
 
 def _own_sampling(order: RolloutOrder, uid: str, number: int) -> SamplingParams:
     return replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
-
-
-def _timed_out_here(error: TimeoutError) -> bool:
-    """Whether the attempt's own limit fired; a TimeoutError of the workflow's code is an error like any other."""
-    return isinstance(error.__cause__, asyncio.CancelledError)

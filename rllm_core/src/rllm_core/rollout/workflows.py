@@ -39,8 +39,10 @@ class EnvironmentWorkflow(Workflow):
         try:
             await self._play(environment, conversation, task, self.episode)
         finally:
-            await conversation.close()
-            environment.close()
+            try:
+                await self._ask(environment.close)
+            finally:
+                await conversation.close()
         return self.episode
 
     async def _play(
@@ -59,8 +61,8 @@ class EnvironmentWorkflow(Workflow):
             step.reward = float(outcome.reward)
             trajectory.reward += step.reward
             if outcome.done:
-                episode.metrics.update(outcome.metrics)
-                episode.is_correct = trajectory.reward > 0 if outcome.correct is None else outcome.correct
+                episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
+                episode.is_correct = trajectory.reward > 0 if outcome.correct is None else bool(outcome.correct)
                 episode.termination_reason = self.reason_when_done(step)
                 return
             conversation.hear(outcome.observation)

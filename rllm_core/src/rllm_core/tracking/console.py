@@ -22,7 +22,7 @@ class ConsoleTracker(Observer):
     """Shows step, solved, reward, tokens per second and time left."""
 
     def __init__(self, folder: Path, params: NoParams) -> None:
-        self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
+        self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False)
         self._progress: Progress | None = None
         self._started = time.monotonic()
         self._last_line = -SECONDS_BETWEEN_LINES
@@ -97,6 +97,6 @@ def validation_figures(metrics: Mapping[str, float]) -> str:
     """``guess pass@1 0.412  reward 0.310 …``, one part per data source."""
     by_source: dict[str, list[str]] = {}
     for name, value in metrics.items():
-        _, source, figure = name.split("/", 2)
+        source, _, figure = name.removeprefix("val/").rpartition("/")
         by_source.setdefault(source, []).append(f"{figure} {value:.3f}")
     return "; ".join(f"{source}: {'  '.join(figures)}" for source, figures in by_source.items())

@@ -21,32 +21,37 @@ class Trackers:
     ) -> None:
         self._folder = folder
         self._warn = warn
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: list[tuple[str, Tracker]] = []
         for entry in chosen:
             self._guard(entry.plugin.name, partial(self._start, entry))
 
     @property
     def observers(self) -> list[Observer]:
         """The trackers that also watch the loop, such as the progress display."""
-        return [tracker for tracker in self._trackers.values() if isinstance(tracker, Observer)]
+        return [tracker for _, tracker in self._trackers if isinstance(tracker, Observer)]
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of one step."""
         self._folder.log(global_step, metrics)
-        for name, tracker in list(self._trackers.items()):
-            self._guard(name, partial(tracker.log, global_step, metrics))
+        self._trackers = [
+            (name, tracker)
+            for name, tracker in self._trackers
+            if self._guard(name, partial(tracker.log, global_step, metrics))
+        ]
 
     def close(self) -> None:
-        for name, tracker in list(self._trackers.items()):
+        for name, tracker in self._trackers:
             self._guard(name, tracker.close)
         self._trackers.clear()
 
     def _start(self, entry: Chosen[TrackerPlugin[Any]]) -> None:
-        self._trackers[entry.plugin.name] = entry.plugin.load()(self._folder.path, entry.params)
+        self._trackers.append((entry.plugin.name, entry.plugin.load()(self._folder.path, entry.params)))
 
-    def _guard(self, name: str, action: Callable[[], None]) -> None:
+    def _guard(self, name: str, action: Callable[[], None]) -> bool:
+        """Whether the action went well."""
         try:
             action()
         except Exception as error:  # noqa: BLE001  (a tracker is never worth a run)
-            self._trackers.pop(name, None)
             self._warn(f"tracker {name!r} failed and is switched off: {type(error).__name__}: {error}")
+            return False
+        return True

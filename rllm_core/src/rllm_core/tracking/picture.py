@@ -26,11 +26,11 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
     for name, (steps, values) in rewards.items():
         upper.plot(steps, values, linewidth=1, label=f"training, {name.split('/')[1]}")
     for name, (steps, values) in _series(history, lambda name: _is_validation(name, "reward")).items():
-        upper.plot(steps, values, "o", markersize=5, label=f"validation, {name.split('/')[1]}")
+        upper.plot(steps, values, "o", markersize=5, label=f"validation, {_source(name)}")
     for steps, values in _series(history, lambda name: name == "batch/solved").values():
         lower.plot(steps, values, linewidth=1, label="training")
     for name, (steps, values) in _series(history, lambda name: _is_validation(name, "pass@1")).items():
-        lower.plot(steps, values, "o", markersize=5, label=f"validation, {name.split('/')[1]}")
+        lower.plot(steps, values, "o", markersize=5, label=f"validation, {_source(name)}")
     upper.set_title(title)
     upper.set_ylabel("mean reward")
     lower.set_ylabel("share of attempts solved")
@@ -38,7 +38,8 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
     lower.set_ylim(-0.02, 1.02)
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right", frameon=False)
+        if axes.lines:
+            axes.legend(loc="lower right", frameon=False)
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
     return file
@@ -46,6 +47,11 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
 
 def _is_validation(name: str, figure: str) -> bool:
     return name.startswith("val/") and name.endswith(f"/{figure}")
+
+
+def _source(name: str) -> str:
+    """``openai/gsm8k`` of ``val/openai/gsm8k/pass@1``."""
+    return name.removeprefix("val/").rpartition("/")[0]
 
 
 def _series(history: Sequence[dict[str, Any]], wanted: Any) -> dict[str, tuple[list[int], list[float]]]:

@@ -1,0 +1,116 @@
+"""A run stopped at any moment and resumed ends with the same weights and metrics, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = 40
+WORDS = (
+    "train",
+    "guess",
+    f"rllm.trainer.total_batches={STEPS}",
+    "rllm.rollout.n=4",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.test_freq=10",
+    "rllm.trainer.save_freq=5",
+)
+# Steps without an update in between: what waits must survive as well.
+WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=10")
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    backend = run / "checkpoints" / "latest" / "backend"
+    return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
+
+
+def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        file = run / "metrics.jsonl"
+        if file.exists() and len(file.read_text().splitlines()) > count:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError("the run made no progress")
+
+
+@pytest.fixture(scope="module", params=[(), WAITING], ids=["update every step", "groups waiting"])
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    words = (*WORDS, *request.param)
+    subprocess.run([sys.executable, "-m", "rllm_core.cli.main", *words], cwd=folder, check=True, timeout=100)
+    return folder / "runs" / "rllm-training" / "default", words
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
+    uninterrupted: tuple[Path, tuple[str, ...]], number: signal.Signals, start_rllm: Any, rllm: Any, tmp_path: Path
+) -> None:
+    reference, words = uninterrupted
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    process = start_rllm(*words)
+    wait_for_steps(run, 17, process)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    if number is signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + number, errors
+        assert "finishing this step, then saving" in errors
+        assert "The same command with --resume goes on from there." in output
+
+    resumed = rllm(*words, "--resume")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step" in resumed.stdout
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    uninterrupted: tuple[Path, tuple[str, ...]], rllm: Any, tmp_path: Path
+) -> None:
+    reference, words = uninterrupted
+    again = rllm(*words, "rllm.trainer.experiment_name=again")
+    other = rllm(*words, "rllm.trainer.experiment_name=other", "--seed", "1")
+    assert again.returncode == other.returncode == 0, again.stderr + other.stderr
+    runs = tmp_path / "runs" / "rllm-training"
+    assert weights(runs / "again") == weights(reference)
+    assert metrics(runs / "again") == metrics(reference)
+    assert weights(runs / "other") != weights(reference)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
+    uninterrupted: tuple[Path, tuple[str, ...]], rllm: Any, tmp_path: Path
+) -> None:
+    reference, words = uninterrupted
+    assert rllm(*words).returncode == 0
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    newest = (run / "checkpoints" / "latest").resolve()
+    file = newest / "backend" / "model" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+    resumed = rllm(*words, "--resume")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{newest.name} is damaged (backend/model/model.safetensors has changed since it was written)" in resumed.stderr
+    assert f"resuming after step {STEPS - 5} of {STEPS}" in resumed.stdout
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
