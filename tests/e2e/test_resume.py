@@ -50,7 +50,9 @@ def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 
 @pytest.fixture(scope="module", params=[(), WAITING], ids=["update every step", "groups waiting"])
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+def uninterrupted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     words = (*WORDS, *request.param)
     subprocess.run([sys.executable, "-m", "rllm_core.cli.main", *words], cwd=folder, check=True, timeout=100)
@@ -110,7 +112,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
     resumed = rllm(*words, "--resume")
 
     assert resumed.returncode == 0, resumed.stderr
-    assert f"{newest.name} is damaged (backend/model/model.safetensors has changed since it was written)" in resumed.stderr
+    assert (
+        f"{newest.name} is damaged (backend/model/model.safetensors has changed since it was written)" in resumed.stderr
+    )
     assert f"resuming after step {STEPS - 5} of {STEPS}" in resumed.stdout
     assert weights(run) == weights(reference)
     assert metrics(run) == metrics(reference)

@@ -59,7 +59,7 @@ class CheckpointError(RllmError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the closest known names, or an empty string when none is close."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
     if not close:
         return ""
     return "Did you mean " + " or ".join(repr(match) for match in close) + "?"

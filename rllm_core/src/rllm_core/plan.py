@@ -99,6 +99,8 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     losses = _choose_losses(config.algorithm, estimators, pick)
     for loss in losses:
         _check_loss(loss, backend)
+    for chosen in (*estimators, *losses):
+        _check_needs(chosen, backend)
     environment = None
     if config.env.name:
         environment = pick("environment", {"name": config.env.name, **config.env.env_args}, "rllm.env.env_args")
@@ -167,9 +169,16 @@ def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin
             f"Backend {backend.name!r} cannot compute loss {loss.plugin.name!r}.",
             f"It knows {', '.join(sorted(can.losses)) or 'none'}; set rllm.algorithm.loss_fn to one of these.",
         )
-    missing = loss.plugin.needs - can.columns
+
+
+def _check_needs(
+    chosen: Chosen[LossPlugin[Any]] | Chosen[EstimatorPlugin[Any]], backend: Registered[BackendPlugin[Any]]
+) -> None:
+    kind = chosen.plugin.kind
+    missing = chosen.plugin.needs - backend.plugin.capabilities.columns
     if missing:
         raise ConfigError(
-            f"Loss {loss.plugin.name!r} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
-            "Choose another loss or another backend.",
+            f"{kind.capitalize()} {chosen.plugin.name!r} needs {', '.join(sorted(missing))}; "
+            f"backend {backend.name!r} cannot fill that.",
+            f"Choose another {kind} or another backend.",
         )

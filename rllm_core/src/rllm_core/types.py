@@ -119,7 +119,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> TokenBuffer:
-        """The one buffer of all steps. Free-standing steps appended to `steps` are taken in here, removed ones left out."""
+        """The one buffer of all steps: free-standing ones appended to `steps` are taken in, removed ones left out."""
         if len(self.steps) != self._buffer.turns or any(step.buffer is not self._buffer for step in self.steps):
             buffer = TokenBuffer()
             for step in self.steps:

@@ -81,8 +81,8 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
             source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        why = " ".join(str(error).split())[:300]
-        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}", _how_to_name_a_model(name)) from error
+        why = " ".join(str(error).split())[:300].rstrip(".")
+        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}.", _how_to_name_a_model(name)) from error
     # transformers fills what it does not find with random numbers, and its warning is one of those we silence.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     if random:
@@ -141,7 +141,7 @@ def _device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"model.device={name!r} cannot be used: {error}", "Use auto, cpu or cuda.") from error
+        raise ConfigError(f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda.") from error
     return device
 
 

@@ -1,4 +1,4 @@
-"""From groups to per-token advantages: build each role's columns, call its estimator, check and broadcast the result."""
+"""From groups to per-token advantages: each role's columns, its estimator, checks and broadcast."""
 
 from __future__ import annotations
 

@@ -1,0 +1,213 @@
+"""Small models made in code, engines on them, and the plain computations they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.rollout.renderer import Renderer
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local import engine as engine_module
+from rllm_local import tiny
+from rllm_local.engine import LocalEngine
+from rllm_local.forward import cache_bytes_per_token
+
+torch.set_num_threads(1)
+
+
+def _sharpened(model: Any) -> Any:
+    """Random weights as they are initialised attend to everything alike; larger ones make every token matter."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(6)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return tiny.build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def build_tiny(tokenizer: Any) -> Callable[[int], Any]:
+    return lambda seed: _sharpened(tiny.build_model(len(tokenizer), seed))
+
+
+@pytest.fixture(scope="session")
+def model(build_tiny: Callable[[int], Any]) -> Any:
+    """The tiny model. Shared: tests that change weights build their own."""
+    return build_tiny(0)
+
+
+@pytest.fixture(scope="session")
+def grouped_model(tokenizer: Any) -> Any:
+    """A Llama whose four query heads share two key and value heads."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
+    return _sharpened(LlamaForCausalLM(config))
+
+
+@pytest.fixture(scope="session")
+def qwen_model(tokenizer: Any) -> Any:
+    """A Qwen3: grouped heads of a size of their own, normalised queries and keys."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(2)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=24,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
+    return _sharpened(Qwen3ForCausalLM(config))
+
+
+@pytest.fixture(scope="session")
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Callable[..., LocalEngine]:
+    """An engine; `cache_tokens` is how many tokens its memory for keys and values holds."""
+
+    def make(
+        of: Any = None,
+        *,
+        stop_ids: Sequence[int] = (),
+        max_context: int = 512,
+        max_concurrency: int = 64,
+        cache_tokens: int = 1 << 20,
+    ) -> LocalEngine:
+        of = model if of is None else of
+        return LocalEngine(
+            of,
+            Renderer(tokenizer, stop_ids),
+            executor,
+            max_context=max_context,
+            max_concurrency=max_concurrency,
+            kv_cache_bytes=cache_tokens * cache_bytes_per_token(of),
+        )
+
+    return make
+
+
+@dataclass
+class Passes:
+    """What the engine computed: one entry per forward pass, the number of new tokens of each of its rows."""
+
+    rows: list[list[int]]
+
+    @property
+    def tokens(self) -> int:
+        return sum(sum(row) for row in self.rows)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """Counts the tokens that go through the model, which stays real."""
+    seen = Passes([])
+    real = engine_module.sample_next
+
+    def counting(model: Any, cache: Any, rows: Any) -> Any:
+        seen.rows.append([len(row.fresh) for row in rows])
+        return real(model, cache, rows)
+
+    monkeypatch.setattr(engine_module, "sample_next", counting)
+    return seen
+
+
+def full_logits(model: Any, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
+    """(n, n_vocabulary) logits of a sequence, computed in one piece without a cache."""
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor(np.asarray(ids, np.int64))[None], use_cache=False).logits[0]
+
+
+@pytest.fixture(scope="session")
+def assert_as_without_cache() -> Callable[..., None]:
+    """Checks a completion against a plain forward pass over prompt and reply.
+
+    Each token must be what its seed draws from the plain logits, and each log-prob theirs to 1e-5.
+    """
+    from rllm_local.sampling import draw
+
+    def check(model: Any, prompt: Sequence[int], sampling: SamplingParams, completion: Completion) -> None:
+        count = len(completion.token_ids)
+        logits = full_logits(model, [*prompt, *completion.token_ids.tolist()])[len(prompt) - 1 : -1]
+        drawn = draw(logits, [sampling] * count, range(count))
+        assert completion.token_ids.tolist() == drawn.tokens.tolist()
+        logprobs = torch.log_softmax(logits.double() / (sampling.temperature or 1.0), dim=-1)
+        expected = logprobs[torch.arange(count), torch.from_numpy(drawn.tokens)]
+        np.testing.assert_allclose(completion.logprobs, expected.numpy(), atol=1e-5, rtol=0)
+
+    return check
+
+
+def make_batch(
+    rows: Sequence[tuple[int, int]] | Sequence[Sequence[tuple[int, int]]],
+    *,
+    roles: Sequence[str] = ("agent",),
+    vocabulary: int = 85,
+    seed: int = 0,
+) -> TokenBatch:
+    """A batch of random tokens.
+
+    Args:
+        rows: (prompt, response) lengths of each trajectory, or a list of those, one per turn.
+        roles: of the trajectories in turn.
+        vocabulary: tokens are below this.
+        seed: of tokens, log-probs and advantages.
+    """
+    generator = np.random.default_rng(seed)
+    groups: dict[str, TrajectoryGroup] = {}
+    for index, turns in enumerate(rows):
+        role = roles[index % len(roles)]
+        trajectory = Trajectory(role, reward=0.0)
+        history: list[int] = []
+        for prompt, response in [turns] if isinstance(turns[0], int) else turns:  # type: ignore[list-item]
+            history += generator.integers(0, vocabulary, prompt).tolist()
+            reply = generator.integers(0, vocabulary, response)
+            logprobs = generator.normal(-4.4, 0.4, response).astype(np.float32)
+            trajectory.add_step(history, reply, logprobs)
+            history += reply.tolist()
+        groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[])).trajectories.append(
+            trajectory
+        )
+    batch = build_batch(list(groups.values()))
+    advantages = generator.normal(0, 1, len(batch.tokens)).astype(np.float32) * batch.loss_mask
+    return batch.with_columns(advantages=advantages, old_logprobs=batch.sampling_logprobs)
+
+
+@pytest.fixture(scope="session")
+def random_batch() -> Callable[..., TokenBatch]:
+    return make_batch

@@ -1,0 +1,196 @@
+"""Drawing tokens: the right distribution, a function of seed and place alone, exact truncation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_local.sampling import draw, uniforms
+
+
+def _params(**changes: float) -> SamplingParams:
+    return SamplingParams(max_tokens=1, **changes)  # type: ignore[arg-type]
+
+
+def _chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Standardised: about normal with mean 0 and deviation 1 when the counts come from what is expected."""
+    freedom = counts.size - 1
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return float((statistic - freedom) / math.sqrt(2 * freedom))
+
+
+SMALL_SEEDS = list(range(2000))
+DERIVED_SEEDS = [int(seed) for seed in np.random.default_rng(0).integers(0, 1 << 63, 2000)]
+
+
+@pytest.mark.parametrize("seeds", [SMALL_SEEDS, DERIVED_SEEDS], ids=["small", "derived"])
+def test_uniforms_are_uniform_over_seeds_at_each_position_and_over_positions_of_each_seed(seeds: list[int]) -> None:
+    positions = 200
+    grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(positions)])
+    assert (grid >= 0).all()
+    assert (grid < 1).all()
+    bins = np.floor(grid * 20).astype(int)
+    everything = np.bincount(bins.ravel(), minlength=20)
+    assert abs(_chi_square(everything, np.full(20, bins.size / 20))) < 4
+    by_position = [_chi_square(np.bincount(row, minlength=20), np.full(20, row.size / 20)) for row in bins]
+    by_seed = [_chi_square(np.bincount(row, minlength=20), np.full(20, row.size / 20)) for row in bins.T]
+    for scores in (by_position, by_seed):
+        assert max(scores) < 6
+        assert abs(np.mean(scores)) < 0.35
+
+
+@pytest.mark.parametrize("seeds", [SMALL_SEEDS, DERIVED_SEEDS], ids=["small", "derived"])
+@pytest.mark.parametrize("lag", [1, 2, 17])
+def test_uniforms_of_neighbouring_positions_and_of_neighbouring_seeds_are_independent(
+    seeds: list[int], lag: int
+) -> None:
+    grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(100)])
+    for first, second in ((grid[:-lag], grid[lag:]), (grid[:, :-lag], grid[:, lag:]), (grid[lag:, :-lag], grid[:-lag, lag:])):
+        pairs = np.floor(first * 10).astype(int) * 10 + np.floor(second * 10).astype(int)
+        counts = np.bincount(pairs.ravel(), minlength=100)
+        assert abs(_chi_square(counts, np.full(100, pairs.size / 100))) < 5
+
+
+def test_no_two_places_of_small_seeds_share_a_draw() -> None:
+    seeds, positions = np.meshgrid(np.arange(200), np.arange(200))
+    drawn = uniforms(seeds.ravel().tolist(), positions.ravel().tolist())
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_seeds_of_any_size_are_taken() -> None:
+    drawn = uniforms([0, -1, 1 << 63, (1 << 64) - 1, 1 << 70], [0, 1, 2, 3, 1 << 40])
+    assert ((drawn >= 0) & (drawn < 1)).all()
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_tokens_are_drawn_with_the_probabilities_of_their_temperature(temperature: float) -> None:
+    logits = torch.tensor([1.2, -0.3, 0.0, 2.0, -1.0, 0.4])
+    draws = 40_000
+    tokens = draw(
+        logits.expand(draws, -1), [_params(temperature=temperature, seed=seed) for seed in range(draws)], [3] * draws
+    ).tokens
+    expected = torch.softmax(logits.double() / temperature, dim=-1).numpy() * draws
+    assert abs(_chi_square(np.bincount(tokens, minlength=6), expected)) < 4
+
+
+@given(
+    logits=st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=12),
+    temperature=st.floats(0.05, 10),
+    seed=st.integers(0, 2**63),
+    position=st.integers(0, 1000),
+)
+@settings(deadline=None, max_examples=200)
+def test_log_probs_are_those_of_the_tempered_softmax(
+    logits: list[float], temperature: float, seed: int, position: int
+) -> None:
+    drawn = draw(torch.tensor([logits]), [_params(temperature=temperature, seed=seed)], [position])
+    expected = torch.log_softmax(torch.tensor(logits).double() / np.float32(temperature).item(), dim=-1)
+    assert drawn.logprobs[0] == pytest.approx(expected[int(drawn.tokens[0])].item(), abs=1e-4, rel=1e-6)
+
+
+@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12), st.integers(0, 2**63))
+@settings(deadline=None)
+def test_temperature_zero_is_argmax_with_the_plain_softmax_log_prob(logits: list[float], seed: int) -> None:
+    row = torch.tensor([logits])
+    drawn = draw(row, [_params(temperature=0.0, seed=seed)], [0])
+    assert drawn.tokens[0] == int(row.argmax())
+    expected = torch.log_softmax(row.double(), dim=-1).max().item()
+    assert drawn.logprobs[0] == pytest.approx(expected, abs=1e-5)
+
+
+def _kept_by_reference(probabilities: np.ndarray, top_k: int, top_p: float) -> set[int]:
+    """The likeliest tokens, lower ids first among equals, until k are kept or those kept together reach top-p."""
+    kept: list[int] = []
+    for token in sorted(range(len(probabilities)), key=lambda token: (-probabilities[token], token)):
+        reached = top_p < 1 and kept and sum(probabilities[other] for other in kept) >= top_p
+        if reached or (top_k > 0 and len(kept) == top_k):
+            break
+        kept.append(token)
+    return set(kept)
+
+
+@given(
+    weights=st.lists(st.integers(1, 64), min_size=2, max_size=10),
+    top_k=st.sampled_from([-1, 1, 2, 3, 50]),
+    top_p=st.sampled_from([0.01, 0.25, 0.3, 0.5, 0.77, 0.9, 0.999, 1.0]),
+)
+@settings(deadline=None, max_examples=300)
+def test_top_k_and_top_p_keep_exactly_the_tokens_a_naive_reference_keeps(
+    weights: list[int], top_k: int, top_p: float
+) -> None:
+    logits = torch.tensor(weights, dtype=torch.float32).log()
+    probabilities = torch.log_softmax(logits, dim=-1).exp().double().numpy()
+    # Where rounding decides, both answers are right.
+    ordered = np.sort(probabilities)[::-1].cumsum()
+    if top_p < 1 and np.abs(ordered - top_p).min() < 1e-9:
+        return
+    draws = 4000
+    params = [_params(top_k=top_k, top_p=top_p, seed=seed) for seed in range(draws)]
+    tokens = draw(logits.expand(draws, -1), params, [0] * draws).tokens
+    kept = _kept_by_reference(probabilities, top_k, top_p)
+    assert set(tokens.tolist()) <= kept
+    share = np.array([probabilities[token] for token in sorted(kept)])
+    share /= share.sum()
+    counts = Counter(tokens.tolist())
+    seen = np.array([counts[token] for token in sorted(kept)]) / draws
+    np.testing.assert_allclose(seen, share, atol=6 * math.sqrt(0.25 / draws))
+
+
+def test_a_row_without_truncation_keeps_every_token_beside_rows_with_it() -> None:
+    """A sum of rounded probabilities may exceed 1 before the last token is reached."""
+    logits = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 5000).astype(np.float32))
+    free, cut = _params(seed=9), _params(seed=9, top_p=0.5, top_k=3)
+    for seed in range(0, 4000, 100):
+        alone = draw(logits[None], [_params(seed=seed)], [0])
+        beside = draw(torch.stack((logits, logits)), [_params(seed=seed), cut], [0, 0])
+        assert alone.tokens[0] == beside.tokens[0]
+    from rllm_local.sampling import _truncated
+
+    probabilities = (torch.softmax(logits.float(), dim=-1) * (1 + 1e-6)).double()
+    kept = _truncated(torch.stack((probabilities, probabilities)), [free, cut])
+    assert torch.equal(kept[0], probabilities)
+    assert int((kept[1] > 0).sum()) <= 3
+
+
+def test_log_probs_are_taken_before_truncation() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))
+    drawn = draw(logits, [_params(top_k=1)], [0])
+    assert drawn.tokens[0] == 0
+    assert drawn.logprobs[0] == pytest.approx(math.log(0.5), abs=1e-6)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-53])
+def test_a_token_of_probability_zero_is_never_drawn_even_at_the_ends(
+    monkeypatch: pytest.MonkeyPatch, uniform: float
+) -> None:
+    monkeypatch.setattr("rllm_local.sampling.uniforms", lambda seeds, positions: np.full(len(seeds), uniform))
+    generator = np.random.default_rng(0)
+    logits = torch.from_numpy(generator.normal(0, 2, (2000, 9)).astype(np.float32))
+    logits[:, [0, 4, 8]] = -math.inf
+    tokens = draw(logits, [_params()] * 2000, [0] * 2000).tokens
+    assert set(tokens.tolist()) == ({1} if uniform == 0 else {7})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_numbers_are_an_error_instead_of_a_token(temperature: float) -> None:
+    logits = torch.zeros(2, 5)
+    logits[1, 3] = math.nan
+    with pytest.raises(FloatingPointError, match="not finite"):
+        draw(logits, [_params(temperature=temperature)] * 2, [0, 0])
+
+
+def test_a_draw_does_not_depend_on_the_other_rows() -> None:
+    logits = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (50, 30)).astype(np.float32))
+    params = [_params(seed=row, temperature=[0.0, 0.7, 1.0][row % 3], top_k=[-1, 5][row % 2]) for row in range(50)]
+    together = draw(logits, params, list(range(50)))
+    for row in range(50):
+        alone = draw(logits[row : row + 1], [params[row]], [row])
+        assert alone.tokens[0] == together.tokens[row]
+        assert alone.logprobs[0] == together.logprobs[row]

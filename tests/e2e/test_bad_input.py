@@ -1,0 +1,210 @@
+"""What a user who gets something wrong reads, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = "rllm.trainer.total_batches=4"
+FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_before_train=false")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gess"], "There is no environment named 'gess'."),
+        (["gess"], "Did you mean 'guess'? Installed environments: guess, sum."),
+        (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
+        (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
+        (["guess", "--estimator", "opo"], "pip install rllm-estimators"),
+        (["guess", "--backend", "verl"], "backend 'verl' is in rllm-verl: pip install rllm-verl"),
+        (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
+        (["guess", "--grouping", "task_rol"], "Did you mean 'task_role'?"),
+        (["guess", "--rejection", "grup"], "Did you mean 'group'?"),
+        (["guess", "rllm.algoritm.adv_estimator=rloo"], "rllm.algorithm"),
+        (["guess", "rllm.rollout.m=3"], "Keys of rllm.rollout: n, n_val."),
+        (["guess", "rllm.rollout.n=many"], '`rllm.rollout.n` is "many" (from command line): expected a whole number.'),
+        (["guess", "rllm.rollout.n=0"], "`rllm.rollout.n` is 0"),
+        (["guess", "learning_rate=1"], "Did you mean `training.learning_rate`?"),
+        (["guess", "rllm.rollout.n"], "Write key=value"),
+        (["guess", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),
+        (["guess", "rllm.env.env_args.promt=hi"], "Did you mean 'prompt'?"),
+        (["guess", "rllm.pipeline.remove=[advantages]"], "Stage 'update' reads 'batch.advantages'"),
+        ([], "No environment is named."),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(rllm: Any, words: list[str], message: str) -> None:
+    result = rllm("train", *words)
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1 or "\n  " in result.stderr, "one paragraph, or one line per problem"
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("./no-such-folder", "there is no such folder."),
+        ("./empty", "the folder holds no config.json of a model."),
+        ("./file", "it is a file, not a folder."),
+    ],
+)
+def test_a_model_that_is_not_there_is_a_clear_error(rllm: Any, tmp_path: Path, model: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    result = rllm("train", "guess", "--model", model)
+    assert f"model.name='{model}'" in result.stderr
+    assert message in result.stderr
+    assert result.returncode == 2
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, tmp_path: Path) -> None:
+    assert rllm("train", "guess", *FAST).returncode == 0
+    metrics = tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    before = metrics.read_bytes()
+
+    refused = rllm("train", "guess", *FAST)
+
+    assert refused.returncode == 2
+    assert "holds a run already. Continue it with --resume, replace it with --overwrite" in refused.stderr
+    assert metrics.read_bytes() == before
+    assert rllm("train", "guess", "--overwrite", *FAST).returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_named(rllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    result = rllm("train", "guess", *FAST)
+    assert "The run folder runs/rllm-training/default cannot be written: Not a directory." in result.stderr
+    assert "rllm.trainer.output_dir=FOLDER" in result.stderr
+    assert result.returncode == 1
+
+
+def test_a_full_disk_while_saving_loses_nothing(rllm: Any, tmp_path: Path) -> None:
+    assert rllm("train", "guess", *FAST).returncode == 0
+    checkpoints = tmp_path / "runs" / "rllm-training" / "default" / "checkpoints"
+    before = {path.name for path in checkpoints.iterdir()}
+
+    # No file may grow beyond 100 kB: the model's weights are larger.
+    limited = rllm(
+        "train",
+        "guess",
+        *FAST,
+        "--resume",
+        "rllm.trainer.total_batches=6",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+
+    assert limited.returncode == 1
+    assert "The checkpoint of step 6 could not be written" in limited.stderr
+    assert "step_000004 is intact: make room, then continue from it with --resume." in limited.stderr
+    assert {path.name for path in checkpoints.iterdir()} == before
+    resumed = rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 4 of 6" in resumed.stdout
+
+
+BAD_ENVIRONMENTS = """
+import time
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plugins import hookimpl
+
+def make(name):
+    from rllm_core.types import Task
+
+    class Bad(Environment):
+        def __init__(self, params):
+            self.number = 0
+        @classmethod
+        def tasks(cls, split, params):
+            return [Task(id=f"t{i}", data={"number": i}) for i in range(2)]
+        def reset(self, task):
+            self.number = task["number"]
+            return "guess"
+        def step(self, action):
+            if name == "raises" and self.number == 1:
+                raise RuntimeError("the world has ended")
+            if name == "hangs" and self.number == 1:
+                time.sleep(60)
+            return Outcome(reward=float("nan") if name == "nan" and self.number == 1 else 1.0, done=True)
+    return Bad
+
+@hookimpl
+def rllm_environments():
+    for name in ("raises", "hangs", "nan"):
+        yield EnvironmentPlugin(name=name, summary="Bad.", params=NoParams, load=lambda name=name: make(name))
+"""
+
+
+@pytest.fixture
+def bad_environments(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A package with environments that go wrong, installed beside the others."""
+    site = tmp_path / "site"
+    info = site / "bad_envs-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "bad_envs.py").write_text(BAD_ENVIRONMENTS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-envs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rllm.plugins]\nbad-envs = bad_envs\n")
+    environ["PYTHONPATH"] = str(site)
+
+
+def last_metrics(tmp_path: Path) -> dict[str, Any]:
+    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    return next(line for line in map(json.loads, reversed(lines)) if "batch/episodes" in line)
+
+
+QUICK = (
+    "rllm.trainer.total_batches=1",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+    "data.max_response_length=2",
+    "rllm.rollout.n=2",
+)
+
+
+@pytest.mark.usefixtures("bad_environments")
+def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(rllm: Any) -> None:
+    result = rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
+    assert "Attempt 't1:" in result.stderr
+    assert "failed 3 times, last with RuntimeError: the world has ended." in result.stderr
+    assert "rllm.workflow.raise_on_error=false" in result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.usefixtures("bad_environments")
+def test_an_environment_that_raises_can_be_passed_over(rllm: Any, tmp_path: Path) -> None:
+    result = rllm("train", "raises", *QUICK, "rllm.workflow.raise_on_error=false")
+    assert result.returncode == 0, result.stderr
+    assert last_metrics(tmp_path)["batch/ended_error"] == 0.5
+
+
+@pytest.mark.usefixtures("bad_environments")
+def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(rllm: Any, tmp_path: Path) -> None:
+    result = rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=1")
+    assert result.returncode == 0, result.stderr
+    assert last_metrics(tmp_path)["batch/ended_timeout"] == 0.5
+
+
+@pytest.mark.usefixtures("bad_environments")
+def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(rllm: Any, tmp_path: Path) -> None:
+    result = rllm("train", "nan", *QUICK)
+    assert "Trajectory 'agent' of episode 't1:0' has reward nan." in result.stderr
+    assert "rllm.algorithm.on_missing_reward=drop or =zero" in result.stderr
+    assert result.returncode == 1
+    for policy in ("drop", "zero"):
+        words = (*QUICK, "--overwrite", f"rllm.algorithm.on_missing_reward={policy}")
+        assert rllm("train", "nan", *words).returncode == 0
+        assert last_metrics(tmp_path)["batch/missing_rewards"] == 2
+
+
+def test_answers_that_cannot_be_parsed_are_played_on(rllm: Any, tmp_path: Path) -> None:
+    """From random weights almost every answer is nonsense: the environment answers, the game goes on."""
+    result = rllm("train", "guess", *FAST)
+    assert result.returncode == 0, result.stderr
+    assert last_metrics(tmp_path)["batch/ended_env_done"] == 1.0
+    assert last_metrics(tmp_path)["env/guesses"] > 4
