@@ -25,7 +25,7 @@ class FloorRecipe:
     """Every knob of the model, the rollout and the optimiser."""
 
     games_per_number: int = 16
-    steps: int = 250
+    steps: int = 340
     epochs: int = 2
     minibatches: int = 4
     learning_rate: float = 1e-3
@@ -39,7 +39,7 @@ class FloorRecipe:
     token_mean: bool = False
     entropy_coefficient: float = 0.03
     final_entropy_coefficient: float = 0.0
-    entropy_decay_step: int = 220
+    entropy_decay_step: int = 300
     hidden_layers: int = 1
     initializer_range: float = 0.12
 
@@ -87,18 +87,15 @@ class GuessTheNumber:
     @torch.no_grad()
     def play(self, model: LlamaForCausalLM, hidden: Tensor, generator: torch.Generator) -> Games:
         """Play one game per entry of `hidden`, all at once and at temperature 1; finished games play on unscored."""
-        count = len(hidden)
-        cache = DynamicCache(config=model.config)
-        fresh = self.prompt.repeat(count, 1)
+        count, length = len(hidden), len(self.prompt)
+        cache, fresh = DynamicCache(config=model.config), self.prompt.repeat(len(hidden), 1)
         pieces, guesses, log_probs, live, positions = [fresh], [], [], [], []
         playing = torch.ones(count, dtype=torch.bool)
         rewards, guess_counts = torch.zeros(count), torch.full((count,), float(MAX_GUESSES))
-        length = fresh.shape[1]
         for turn in range(MAX_GUESSES):
             last_hidden = model.model(input_ids=fresh, past_key_values=cache, use_cache=True).last_hidden_state[:, -1]
             distribution = torch.log_softmax(model.lm_head(last_hidden), dim=-1)
-            guess = torch.multinomial(distribution.exp(), 1, generator=generator)
-            guesses.append(guess)
+            guesses.append(guess := torch.multinomial(distribution.exp(), 1, generator=generator))
             log_probs.append(distribution.gather(1, guess))
             live.append(playing[:, None])
             positions.append(length - 1)
@@ -106,22 +103,17 @@ class GuessTheNumber:
             hit = playing & (value == hidden)
             rewards[hit], guess_counts[hit] = 1.0 - 0.1 * turn, turn + 1.0
             playing = playing & ~hit
-            if turn == MAX_GUESSES - 1:
-                break
             answer = torch.where(value > hidden, ANSWERS.index("lower"), ANSWERS.index("higher"))
             answer = torch.where(value == hidden, ANSWERS.index("correct"), answer)
             answer = torch.where(value < 0, ANSWERS.index("?"), answer)
             fresh = torch.cat([guess, self.replies[answer]], dim=1)
             pieces.append(fresh)
             length += fresh.shape[1]
+        rows = torch.cat(pieces, 1)[:, : positions[-1] + 1]
         return Games(
-            torch.cat(pieces, 1), torch.cat(guesses, 1), torch.cat(log_probs, 1), torch.cat(live, 1),
+            rows, torch.cat(guesses, 1), torch.cat(log_probs, 1), torch.cat(live, 1),
             torch.tensor(positions), rewards, ~playing, guess_counts,
         )  # fmt: skip
-
-
-def linear(start: float, end: float, fraction: float) -> float:
-    return start + (end - start) * min(1.0, fraction)
 
 
 def build_policy(recipe: FloorRecipe, vocabulary_size: int, seed: int) -> LlamaForCausalLM:
@@ -168,17 +160,14 @@ def train(recipe: FloorRecipe, seed: int, on_step: OnStep | None = None) -> Floo
     hidden = torch.arange(NUMBERS).repeat_interleave(recipe.games_per_number)
     started = time.perf_counter()
     for step in range(recipe.steps):
-        rate = linear(recipe.learning_rate, recipe.final_learning_rate, step / recipe.steps)
-        rate *= min(1.0, (step + 1) / max(1, recipe.warmup_steps))
-        for parameters in optimizer.param_groups:
-            parameters["lr"] = rate
-        faded = step / max(1, recipe.entropy_decay_step)
-        entropy = linear(recipe.entropy_coefficient, recipe.final_entropy_coefficient, faded)
-        rollout_started = time.perf_counter()
+        warm, faded = min(1.0, (step + 1) / max(1, recipe.warmup_steps)), min(1.0, step / recipe.entropy_decay_step)
+        rate = recipe.learning_rate + (recipe.final_learning_rate - recipe.learning_rate) * step / recipe.steps
+        optimizer.param_groups[0]["lr"] = warm * rate
+        entropy = (1.0 - faded) * recipe.entropy_coefficient + faded * recipe.final_entropy_coefficient
+        began = time.perf_counter()
         games = game.play(model, hidden, generator)
-        rollout_seconds = time.perf_counter() - rollout_started
+        rollout_seconds = time.perf_counter() - began
         advantages = group_advantages(recipe, games.rewards)
-        games = replace(games, rows=games.rows[:, : int(games.positions[-1]) + 1])
         for _ in range(recipe.epochs):
             for chosen in torch.randperm(len(hidden), generator=generator).chunk(recipe.minibatches):
                 optimizer.zero_grad()
@@ -186,11 +175,11 @@ def train(recipe: FloorRecipe, seed: int, on_step: OnStep | None = None) -> Floo
                 torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
                 optimizer.step()
         if on_step is not None:
-            solved, reward = games.solved.float().mean().item(), games.rewards.mean().item()
-            on_step(step, {"solved": solved, "reward": reward, "rollout_seconds": rollout_seconds})
+            scores = {"solved": games.solved.float().mean().item(), "reward": games.rewards.mean().item()}
+            on_step(step, {**scores, "rollout_seconds": rollout_seconds})
     seconds = time.perf_counter() - started
     evaluated = torch.arange(NUMBERS).repeat_interleave(EVALUATION_GAMES_PER_NUMBER)
-    final = game.play(model, evaluated, torch.Generator().manual_seed(seed + 5000))
+    final = game.play(model, evaluated, generator.manual_seed(seed + 5000))
     return FloorResult(
         recipe.steps, seconds, recipe.steps / seconds, final.solved.float().mean().item(),
         final.rewards.mean().item(), final.guess_counts.mean().item(),

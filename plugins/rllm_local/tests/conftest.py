@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from rllm_core.algorithms import losses as core_losses
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.contracts.backend import LossChoice, UpdatePlan
 from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.loss import LossPlugin, PolicyLoss
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.rollout.renderer import Renderer
 from rllm_core.types import Trajectory, TrajectoryGroup
 from rllm_local import engine as engine_module
 from rllm_local import tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
+from rllm_local.settings import TrainingSection
+from rllm_local.update import Updater
 
 torch.set_num_threads(1)
 
@@ -177,7 +184,7 @@ def make_batch(
     rows: Sequence[tuple[int, int]] | Sequence[Sequence[tuple[int, int]]],
     *,
     roles: Sequence[str] = ("agent",),
-    vocabulary: int = 85,
+    vocabulary: int = 81,
     seed: int = 0,
 ) -> TokenBatch:
     """A batch of random tokens.
@@ -211,3 +218,44 @@ def make_batch(
 @pytest.fixture(scope="session")
 def random_batch() -> Callable[..., TokenBatch]:
     return make_batch
+
+
+@pytest.fixture(scope="session")
+def make_plan() -> Callable[..., UpdatePlan]:
+    """An update plan; `losses` are functions by role, or the name of one of the core's losses for every role."""
+
+    def make(losses: str | Mapping[str, str | PolicyLoss] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any) -> UpdatePlan:
+        by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
+        values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 0} | changes
+        return UpdatePlan(losses={role: _choice(loss) for role, loss in by_role.items()}, **values)
+
+    return make
+
+
+def _choice(loss: str | PolicyLoss) -> LossChoice:
+    function: PolicyLoss = getattr(core_losses, loss) if isinstance(loss, str) else loss
+    params = PpoParams(eps_clip=0.2, eps_clip_high=0.3) if loss == "ppo" else NoParams()
+    name = loss if isinstance(loss, str) else "custom"
+    plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
+    return LossChoice(plugin=plugin, params=params)
+
+
+@pytest.fixture(scope="session")
+def make_updater() -> Callable[..., Updater]:
+    def make(model: Any, *, temperature: float = 1.0, total_steps: int = 100, **settings: Any) -> Updater:
+        section = TrainingSection(**({"learning_rate": 1e-3, "max_grad_norm": 1e9} | settings))
+        return Updater(model, section, total_steps=total_steps, temperature=temperature, max_response_length=50)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def weights_of() -> Callable[[Any], torch.Tensor]:
+    """All weights of a model as one vector, copied."""
+    return lambda model: torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
+
+
+@pytest.fixture(scope="session")
+def gradient_of() -> Callable[[Any], torch.Tensor]:
+    """The gradient that the last update left, as one vector."""
+    return lambda model: torch.cat([parameter.grad.flatten().clone() for parameter in model.parameters()])

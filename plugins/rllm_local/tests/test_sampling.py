@@ -121,7 +121,7 @@ def _kept_by_reference(probabilities: np.ndarray, top_k: int, top_p: float) -> s
     top_k=st.sampled_from([-1, 1, 2, 3, 50]),
     top_p=st.sampled_from([0.01, 0.25, 0.3, 0.5, 0.77, 0.9, 0.999, 1.0]),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_top_k_and_top_p_keep_exactly_the_tokens_a_naive_reference_keeps(
     weights: list[int], top_k: int, top_p: float
 ) -> None:
@@ -131,7 +131,7 @@ def test_top_k_and_top_p_keep_exactly_the_tokens_a_naive_reference_keeps(
     ordered = np.sort(probabilities)[::-1].cumsum()
     if top_p < 1 and np.abs(ordered - top_p).min() < 1e-9:
         return
-    draws = 4000
+    draws = 3000
     params = [_params(top_k=top_k, top_p=top_p, seed=seed) for seed in range(draws)]
     tokens = draw(logits.expand(draws, -1), params, [0] * draws).tokens
     kept = _kept_by_reference(probabilities, top_k, top_p)

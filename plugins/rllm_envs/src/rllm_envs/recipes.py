@@ -1,28 +1,37 @@
-"""Config values that train the model `tiny` from random weights on each environment; see docs/recipes.md."""
+"""Config values that train the model `tiny` from random weights on each environment, found by measuring.
+
+What mattered: several optimiser steps per batch, an entropy bonus that ends well before the run does, advantages that
+are centred but not divided by the group's standard deviation, and short prompts (a random model cannot read anyway).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-GUESS_TINY: dict[str, Any] = {
-    "rllm.env.env_args.prompt": "guess",
-    "rllm.rollout.n": 16,
-    "rllm.trainer.total_batches": 400,
-    "rllm.trainer.test_freq": 50,
+_OPTIMISER: dict[str, Any] = {
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,
-    "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 300},
+    "rllm.algorithm.loss_agg_mode": "seq-mean-token-sum",
+    "rllm.algorithm.eps_clip_high": 0.3,
     "data.max_response_length": 1,
     "training.learning_rate": 1e-3,
+    "training.warmup_steps_ratio": 0.02,
     "training.num_epochs": 2,
+    "training.num_minibatches": 4,
 }
 
-SUM_TINY: dict[str, Any] = {
-    "rllm.env.env_args.prompt": "{a}+{b}",
+GUESS_TINY: dict[str, Any] = _OPTIMISER | {
+    "rllm.env.env_args.prompt": "guess",
     "rllm.rollout.n": 16,
+    "rllm.trainer.total_batches": 240,
+    "rllm.trainer.test_freq": 60,
+    "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
+}
+
+SUM_TINY: dict[str, Any] = _OPTIMISER | {
+    "rllm.env.env_args.prompt": "{a}+{b}",
+    "rllm.rollout.n": 8,
+    "data.train_batch_size": 32,
     "rllm.trainer.total_batches": 300,
-    "rllm.trainer.test_freq": 50,
-    "rllm.algorithm.norm_adv_by_std_in_grpo": False,
-    "data.max_response_length": 1,
-    "training.learning_rate": 1e-3,
-    "training.num_epochs": 2,
+    "rllm.trainer.test_freq": 60,
+    "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
 }

@@ -1,0 +1,194 @@
+"""The backend as the trainer drives it: start, sample, process, update, publish, save, load, close."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.config.schema import RunConfig
+from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import ConfigError, RllmError, RolloutError
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local.backend import LocalBackend
+from rllm_local.engine import LocalEngine
+from rllm_local.plugin import rllm_backends
+from rllm_local.settings import LocalConfig
+
+GUESSES = ["lower", "higher"]
+
+
+def _context(temperature: float = 1.0, seed: int = 0, **sections: Any) -> RunContext:
+    return RunContext(
+        config=RunConfig(sampling={"train": {"temperature": temperature}}),  # type: ignore[arg-type]
+        backend_config=LocalConfig(**({"training": {"learning_rate": 1e-2}} | sections)),
+        seed=seed,
+        total_steps=10,
+    )
+
+
+def _run(context: RunContext, play: Callable[[LocalBackend, LocalEngine], Awaitable[Any]]) -> Any:
+    async def start_and_play() -> Any:
+        backend = LocalBackend()
+        try:
+            return await play(backend, await backend.start(context))
+        finally:
+            await backend.close()
+
+    return asyncio.run(start_and_play())
+
+
+async def _play_games(engine: LocalEngine, *, temperature: float, label: str, turns: int = 3) -> TokenBatch:
+    """Several conversations of several turns at once, as workflows make them."""
+
+    async def game(index: int) -> Trajectory:
+        trajectory = Trajectory("agent", reward=float(index % 2))
+        prompt = engine.renderer.prompt([{"role": "user", "content": f"guess {index}"}])
+        for turn in range(turns):
+            params = SamplingParams(max_tokens=3 + index % 3, temperature=temperature, seed=100 * index + turn)
+            completion = await engine.generate(prompt, params, session=f"{label}{index}")
+            trajectory.add_step(
+                prompt, completion.token_ids, completion.logprobs, weight_version=completion.weight_version
+            )
+            heard = [{"role": "user", "content": GUESSES[turn % 2]}]
+            continuation = engine.renderer.continuation(int(completion.token_ids[-1]), heard)
+            prompt = np.concatenate((trajectory.tokens.ids, continuation))
+        await engine.end_session(f"{label}{index}")
+        return trajectory
+
+    trajectories = await asyncio.gather(*(game(index) for index in range(12)))
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=list(trajectories))])
+    advantages = np.repeat(np.where(np.arange(batch.n_rows) % 2, 1.0, -1.0), batch.row_lengths) * batch.loss_mask
+    return batch.with_columns(advantages=advantages.astype(np.float32))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
+    temperature: float, make_plan: Callable[..., UpdatePlan]
+) -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> list[dict[str, float]]:
+        metrics = []
+        for step in range(4):
+            batch = await _play_games(engine, temperature=temperature, label=f"{step}/")
+            assert batch.weight_version.tolist() == [step] * 12
+            batch = await backend.process(batch, frozenset({"old_logprobs"}))
+            metrics.append(await backend.update(batch, make_plan(global_step=step, seed=step)))
+            await backend.publish(step + 1)
+        return metrics
+
+    for metrics in _run(_context(temperature), play):
+        assert metrics["actor/rollout_logprob_difference"] < 1e-5
+        assert metrics["actor/grad_norm"] > 0
+
+
+def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
+) -> None:
+    async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], dict[str, float]]:
+        batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
+        batch = await backend.process(batch, frozenset({"old_logprobs"}))
+        metrics = await backend.update(batch, make_plan(global_step=number, seed=number))
+        await backend.publish(number + 1)
+        return batch.tokens.tolist(), metrics
+
+    async def straight(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
+        steps = [await step(backend, engine, number) for number in range(2)]
+        await backend.save(tmp_path)
+        return steps + [await step(backend, engine, number) for number in range(2, 4)]
+
+    async def resumed(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
+        await backend.load(tmp_path)
+        await backend.publish(2)
+        return [await step(backend, engine, number) for number in range(2, 4)]
+
+    expected = _run(_context(), straight)
+    assert _run(_context(), straight) == expected
+    assert _run(_context(seed=5), resumed) == expected[2:]
+
+
+def test_another_seed_is_another_model() -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> list[int]:
+        return (await _play_games(engine, temperature=0.0, label="", turns=1)).tokens.tolist()
+
+    assert _run(_context(seed=1), play) == _run(_context(seed=1), play)
+    assert _run(_context(seed=1), play) != _run(_context(seed=2), play)
+
+
+def test_the_context_is_the_smaller_of_the_models_and_the_settings() -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> int:
+        return engine.max_context
+
+    assert _run(_context(), play) == 512
+    assert _run(_context(training={"max_length": 100}), play) == 100
+
+
+def test_the_event_loop_stays_free_while_the_model_computes(make_plan: Callable[..., UpdatePlan]) -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> set[str]:
+        threads: set[str] = set()
+        forward = backend._loaded.model.forward  # type: ignore[union-attr]
+
+        def noting(*arguments: Any, **options: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return forward(*arguments, **options)
+
+        backend._loaded.model.forward = noting  # type: ignore[union-attr]
+        batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
+        await backend.update(batch, make_plan())
+        return threads
+
+    (thread,) = _run(_context(), play)
+    assert thread.startswith("rllm-local")
+
+
+def test_torch_uses_the_threads_of_the_settings() -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> int:
+        return await backend._in_worker(torch.get_num_threads)
+
+    assert _run(_context(local={"torch_threads": 2}), play) == 2
+    assert _run(_context(), play) == 1
+
+
+def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes() -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        _run(_context(model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
+
+
+def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None:
+    backend = LocalBackend()
+    with pytest.raises(RllmError, match="has not been started"):
+        asyncio.run(backend.save(tmp_path))
+    asyncio.run(backend.close())
+
+
+def test_sampling_after_the_end_is_a_rollout_error() -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> LocalEngine:
+        return engine
+
+    engine = _run(_context(), play)
+    with pytest.raises(RolloutError, match="sampling engine stopped"):
+        asyncio.run(engine.generate([7], SamplingParams(max_tokens=1), session="late"))
+
+
+def test_the_yaml_of_the_plugin_holds_every_setting_with_its_default() -> None:
+    (record,) = rllm_backends()
+    assert yaml.safe_load(record.config_yaml().read_text()) == LocalConfig().model_dump()
+    assert record.load() is LocalBackend
+    assert record.params is LocalConfig
+
+
+def test_listing_the_plugin_imports_no_torch() -> None:
+    script = "import sys; from rllm_local.plugin import rllm_backends; list(rllm_backends()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"torch", "transformers", "numpy", "safetensors"} & set(done.stdout.split())

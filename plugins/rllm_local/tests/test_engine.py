@@ -1,0 +1,481 @@
+"""The engine against a plain forward pass without a cache and against Hugging Face's `generate`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_local import engine as engine_module
+from rllm_local.engine import LocalEngine
+from rllm_local.forward import Row, buckets
+
+MODELS = ["model", "grouped_model", "qwen_model"]
+Check = Callable[[Any, list[int], SamplingParams, Completion], None]
+
+
+def _params(max_tokens: int, **changes: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **changes)
+
+
+def _ids(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng((seed, length)).integers(6, 80, length).tolist()
+
+
+def _gather(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def together() -> list[Any]:
+        return await asyncio.wait_for(asyncio.gather(*calls), 60)
+
+    return asyncio.run(together())
+
+
+def _alone(engine: LocalEngine, prompt: list[int], params: SamplingParams, session: str = "alone") -> Completion:
+    return _gather(engine.generate(prompt, params, session=session))[0]
+
+
+def _same(first: Completion, second: Completion) -> None:
+    assert first.token_ids.tolist() == second.token_ids.tolist()
+    assert first.finish_reason == second.finish_reason
+    np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_tokens_are_those_of_hugging_face_generate(
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
+) -> None:
+    model = request.getfixturevalue(name)
+    for length, stop in ((1, 2), (9, 2), (70, 2), (70, 40)):
+        prompt = _ids(length)
+        expected = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=50, eos_token_id=stop, pad_token_id=0
+        )[0, length:]
+        engine = make_engine(model, stop_ids=[stop])
+        completion = _alone(engine, prompt, _params(50, temperature=0.0))
+        assert completion.token_ids.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_one_request_equals_a_plain_forward_pass(
+    name: str,
+    temperature: float,
+    request: pytest.FixtureRequest,
+    make_engine: Callable[..., LocalEngine],
+    assert_as_without_cache: Check,
+) -> None:
+    model = request.getfixturevalue(name)
+    prompt, params = _ids(23), _params(60, temperature=temperature, seed=5)
+    completion = _alone(make_engine(model), prompt, params)
+    assert len(completion.token_ids) == 60
+    assert completion.token_ids.dtype == np.int32
+    assert completion.logprobs.dtype == np.float32
+    assert_as_without_cache(model, prompt, params, completion)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ragged_requests_at_once_equal_plain_forward_passes(
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+) -> None:
+    model = request.getfixturevalue(name)
+    generator = np.random.default_rng(7)
+    prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 195, *generator.integers(1, 195, 62)])]
+    params = [
+        _params(int(count), seed=seed, temperature=[1.0, 0.0, 0.5, 1.7][seed % 4], top_k=[-1, 4][seed % 2])
+        for seed, count in enumerate([60, 1, *generator.integers(1, 61, 62)])
+    ]
+    engine = make_engine(model)
+    calls = [engine.generate(prompts[index], params[index], session=f"s{index}") for index in range(64)]
+    for prompt, sampling, completion in zip(prompts, params, _gather(*calls), strict=True):
+        assert len(completion.token_ids) == sampling.max_tokens
+        assert completion.finish_reason == "length"
+        assert_as_without_cache(model, prompt, sampling, completion)
+
+
+def test_tokens_do_not_depend_on_what_else_is_in_the_batch(make_engine: Callable[..., LocalEngine]) -> None:
+    prompt, params = _ids(31), _params(40, seed=3)
+    alone = _alone(make_engine(), prompt, params)
+    for others in (1, 7, 40):
+        engine = make_engine()
+        calls = [engine.generate(_ids(5 + 3 * i, i), _params(1 + i, seed=i), session=f"{i}") for i in range(others)]
+        _same(_gather(*calls, engine.generate(prompt, params, session="it"))[-1], alone)
+
+
+def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
+    make_engine: Callable[..., LocalEngine],
+) -> None:
+    expected = _alone(make_engine(), _ids(12), _params(20, seed=1))
+    engine = make_engine()
+
+    async def join() -> Completion:
+        early = asyncio.create_task(engine.generate(_ids(40), _params(60), session="early"))
+        await asyncio.sleep(0.01)
+        late = await engine.generate(_ids(12), _params(20, seed=1), session="late")
+        await early
+        return late
+
+    _same(asyncio.run(join()), expected)
+
+
+def test_different_seeds_give_different_tokens_and_the_same_seed_the_same(
+    make_engine: Callable[..., LocalEngine],
+) -> None:
+    engine = make_engine()
+    calls = [engine.generate(_ids(10), _params(30, seed=seed), session=f"{seed}") for seed in range(8)]
+    first = [tuple(completion.token_ids.tolist()) for completion in _gather(*calls)]
+    assert len(set(first)) == 8
+    again = make_engine()
+    calls = [again.generate(_ids(10), _params(30, seed=seed), session=f"{seed}") for seed in range(8)]
+    assert [tuple(completion.token_ids.tolist()) for completion in _gather(*calls)] == first
+
+
+def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    history = _ids(50)
+    for turn in range(5):
+        params = _params(9, seed=turn)
+        before = passes.tokens
+        completion = _alone(engine, history, params, "game")
+        assert_as_without_cache(model, history, params, completion)
+        # The last sampled token of the turn before was never put through the model.
+        assert passes.tokens - before == (50 if turn == 0 else 1 + 4) + 8
+        history = [*history, *completion.token_ids.tolist(), *_ids(4, turn)]
+
+
+def test_a_prompt_seen_before_computes_one_token(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+    engine = make_engine()
+    first = _alone(engine, _ids(50), _params(1, seed=4), "same")
+    before = passes.tokens
+    _same(_alone(engine, _ids(50), _params(1, seed=4), "same"), first)
+    assert passes.tokens - before == 1
+
+
+def test_a_rewritten_history_is_computed_again_from_where_it_differs(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    history = _ids(60)
+    _alone(engine, history, _params(10), "agent")
+    for marker, (shared, length) in enumerate([(40, 70), (40, 45), (0, 30), (12, 13)]):
+        rewritten = [*history[:shared], marker, *_ids(length - shared - 1, 9)]
+        before, params = passes.tokens, _params(3, seed=2)
+        completion = _alone(engine, rewritten, params, "agent")
+        assert passes.tokens - before == length - shared + 2
+        assert_as_without_cache(model, rewritten, params, completion)
+        history = rewritten
+
+
+def test_ending_a_session_frees_what_is_cached(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+    engine = make_engine()
+
+    async def play() -> None:
+        await engine.generate(_ids(50), _params(1), session="a")
+        await engine.end_session("a")
+        await engine.end_session("never seen")
+        await engine.generate(_ids(50), _params(1), session="a")
+
+    asyncio.run(play())
+    assert passes.tokens == 100
+
+
+def test_a_cancelled_request_gives_its_slot_back(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine(max_concurrency=1)
+    prompt, params = _ids(20), _params(30, seed=8)
+
+    async def play() -> tuple[Completion, Completion]:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await engine.generate(_ids(30), _params(400), session="slow")
+        other = await engine.generate(prompt, params, session="other")
+        return other, await engine.generate(prompt, params, session="slow")
+
+    for completion in asyncio.run(play()):
+        assert_as_without_cache(model, prompt, params, completion)
+
+
+def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine(max_concurrency=6)
+    params = [_params(40, seed=seed) for seed in range(24)]
+
+    async def attempt(index: int) -> Completion | None:
+        """What a workflow does: ask, and close the session whatever happens."""
+        try:
+            async with asyncio.timeout(0.001 * index if index % 3 == 0 else None):
+                return await engine.generate(_ids(10 + index), params[index], session=f"{index}")
+        except TimeoutError:
+            return None
+        finally:
+            await engine.end_session(f"{index}")
+
+    answers = _gather(*(attempt(index) for index in range(24)))
+    assert answers[0] is None
+    for index, completion in enumerate(answers):
+        if index % 3:
+            assert_as_without_cache(model, _ids(10 + index), params[index], completion)
+
+
+def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine(max_concurrency=2)
+    params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
+
+    async def play() -> list[Completion]:
+        first = asyncio.create_task(engine.generate(_ids(30), params[0], session="a"))
+        while not engine._running:
+            await asyncio.sleep(0)
+        await engine.end_session("a")
+        return [
+            await engine.generate(_ids(25), params[1], session="b"),
+            await engine.generate(_ids(35), params[2], session="a"),
+            await first,
+        ]
+
+    second, third, first = asyncio.run(play())
+    assert_as_without_cache(model, _ids(30), params[0], first)
+    assert_as_without_cache(model, _ids(25), params[1], second)
+    assert_as_without_cache(model, _ids(35), params[2], third)
+
+
+def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    same = [(_ids(20 + index, index), _params(10, seed=index)) for index in range(4)]
+    other = (_ids(15), _params(10, seed=9))
+    calls = [engine.generate(*call, session="one") for call in same]
+    finished: list[str] = []
+
+    async def noted(name: str, call: Coroutine[Any, Any, Completion]) -> Completion:
+        completion = await call
+        finished.append(name)
+        return completion
+
+    answers = _gather(
+        *(noted(f"one {index}", call) for index, call in enumerate(calls)),
+        noted("other", engine.generate(*other, session="other")),
+    )
+    for (prompt, params), completion in zip([*same, other], answers, strict=True):
+        assert_as_without_cache(model, prompt, params, completion)
+    assert finished.index("other") <= 1
+    assert [name for name in finished if name != "other"] == [f"one {index}" for index in range(4)]
+    assert max(len(rows) for rows in passes.rows) <= 2
+
+
+def test_more_conversations_than_slots_wait_and_evict_idle_ones(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine(max_concurrency=5)
+
+    async def conversation(index: int) -> list[tuple[list[int], SamplingParams, Completion]]:
+        history, turns = _ids(6 + index, index), []
+        for turn in range(3):
+            params = _params(3 + index % 4, seed=10 * index + turn)
+            completion = await engine.generate(history, params, session=f"{index}")
+            turns.append((history, params, completion))
+            history = [*history, *completion.token_ids.tolist(), *_ids(3, turn)]
+        return turns
+
+    for turns in _gather(*(conversation(index) for index in range(23))):
+        for turn in turns:
+            assert_as_without_cache(model, *turn)
+    assert max(len(rows) for rows in passes.rows) <= 5
+
+
+@pytest.mark.parametrize("cache_tokens", [1, 400, 700])
+def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check, cache_tokens: int
+) -> None:
+    """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
+    engine = make_engine(max_context=400, cache_tokens=cache_tokens, max_concurrency=16)
+    prompts = [_ids(20 + 9 * index, index) for index in range(12)]
+    params = [_params(30 + 15 * index, seed=index) for index in range(12)]
+    calls = [engine.generate(prompts[i], params[i], session=f"{i}") for i in range(12)]
+    for prompt, sampling, completion in zip(prompts, params, _gather(*calls), strict=True):
+        assert len(completion.token_ids) == sampling.max_tokens
+        assert_as_without_cache(model, prompt, sampling, completion)
+    # Preempted requests were computed again from their start.
+    assert passes.tokens > sum(len(p) + s.max_tokens - 1 for p, s in zip(prompts, params, strict=True))
+    used = [len(rows) for rows in passes.rows]
+    assert used[0] > used[-1]
+
+
+def test_after_publishing_nothing_cached_under_the_old_weights_is_used(
+    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+) -> None:
+    model = build_tiny(3)
+    engine = make_engine(model)
+    prompt, params = _ids(40), _params(20, seed=1)
+    old = _alone(engine, prompt, params, "s")
+    assert old.weight_version == 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    engine.publish(7)
+    new = _alone(engine, prompt, params, "s")
+    assert new.weight_version == 7
+    assert old.token_ids.tolist() != new.token_ids.tolist()
+    assert_as_without_cache(model, prompt, params, new)
+
+
+def test_publishing_in_the_middle_of_a_request_reports_the_oldest_weights_and_leaves_nothing_stale(
+    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+) -> None:
+    model = build_tiny(3)
+    engine = make_engine(model)
+    prompt, params = _ids(40), _params(40, seed=1)
+
+    async def play() -> tuple[Completion, Completion]:
+        running = asyncio.create_task(engine.generate(prompt, params, session="s"))
+        while not (engine._running and len(engine._running[0].logprobs) > 5):
+            await asyncio.sleep(0)
+        # On the engine's thread, as the backend's updates are: never in the middle of a pass.
+        await asyncio.get_running_loop().run_in_executor(engine._executor, _change, model)
+        engine.publish(1)
+        first = await running
+        history = [*prompt, *first.token_ids.tolist(), 9]
+        return first, await engine.generate(history, params, session="s")
+
+    first, second = asyncio.run(play())
+    assert (first.weight_version, second.weight_version) == (0, 1)
+    assert_as_without_cache(model, [*prompt, *first.token_ids.tolist(), 9], params, second)
+
+
+def _change(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+
+
+@pytest.mark.parametrize("length", [0, 100, 101, 5000])
+def test_a_prompt_that_leaves_no_room_is_a_rollout_error(make_engine: Callable[..., LocalEngine], length: int) -> None:
+    with pytest.raises(RolloutError, match=f"prompt of {length} tokens .* context of 100") as caught:
+        _alone(make_engine(max_context=100), _ids(length), _params(1))
+    assert "training.max_length" in caught.value.hint
+
+
+def test_a_reply_ends_where_the_context_is_full(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    for length in (1, 63, 64, 98, 99):
+        params = _params(1000, seed=length)
+        completion = _alone(make_engine(max_context=100), _ids(length), params)
+        assert len(completion.token_ids) == 100 - length
+        assert completion.finish_reason == "length"
+        assert_as_without_cache(model, _ids(length), params, completion)
+
+
+def test_a_reply_ends_with_the_first_stop_token(make_engine: Callable[..., LocalEngine]) -> None:
+    prompt, params = _ids(11), _params(40, seed=2)
+    free = _alone(make_engine(), prompt, params).token_ids.tolist()
+    stops = {free[9], free[25]}
+    first = min(free.index(stop) for stop in stops)
+    completion = _alone(make_engine(stop_ids=stops), prompt, params)
+    assert completion.token_ids.tolist() == free[: first + 1]
+    assert completion.finish_reason == "stop"
+    last = _alone(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=first + 1))
+    assert last.finish_reason == "stop"
+    cut = _alone(make_engine(stop_ids=stops), prompt, replace(params, max_tokens=max(first, 1)))
+    assert cut.finish_reason == ("length" if first else "stop")
+
+
+def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_works_again(
+    make_engine: Callable[..., LocalEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    model: Any,
+    assert_as_without_cache: Check,
+) -> None:
+    engine = make_engine(max_concurrency=4)
+    _alone(engine, _ids(12), _params(5), "0")
+    real, calls = engine_module.sample_next, []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError("no room for 3 GiB")
+        return real(*arguments)
+
+    monkeypatch.setattr(engine_module, "sample_next", failing)
+
+    async def all_fail() -> list[Any]:
+        waiting = [engine.generate(_ids(12, i), _params(20, seed=i), session=f"{i}") for i in range(9)]
+        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+
+    answers = asyncio.run(all_fail())
+    assert len(answers) == 9
+    for answer in answers:
+        assert isinstance(answer, RolloutError)
+        assert answer.message == "The sampling engine stopped: MemoryError: no room for 3 GiB"
+        assert isinstance(answer.__cause__, MemoryError)
+    # The same sessions, so that anything left of the failed requests would be met.
+    params = [_params(20, seed=i) for i in range(9)]
+    calls_again = [engine.generate(_ids(12, i), params[i], session=f"{i}") for i in range(9)]
+    for index, completion in enumerate(_gather(*calls_again)):
+        assert_as_without_cache(model, _ids(12, index), params[index], completion)
+
+
+def test_weights_that_diverged_to_nan_stop_the_rollout(
+    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine]
+) -> None:
+    model = build_tiny(0)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(RolloutError, match="logits are not finite"):
+        _alone(make_engine(model), _ids(5), _params(5))
+
+
+def test_an_engine_serves_several_event_loops_one_after_the_other(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine(max_concurrency=2)
+
+    async def abandon() -> None:
+        for index in range(4):
+            asyncio.get_running_loop().create_task(engine.generate(_ids(30), _params(300), session=f"{index}"))
+        await asyncio.sleep(0.02)
+
+    asyncio.run(abandon())
+    params = _params(10, seed=6)
+    for session in ("0", "new"):
+        assert_as_without_cache(model, _ids(17), params, _alone(engine, _ids(17), params, session))
+
+
+def test_prompts_may_be_arrays_and_are_not_changed(make_engine: Callable[..., LocalEngine]) -> None:
+    prompt = np.array(_ids(8), np.int32)
+    prompt.flags.writeable = False
+    _same(_alone(make_engine(), prompt, _params(5)), _alone(make_engine(), _ids(8), _params(5)))  # type: ignore[arg-type]
+
+
+def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Callable[..., LocalEngine]) -> None:
+    engine = make_engine(max_context=500)
+    sizes = []
+    for length in (10, 64, 65, 200, 400):
+        _alone(engine, _ids(length), _params(1))
+        sizes.append(engine._cache.positions)
+    assert sizes == [64, 64, 128, 256, 500]
+
+
+def test_rows_of_a_pass_are_split_by_length_so_that_padding_is_bounded() -> None:
+    generator = np.random.default_rng(0)
+    rows = [
+        Row(slot=0, cached=0, fresh=np.zeros(int(length), np.int32), sampling=_params(1), position=0)
+        for length in generator.integers(1, 3000, 200)
+    ]
+    parts = buckets(rows, 4096)
+    assert sorted(index for part in parts for index in part) == list(range(200))
+    for part in parts:
+        lengths = [len(rows[index].fresh) for index in part]
+        assert max(lengths) <= max(8, 2 * min(lengths))
+        assert len(part) == 1 or len(part) * max(lengths) <= 4096

@@ -1,0 +1,282 @@
+"""Loading models by name: what works, and what is said when it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rllm_core.errors import ConfigError
+from rllm_local import tiny
+from rllm_local.model import LoadedModel, load_model, model_folder
+from rllm_local.settings import ModelSection
+
+SMALL = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks the hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def _load(name: str | Path, **settings: Any) -> LoadedModel:
+    return load_model(ModelSection(name=str(name), **settings), 0)
+
+
+def _refusal(name: str | Path, **settings: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        _load(name, **settings)
+    return caught.value
+
+
+@pytest.fixture
+def save(tmp_path: Path, tokenizer: Any) -> Callable[..., Path]:
+    """Saves a model and a tokenizer as transformers does."""
+
+    def write(model: Any = None, folder: str = "saved", words: Any = tokenizer) -> Path:
+        (model or tiny.build_model(len(tokenizer), 3)).save_pretrained(tmp_path / folder)
+        words.save_pretrained(tmp_path / folder)
+        return tmp_path / folder
+
+    return write
+
+
+def _edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_tiny_is_built_from_its_seed() -> None:
+    first, again, other = (load_model(ModelSection(device="cpu"), seed) for seed in (1, 1, 2))
+    weights = [torch.cat([p.flatten() for p in loaded.model.parameters()]) for loaded in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert first.stop_ids == {2}
+    assert first.max_context == 512
+    assert not first.model.training
+
+
+def test_building_tiny_leaves_the_global_random_state_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    load_model(ModelSection(device="cpu"), 9)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_have_the_dtype_asked_for(dtype: str, save: Callable[..., Path]) -> None:
+    for name in ("tiny", save()):
+        assert {p.dtype for p in _load(name, dtype=dtype).model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save()
+    expected = tiny.build_model(81, 3)
+    monkeypatch.chdir(folder.parent)
+    for name in (folder, "saved", "./saved", f"../{folder.parent.name}/saved"):
+        loaded = _load(name)
+        assert loaded.stop_ids == {2}
+        assert loaded.tokenizer.encode("12 plus 3") == tiny.build_tokenizer().encode("12 plus 3")
+        for (name_in, weight), other in zip(
+            loaded.model.named_parameters(), expected.parameters(), strict=True
+        ):
+            assert torch.equal(weight, other), name_in
+
+
+def test_the_checkpoint_of_a_run_loads(save: Callable[..., Path], tmp_path: Path) -> None:
+    inner = tmp_path / "step_000020" / "backend" / "model"
+    shutil.copytree(save(), inner)
+    assert model_folder(tmp_path / "step_000020") == inner
+    assert _load(tmp_path / "step_000020").max_context == 512
+    (tmp_path / "latest").symlink_to("step_000020")
+    assert _load(tmp_path / "latest").max_context == 512
+
+
+def test_a_path_that_leads_nowhere_is_said_to(tmp_path: Path) -> None:
+    for name in (tmp_path / "nowhere", "./nowhere", "../a/b", "~/nowhere-at-all", "a/b/c"):
+        error = _refusal(name)
+        assert error.message == f"model.name={str(name)!r}: there is no such folder."
+        assert error.hint == "Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id."
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "it is a file, not a folder." in _refusal(tmp_path / "model.safetensors").message
+
+
+def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
+    assert "the folder holds no config.json of a model." in _refusal(tmp_path).message
+
+
+@pytest.mark.parametrize("name", ["tinny", "Tiny", "tiny1"])
+def test_a_name_close_to_tiny_is_asked_about(name: str) -> None:
+    error = _refusal(name)
+    assert error.message.startswith(f"model.name={name!r} cannot be loaded: ")
+    assert error.hint.startswith("Did you mean 'tiny'? Use `tiny`, ")
+
+
+def test_a_hub_id_that_cannot_be_had_is_not_taken_for_a_typo() -> None:
+    error = _refusal("some-org/some-model")
+    assert error.message.startswith("model.name='some-org/some-model' cannot be loaded: ")
+    assert "Did you mean" not in error.hint
+
+
+@pytest.mark.parametrize("size", [0, 20, 4000])
+def test_weights_that_are_cut_off_or_garbage_are_named(save: Callable[..., Path], size: int) -> None:
+    folder = save()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:size] if size != 20 else b"this is not weights.")
+    error = _refusal(folder)
+    assert error.message.startswith(f"model.name={str(folder)!r} cannot be loaded: ")
+    assert "header" in error.message
+    assert "\n" not in error.message
+
+
+@pytest.mark.parametrize("changes", [{"num_hidden_layers": 3}, {"intermediate_size": 64}])
+def test_weights_that_do_not_fill_the_model_are_refused_instead_of_made_up(
+    save: Callable[..., Path], changes: dict[str, int]
+) -> None:
+    folder = save()
+    _edit_config(folder, **changes)
+    error = _refusal(folder)
+    assert "do not hold all weights of its config.json" in error.message
+    assert "such as model.layers." in error.message
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("config.json", "{", "not a valid JSON file"),
+        ("config.json", "{}", "Unrecognized model"),
+        ("tokenizer.json", "{", "cannot be loaded: "),
+        ("tokenizer.json", None, "tokenizer"),
+        ("model.safetensors", None, "model.safetensors"),
+    ],
+)
+def test_a_damaged_or_missing_file_is_a_config_error(
+    save: Callable[..., Path], file: str, text: str | None, expected: str
+) -> None:
+    folder = save()
+    if text is None:
+        (folder / file).unlink()
+        (folder / "tokenizer_config.json").unlink()
+    else:
+        (folder / file).write_text(text)
+    error = _refusal(folder)
+    assert expected in error.message
+    assert not error.message.endswith(":.")
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(save: Callable[..., Path]) -> None:
+    words = tiny.build_tokenizer()
+    words.chat_template = None
+    error = _refusal(save(words=words))
+    assert "its tokenizer has no chat template" in error.message
+    assert error.hint == "Use a chat or instruct model, or set chat_template in its tokenizer_config.json."
+
+
+def _windowed(kind: str) -> Any:
+    from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+
+    if kind == "some layers":
+        return Gemma2ForCausalLM(Gemma2Config(vocab_size=81, **SMALL))
+    return MistralForCausalLM(MistralConfig(vocab_size=81, **SMALL, sliding_window=16))
+
+
+@pytest.mark.parametrize("kind", ["some layers", "all layers"])
+def test_a_model_with_a_sliding_window_is_refused(kind: str, save: Callable[..., Path]) -> None:
+    error = _refusal(save(_windowed(kind)))
+    assert "has layers with sliding_attention, which the local engine does not sample" in error.message
+    assert "full attention" in error.hint
+
+
+def test_a_model_that_could_have_a_window_and_has_none_loads(save: Callable[..., Path]) -> None:
+    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    mistral = MistralForCausalLM(MistralConfig(vocab_size=81, **SMALL, sliding_window=None))
+    qwen = Qwen2ForCausalLM(Qwen2Config(vocab_size=81, **SMALL, sliding_window=16, use_sliding_window=False))
+    for index, model in enumerate((mistral, qwen)):
+        assert _load(save(model, folder=f"model {index}")).max_context == 64
+
+
+def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Callable[..., Path]) -> None:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=81, hidden_size=16, n_layer=2, n_head=2))
+    assert "attends by 'eager'; the local engine needs 'sdpa'." in _refusal(save(bloom)).message
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cpu:gpu", ""])
+def test_a_device_torch_does_not_know_is_refused(device: str) -> None:
+    error = _refusal("tiny", device=device)
+    assert error.message == f"model.device={device!r} is not a device torch knows."
+    assert error.hint == "Use auto, cpu or cuda."
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_cuda_where_there_is_none_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    error = _refusal("tiny", device=device)
+    assert error.message == f"model.device={device!r}, and torch finds no CUDA device."
+    assert error.hint == "Use model.device=auto or =cpu."
+
+
+def test_a_device_that_cannot_hold_numbers_is_refused() -> None:
+    assert "model.device='meta' cannot be used: " in _refusal("tiny", device="meta").message
+
+
+def test_auto_is_the_cpu_where_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _load("tiny").model.device == torch.device("cpu")
+
+
+SCRIPT = """
+import sys, warnings
+warnings.simplefilter("always")
+from pathlib import Path
+from rllm_core.errors import ConfigError
+from rllm_local.model import load_model
+from rllm_local.settings import ModelSection
+from rllm_local.state import load_state, save_state
+import torch
+loaded = load_model(ModelSection(name=sys.argv[1]), 0)
+optimizer = torch.optim.AdamW(loaded.model.parameters())
+save_state(Path(sys.argv[2]), loaded.model, loaded.tokenizer, optimizer)
+load_state(Path(sys.argv[2]), loaded.model, optimizer)
+try:
+    load_model(ModelSection(name="some-org/some-model"), 0)
+except ConfigError:
+    print("refused")
+"""
+
+
+@pytest.mark.slow
+def test_nothing_leaks_to_the_terminal_while_loading_and_saving(save: Callable[..., Path], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(save()), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"HF_HUB_OFFLINE": "1", "PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")

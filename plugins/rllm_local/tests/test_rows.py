@@ -1,0 +1,102 @@
+"""Micro-batches: every sampled token exactly once, in its place, with bounded padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local.rows import micro_batches, sampled_per_row
+
+CPU = torch.device("cpu")
+
+turns = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=4)
+trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *some[1:]]), min_size=1, max_size=8)
+
+
+@given(lengths=trajectories, max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
+@settings(deadline=None, max_examples=150)
+def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
+    random_batch: Callable[..., TokenBatch], lengths: list[list[tuple[int, int]]], max_tokens: int, seed: int
+) -> None:
+    batch = random_batch(lengths)
+    chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
+    rows = np.random.default_rng(seed).permutation(chosen)
+    seen: list[int] = []
+    for part in micro_batches(batch, rows, max_tokens, CPU):
+        n_row, width = part.input_ids.shape
+        assert n_row == 1 or n_row * (width + 1) <= max_tokens
+        assert part.targets.tolist() == batch.tokens[part.source].tolist()
+        owner = np.searchsorted(batch.row_offsets, part.source, side="right") - 1
+        assert part.row_ids.tolist() == owner.tolist()
+        # What predicts a sampled token is the position before it, with the row's own tokens up to there.
+        row_in_part, column = np.nonzero(part.selected.numpy())
+        position = part.columns.numpy()[column]
+        for row, at, source in zip(row_in_part, position, part.source, strict=True):
+            start = batch.row_offsets[np.searchsorted(batch.row_offsets, source, side="right") - 1]
+            assert at == source - start - 1
+            assert part.input_ids[row, : at + 1].tolist() == batch.tokens[start:source].tolist()
+        seen += part.source.tolist()
+    in_chosen = np.repeat(np.isin(np.arange(batch.n_rows), chosen), batch.row_lengths)
+    assert sorted(seen) == np.flatnonzero(batch.loss_mask & in_chosen).tolist()
+
+
+def test_rows_are_packed_with_rows_of_similar_length(random_batch: Callable[..., TokenBatch]) -> None:
+    lengths = np.random.default_rng(0).integers(2, 400, 200)
+    batch = random_batch([(int(length) - 1, 1) for length in lengths])
+    padded = sum(part.input_ids.numel() for part in micro_batches(batch, np.arange(200), 2000, CPU))
+    assert padded < 1.15 * (lengths - 1).sum()
+
+
+def test_a_history_that_was_rewritten_gives_rows_of_their_own() -> None:
+    trajectory = Trajectory("agent", reward=1.0)
+    trajectory.add_step([1, 2, 3], [4, 5], [-1.0, -2.0])
+    trajectory.add_step([1, 2, 3, 4, 5, 6], [7], [-3.0])
+    trajectory.add_step([1, 9], [8, 8, 8], [-4.0, -5.0, -6.0])
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[trajectory])])
+    assert sampled_per_row(batch).tolist() == [3, 3]
+    (short,), (long,) = ([part] for part in micro_batches(batch, np.arange(2), 7, CPU))
+    assert short.input_ids.tolist() == [[1, 9, 8, 8]]
+    assert short.targets.tolist() == [8, 8, 8]
+    assert long.input_ids.tolist() == [[1, 2, 3, 4, 5, 6]]
+    assert long.targets.tolist() == [4, 5, 7]
+    assert long.columns.tolist() == [2, 3, 5]
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_rows_without_a_sampled_token_are_left_out(length: int) -> None:
+    batch = _plain_batch([length, 3], sampled=[0, 2])
+    parts = list(micro_batches(batch, np.arange(2), 1, CPU))
+    assert len(parts) == 1
+    assert parts[0].row_ids.tolist() == [1, 1]
+    assert list(micro_batches(batch, np.array([0]), 100, CPU)) == []
+
+
+def test_sampled_tokens_are_counted_in_empty_rows_too() -> None:
+    batch = _plain_batch([0, 3, 0, 2, 0], sampled=[0, 2, 0, 1, 0])
+    assert sampled_per_row(batch).tolist() == [0, 2, 0, 1, 0]
+
+
+def _plain_batch(lengths: list[int], sampled: list[int]) -> TokenBatch:
+    """Rows of given lengths whose last tokens were sampled."""
+    total, rows = sum(lengths), len(lengths)
+    mask = [place >= length - count for length, count in zip(lengths, sampled, strict=True) for place in range(length)]
+    index = np.zeros(rows, np.int32)
+    return TokenBatch(
+        tokens=np.arange(total, dtype=np.int32),
+        row_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        loss_mask=np.array(mask, np.bool_),
+        sampling_logprobs=np.zeros(total, np.float32),
+        trajectory=index,
+        group=index,
+        role=index,
+        weight_version=index,
+        roles=("agent",),
+        groups=(),
+    )

@@ -1,0 +1,62 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_local.schedule import learning_rate
+from rllm_local.settings import TrainingSection
+
+schedules = st.sampled_from(["constant", "linear", "cosine"])
+
+
+def _rates(total: int, **settings: object) -> list[float]:
+    section = TrainingSection(learning_rate=2.0, **settings)  # type: ignore[arg-type]
+    return [learning_rate(section, step, total) for step in range(total)]
+
+
+@given(schedule=schedules, ratio=st.floats(0, 0.99), total=st.integers(1, 300))
+def test_rates_are_positive_rise_then_never_rise_again_and_peak_at_the_set_rate(
+    schedule: str, ratio: float, total: int
+) -> None:
+    rates = _rates(total, lr_schedule=schedule, warmup_steps_ratio=ratio)
+    assert all(0 < rate <= 2.0 for rate in rates)
+    peak = rates.index(max(rates))
+    assert all(later > earlier for earlier, later in itertools.pairwise(rates[: peak + 1]))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates[peak:]))
+    assert max(rates) == 2.0
+
+
+def test_warm_up_is_linear_and_does_not_start_at_zero() -> None:
+    assert _rates(20, warmup_steps_ratio=0.25)[:7] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0, 2.0, 2.0])
+
+
+def test_constant_stays() -> None:
+    assert _rates(10) == [2.0] * 10
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_linear_falls_by_equal_steps_to_near_zero(warmup: float) -> None:
+    rates = _rates(100, lr_schedule="linear", warmup_steps_ratio=warmup)
+    after = rates[round(100 * warmup) :]
+    assert after == pytest.approx([2.0 * (1 - step / len(after)) for step in range(len(after))])
+    assert after[-1] == pytest.approx(2.0 / len(after))
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_cosine_falls_along_half_a_cosine_to_near_zero(warmup: float) -> None:
+    rates = _rates(100, lr_schedule="cosine", warmup_steps_ratio=warmup)
+    after = rates[round(100 * warmup) :]
+    assert after == pytest.approx([1 + math.cos(math.pi * step / len(after)) for step in range(len(after))])
+    assert after[-1] < 0.002
+
+
+@given(schedule=schedules, beyond=st.integers(0, 500))
+def test_steps_beyond_the_end_have_no_negative_or_rising_rate(schedule: str, beyond: int) -> None:
+    settings = TrainingSection(learning_rate=2.0, lr_schedule=schedule)  # type: ignore[arg-type]
+    assert learning_rate(settings, 100 + beyond, 100) == (2.0 if schedule == "constant" else 0.0)

@@ -1,0 +1,146 @@
+"""Checkpoints of the backend: exact, readable by transformers, and refused where they do not belong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import CheckpointError
+from rllm_local.state import load_state, save_state
+from rllm_local.update import Updater
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """As in a run, where a model is loaded before anything is saved."""
+    from rllm_local.model import _quiet
+
+    _quiet()
+
+
+@pytest.fixture
+def train(
+    random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
+) -> Callable[[Updater, range], list[dict[str, float]]]:
+    """Makes the updates of some steps; each step has a batch of its own."""
+
+    def run(updater: Updater, steps: range) -> list[dict[str, float]]:
+        lengths = [(2 + row, 1 + row % 4) for row in range(9)]
+        return [
+            updater.update(random_batch(lengths, seed=step), make_plan(global_step=step, seed=step)) for step in steps
+        ]
+
+    return run
+
+
+SCHEDULE = {"lr_schedule": "cosine", "num_minibatches": 2, "num_epochs": 2, "weight_decay": 0.01, "total_steps": 6}
+
+
+def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never_stopped(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    train: Callable[..., list[dict[str, float]]],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    straight = build_tiny(0)
+    straight_updater = make_updater(straight, **SCHEDULE)
+    expected = train(straight_updater, range(6))
+
+    stopped = build_tiny(0)
+    updater = make_updater(stopped, **SCHEDULE)
+    train(updater, range(3))
+    save_state(tmp_path, stopped, tokenizer, updater.optimizer)
+    train(updater, range(3, 4))  # lost with the process
+
+    resumed = build_tiny(1)
+    updater = make_updater(resumed, **SCHEDULE)
+    load_state(tmp_path, resumed, updater.optimizer)
+    assert train(updater, range(3, 6)) == expected[3:]
+    assert torch.equal(weights_of(resumed), weights_of(straight))
+
+
+def test_loading_goes_back_also_in_a_process_that_has_trained(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    train: Callable[..., list[dict[str, float]]],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    """From the state before the first update, where the optimiser has nothing to save yet."""
+    model = build_tiny(0)
+    updater = make_updater(model, **SCHEDULE)
+    save_state(tmp_path, model, tokenizer, updater.optimizer)
+    expected = train(updater, range(3))
+    weights = weights_of(model)
+    load_state(tmp_path, model, updater.optimizer)
+    assert train(updater, range(3)) == expected
+    assert torch.equal(weights_of(model), weights)
+
+
+def test_the_saved_model_loads_with_the_auto_classes_of_transformers(
+    tmp_path: Path, tokenizer: Any, build_tiny: Callable[[int], Any], make_updater: Callable[..., Updater]
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = build_tiny(5)
+    save_state(tmp_path, model, tokenizer, make_updater(model).optimizer)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    ids = torch.arange(6, 40)[None]
+    with torch.inference_mode():
+        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+    words = AutoTokenizer.from_pretrained(tmp_path / "model")
+    message = [{"role": "user", "content": "guess a number"}]
+    options = {"tokenize": False, "add_generation_prompt": True}
+    assert words.apply_chat_template(message, **options) == tokenizer.apply_chat_template(message, **options)
+    assert words.encode("lower than 12") == tokenizer.encode("lower than 12")
+
+
+def test_nothing_is_pickled(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    train: Callable[..., list[dict[str, float]]],
+) -> None:
+    model = build_tiny(0)
+    updater = make_updater(model)
+    train(updater, range(1))
+    save_state(tmp_path, model, tokenizer, updater.optimizer)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".jinja", ".safetensors"}
+    for path in files:
+        if path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+        elif path.suffix == ".safetensors":
+            header = int.from_bytes(path.read_bytes()[:8], "little")
+            json.loads(path.read_bytes()[8 : 8 + header])
+
+
+@pytest.mark.parametrize("other", ["grouped_model", "qwen_model"])
+def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
+    other: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    saved = request.getfixturevalue(other)
+    save_state(tmp_path, saved, tokenizer, make_updater(saved).optimizer)
+    model = build_tiny(0)
+    before = weights_of(model)
+    with pytest.raises(CheckpointError, match="another model than the one this run trains") as caught:
+        load_state(tmp_path, model, make_updater(model).optimizer)
+    assert "model.name" in caught.value.hint
+    assert torch.equal(weights_of(model), before)

@@ -1,0 +1,126 @@
+"""The tiny model's tokenizer and chat template, and exact tokens over the turns of a conversation."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllm_core.rollout.renderer import Renderer
+
+ALPHABET = string.ascii_lowercase + string.digits + " .,?!:+-=\n"
+PIECES = ["lower", "higher", "correct", "number", "guess", "plus", "is", "0", "7", "10", "31", "32", "a", "z", " ", ". ", "-"]
+words = st.lists(st.sampled_from(PIECES) | st.sampled_from(ALPHABET), max_size=30).map("".join)
+END, UNKNOWN = 2, 1
+
+
+@pytest.fixture(scope="module")
+def renderer(tokenizer: Any) -> Renderer:
+    return Renderer(tokenizer, [END])
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+@given(text=words)
+@settings(deadline=None, max_examples=400)
+def test_text_of_the_alphabet_survives_encoding_and_decoding(tokenizer: Any, text: str) -> None:
+    ids = _encode(tokenizer, text)
+    assert UNKNOWN not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@given(text=st.text(max_size=40))
+@settings(deadline=None, max_examples=400)
+def test_any_text_encodes_and_what_is_unknown_is_said_to_be(tokenizer: Any, text: str) -> None:
+    ids = _encode(tokenizer, text)
+    known = all(character in ALPHABET for character in text.lower())
+    if not any(special in text for special in tokenizer.all_special_tokens):
+        assert (UNKNOWN not in ids) == known
+    assert all(0 <= token < len(tokenizer) for token in ids)
+
+
+@pytest.mark.parametrize("text", ["#", "é", "{", "<", "日本", "\x00", "\t", "🎲"])
+def test_characters_outside_the_alphabet_become_unknown(tokenizer: Any, text: str) -> None:
+    assert _encode(tokenizer, f"a{text}b") == [*_encode(tokenizer, "a"), *[UNKNOWN] * len(text), *_encode(tokenizer, "b")]
+
+
+def test_numbers_up_to_31_and_the_words_of_the_games_are_one_token_each(tokenizer: Any) -> None:
+    for text in [*map(str, range(32)), "lower", "higher", "correct", "number", "guess", "plus", "is"]:
+        assert len(_encode(tokenizer, text)) == 1
+    assert len(_encode(tokenizer, "32")) == 2
+    assert len({_encode(tokenizer, str(number))[0] for number in range(32)}) == 32
+
+
+def test_upper_case_is_read_as_lower_case(tokenizer: Any) -> None:
+    assert _encode(tokenizer, "Guess A NUMBER") == _encode(tokenizer, "guess a number")
+
+
+def test_the_vocabulary_has_no_holes(tokenizer: Any) -> None:
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+
+def test_special_tokens_are_left_out_of_the_words_of_a_reply(tokenizer: Any) -> None:
+    ids = tokenizer.encode("<user>12<assistant>is 7<end>", add_special_tokens=False)
+    assert len(ids) == 7
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "12is 7"
+
+
+def test_the_chat_template_closes_what_the_assistant_says_and_opens_its_next_turn(tokenizer: Any) -> None:
+    messages = [
+        {"role": "system", "content": "play"},
+        {"role": "user", "content": "guess"},
+        {"role": "assistant", "content": "7"},
+        {"role": "user", "content": "lower"},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<system>play<user>guess<assistant>7<end><user>lower<assistant>"
+    assert tokenizer.apply_chat_template(messages[:1], tokenize=False) == "<system>play"
+
+
+turn = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": words}), min_size=1, max_size=3
+)
+
+
+@given(first=turn, rest=st.lists(st.tuples(words, turn), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=150)
+def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
+    renderer: Renderer, tokenizer: Any, first: list[dict[str, str]], rest: list[tuple[str, list[dict[str, str]]]]
+) -> None:
+    messages = list(first)
+    tokens = renderer.prompt(first).tolist()
+    for reply, heard in rest:
+        tokens += [*_encode(tokenizer, reply), END]
+        assert renderer.text([*_encode(tokenizer, reply), END]) == reply
+        tokens += renderer.continuation(END, heard).tolist()
+        messages += [{"role": "assistant", "content": reply}, *heard]
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokens == _encode(tokenizer, whole)
+
+
+@given(reply=words.filter(bool), heard=turn)
+@settings(deadline=None, max_examples=100)
+def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
+    renderer: Renderer, tokenizer: Any, reply: str, heard: list[dict[str, str]]
+) -> None:
+    sampled = _encode(tokenizer, reply)
+    continuation = renderer.continuation(sampled[-1], heard)
+    assert continuation[0] == END
+    first = [{"role": "user", "content": "go"}]
+    messages = [*first, {"role": "assistant", "content": reply}, *heard]
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert [*renderer.prompt(first), *sampled, *continuation] == _encode(tokenizer, whole)
+
+
+def test_rendered_tokens_are_shared_and_therefore_read_only(renderer: Renderer) -> None:
+    prompt = renderer.prompt([{"role": "user", "content": "guess"}])
+    assert renderer.prompt([{"role": "user", "content": "guess"}]) is prompt
+    with pytest.raises(ValueError, match="read-only"):
+        prompt[0] = 3
+    assert prompt.dtype == np.int32

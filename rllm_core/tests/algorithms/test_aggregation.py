@@ -1,0 +1,86 @@
+"""How token losses become one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.algorithms.aggregation import token_weights
+from rllm_core.config.schema import AlgorithmSection
+
+LONGEST = 16
+Rows = list[list[float]]
+
+
+def _sampled(rows: Rows) -> Rows:
+    return [row for row in rows if row]
+
+
+NAIVE: dict[str, Callable[[Rows], float]] = {
+    "token-mean": lambda rows: float(np.mean(np.concatenate(rows))),
+    "token-sum": lambda rows: float(np.sum(np.concatenate(rows))),
+    "seq-mean-token-sum": lambda rows: float(np.mean([np.sum(row) for row in _sampled(rows)])),
+    "seq-mean-token-mean": lambda rows: float(np.mean([np.mean(row) for row in _sampled(rows)])),
+    "seq-mean-token-sum-norm": lambda rows: float(np.mean([np.sum(row) / LONGEST for row in _sampled(rows)])),
+}
+LOSS = st.floats(-100, 100, width=32)
+ROWS = st.lists(st.lists(LOSS, max_size=6), max_size=6).filter(any)
+
+
+def _weights(mode: str, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return token_weights(mode, np.array([len(row) for row in rows], np.int64), LONGEST)
+
+
+def test_every_mode_of_the_config_is_tested_here() -> None:
+    assert set(get_args(AlgorithmSection.model_fields["loss_agg_mode"].annotation)) == set(NAIVE)
+
+
+@pytest.mark.parametrize("mode", NAIVE)
+@given(rows=ROWS)
+def test_weighted_losses_add_up_to_the_definition(mode: str, rows: Rows) -> None:
+    weights = _weights(mode, rows)
+    losses = np.concatenate(rows)
+    assert weights.dtype == np.float32
+    total = float(weights.astype(np.float64) @ losses)
+    scale = float(weights.astype(np.float64) @ np.abs(losses))
+    assert total == pytest.approx(NAIVE[mode](rows), abs=1e-6 * scale + 1e-9)
+
+
+@pytest.mark.parametrize("mode", NAIVE)
+@given(rows=ROWS)
+def test_rows_without_sampled_tokens_change_nothing(mode: str, rows: Rows) -> None:
+    assert _weights(mode, rows).tolist() == _weights(mode, _sampled(rows)).tolist()
+
+
+@pytest.mark.parametrize("mode", NAIVE)
+@pytest.mark.parametrize("rows", [[], [[]], [[], []]], ids=["none", "one empty", "two empty"])
+def test_nothing_sampled_gives_no_weights_and_no_warning(mode: str, rows: Rows) -> None:
+    assert _weights(mode, rows).shape == (0,)
+
+
+@pytest.mark.parametrize("mode", NAIVE)
+@given(rows=ROWS, cut=st.integers(0, 6))
+def test_weights_of_a_micro_batch_are_a_slice_of_the_weights(mode: str, rows: Rows, cut: int) -> None:
+    losses = np.concatenate(rows)
+    weights = _weights(mode, rows)
+    tokens = sum(len(row) for row in rows[:cut])
+    parts = weights[:tokens] @ losses[:tokens] + weights[tokens:] @ losses[tokens:]
+    assert parts == pytest.approx(weights @ losses, rel=1e-4, abs=1e-4)
+
+
+def test_token_mean_weighs_tokens_and_seq_mean_weighs_rows() -> None:
+    rows = [[0.0], [0.0] * 3]
+    assert _weights("token-mean", rows).tolist() == [0.25] * 4
+    assert _weights("seq-mean-token-mean", rows) == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
+    assert _weights("seq-mean-token-sum", rows).tolist() == [0.5] * 4
+    assert _weights("seq-mean-token-sum-norm", rows).tolist() == [1 / 32] * 4
+
+
+def test_an_unknown_mode_is_an_error() -> None:
+    with pytest.raises(ValueError, match="unknown aggregation 'mean'"):
+        token_weights("mean", np.array([1]), LONGEST)

@@ -1,0 +1,206 @@
+"""From an estimator's result to one advantage per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.algorithms.estimation import RoleEstimator, estimate, role_columns
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.errors import AdvantageError
+from rllm_core.types import Step, Trajectory, TrajectoryGroup
+
+MakeGroups = Callable[..., list[TrajectoryGroup]]
+
+
+def _always(values: Any, level: Any = "trajectory") -> Callable[[str], tuple[str, RoleEstimator]]:
+    return lambda role: ("mine", lambda inputs: Advantages(values=values, level=level))
+
+
+def _group(*trajectories: Trajectory, group_id: str = "t:agent") -> TrajectoryGroup:
+    return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories))
+
+
+@pytest.fixture
+def two_turns() -> Trajectory:
+    """Tokens: 2 heard, 1 said, 1 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=1.0)
+    trajectory.add_step([1, 2], [3], [-1.0], reward=0.25)
+    trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0])
+    return trajectory
+
+
+@pytest.fixture
+def rewritten() -> Trajectory:
+    """Two segments: 1 heard, 1 said, 1 heard, 1 said; then 2 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=2.0)
+    trajectory.add_step([1], [2], [-1.0])
+    trajectory.add_step([1, 2, 3], [4], [-1.0])
+    trajectory.add_step([9, 9], [5, 6], [-1.0, -1.0])
+    return trajectory
+
+
+def test_trajectory_advantages_reach_every_sampled_token_and_no_other(two_turns: Trajectory) -> None:
+    batch = build_batch([_group(two_turns)])
+    advantages = estimate(batch, _always([0.5]))
+    assert advantages.tolist() == [0, 0, 0.5, 0, 0.5, 0.5]
+    assert advantages.dtype == np.float32
+
+
+def test_step_advantages_reach_the_tokens_of_their_step(two_turns: Trajectory) -> None:
+    batch = build_batch([_group(two_turns)])
+    assert estimate(batch, _always([0.5, -2], "step")).tolist() == [0, 0, 0.5, 0, -2, -2]
+
+
+def test_token_advantages_outside_the_loss_mask_become_zero(two_turns: Trajectory) -> None:
+    batch = build_batch([_group(two_turns)])
+    assert estimate(batch, _always([1, 2, 3, 4, 5, 6], "token")).tolist() == [0, 0, 3, 0, 5, 6]
+
+
+def test_step_advantages_follow_a_rewritten_history(rewritten: Trajectory, two_turns: Trajectory) -> None:
+    batch = build_batch([_group(rewritten, two_turns)])
+    assert batch.n_rows == 3
+    advantages = estimate(batch, _always([1, 2, 3, 4, 5], "step"))
+    assert advantages.tolist() == [0, 1, 0, 2, 0, 0, 3, 3, 0, 0, 4, 0, 5, 5]
+
+
+def test_both_rows_of_a_rewritten_history_get_the_trajectory_s_advantage(
+    rewritten: Trajectory, two_turns: Trajectory
+) -> None:
+    batch = build_batch([_group(two_turns, rewritten)])
+    assert estimate(batch, _always([7, 8])).tolist() == [0, 0, 7, 0, 7, 7, 0, 8, 0, 8, 0, 0, 8, 8]
+
+
+def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_nothing(two_turns: Trajectory) -> None:
+    silent = Trajectory("agent", [Step([1, 2], [])], reward=-1.0)
+    batch = build_batch([_group(silent, two_turns, Trajectory("agent", reward=3.0))])
+    seen: list[AdvantageInput] = []
+
+    def remember(inputs: AdvantageInput) -> Advantages:
+        seen.append(inputs)
+        return Advantages(values=inputs.rewards)
+
+    assert estimate(batch, lambda role: ("mine", remember)).tolist() == [0, 0, 1, 0, 1, 1]
+    assert seen[0].rewards.tolist() == [-1, 1, 3]
+    assert seen[0].response_lengths.tolist() == [0, 3, 0]
+    assert seen[0].token_offsets.tolist() == [0, 0, 6, 6]
+    assert seen[0].step_offsets.tolist() == [0, 1, 3, 3]
+
+
+def test_steps_without_sampled_tokens_take_part_in_the_step_level(two_turns: Trajectory) -> None:
+    two_turns.add_step([8, 8], [], [])
+    batch = build_batch([_group(two_turns)])
+    assert estimate(batch, _always([1, 2, 99], "step")).tolist() == [0, 0, 1, 0, 2, 2]
+
+
+def test_an_estimator_sees_all_columns_of_its_role(two_turns: Trajectory, rewritten: Trajectory) -> None:
+    other = Trajectory("judge", [Step([1], [2], [-1.0])], reward=9.0)
+    batch = build_batch(
+        [
+            _group(two_turns, group_id="a:agent"),
+            _group(other, group_id="a:judge"),
+            _group(rewritten, group_id="b:agent"),
+        ]
+    )
+    inputs = role_columns(batch, 0)
+    assert inputs.rewards.tolist() == [1, 2]
+    assert inputs.group_offsets.tolist() == [0, 1, 2]
+    assert inputs.response_lengths.tolist() == [3, 4]
+    assert inputs.step_offsets.tolist() == [0, 2, 5]
+    assert inputs.step_rewards[0] == 0.25
+    assert np.isnan(inputs.step_rewards[1:]).all()
+    assert inputs.token_offsets.tolist() == [0, 6, 14]
+    assert inputs.loss_mask.tolist() == [*two_turns.tokens.sampled, *rewritten.tokens.sampled]
+    assert [group.group_id for group in inputs.groups] == ["a:agent", "b:agent"]
+    assert role_columns(batch, 1).rewards.tolist() == [9]
+
+
+def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_groups: MakeGroups) -> None:
+    solver, judge = make_groups([[1, 0], [2, 0]], role="solver"), make_groups([[5], [6]], role="judge")
+    batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
+    calls: list[tuple[str, list[float]]] = []
+
+    def estimator_of(role: str) -> tuple[str, RoleEstimator]:
+        def run(inputs: AdvantageInput) -> Advantages:
+            calls.append((role, inputs.rewards.tolist()))
+            return Advantages(values=inputs.rewards * (10 if role == "judge" else 1))
+
+        return role, run
+
+    advantages = estimate(batch, estimator_of)
+    assert calls == [("solver", [1, 0, 2, 0]), ("judge", [5, 6])]
+    assert advantages[batch.row_offsets[1:] - 1].tolist() == [1, 0, 50, 2, 0, 60]
+
+
+def test_a_role_whose_groups_are_all_empty_is_no_trouble(make_groups: MakeGroups) -> None:
+    batch = build_batch([_group(group_id="t:judge"), *make_groups([[1, 0]])])
+    advantages = estimate(batch, lambda role: (role, lambda inputs: Advantages(values=inputs.rewards)))
+    assert advantages.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_no_groups_give_no_advantages() -> None:
+    def nobody(role: str) -> tuple[str, RoleEstimator]:
+        raise AssertionError("there is no role to estimate for")
+
+    assert estimate(build_batch([]), nobody).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "complaint"),
+    [
+        ([1.0], "trajectory", r"returned trajectory advantages of shape \(1,\); this batch needs \(2,\)"),
+        ([[1.0, 2.0]], "trajectory", r"shape \(1, 2\); this batch needs \(2,\)"),
+        (1.0, "trajectory", r"shape \(\); this batch needs \(2,\)"),
+        ([1.0] * 3, "step", r"returned step advantages of shape \(3,\); this batch needs \(2,\)"),
+        ([1.0] * 4, "token", r"returned token advantages of shape \(4,\); this batch needs \(8,\)"),
+        ([np.nan, 1.0], "trajectory", "returned 1 advantages that are NaN or infinite"),
+        ([np.inf, -np.inf], "trajectory", "returned 2 advantages that are NaN or infinite"),
+        ([1e39, 0.0], "trajectory", "returned 1 advantages that are NaN or infinite in float32"),
+        ([[1.0], [1.0, 2.0]], "trajectory", "returned advantages that are not an array of numbers"),
+        (["high", "low"], "trajectory", "returned advantages that are not an array of numbers"),
+        ([1.0, 2.0], "turn", "levels are trajectory, step, token"),
+    ],
+)
+def test_an_unusable_result_is_an_error_that_names_estimator_and_role(
+    make_groups: MakeGroups, values: Any, level: str, complaint: str
+) -> None:
+    batch = build_batch(make_groups([[1, 0]], role="solver"))
+    with pytest.raises(AdvantageError, match=complaint) as caught:
+        estimate(batch, _always(values, level))
+    assert caught.value.message.startswith("estimator 'mine' for role 'solver' returned ")
+
+
+@pytest.mark.parametrize("result", [None, np.zeros(2), ([0.0, 0.0], [0.0, 0.0])], ids=["None", "array", "tuple"])
+def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_role(
+    make_groups: MakeGroups, result: Any
+) -> None:
+    batch = build_batch(make_groups([[1, 0]], role="solver"))
+    with pytest.raises(AdvantageError, match="estimator 'mine' for role 'solver' returned"):
+        estimate(batch, lambda role: ("mine", lambda inputs: result))
+
+
+def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
+    values = np.array([np.nan, 0, 1, 0, 1, 1])  # the NaN is at a token that was not sampled
+    with pytest.raises(AdvantageError, match="NaN"):
+        estimate(build_batch([_group(two_turns)]), _always(values, "token"))
+
+
+def test_estimators_cannot_change_their_inputs(make_groups: MakeGroups) -> None:
+    inputs = role_columns(build_batch(make_groups([[1, 0], [1]])), 0)
+    columns = [column for column in vars(inputs).values() if isinstance(column, np.ndarray)]
+    assert len(columns) == 7
+    for column in columns:
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 1
+
+
+def test_the_batch_is_left_writable_and_unchanged(make_groups: MakeGroups) -> None:
+    batch = build_batch(make_groups([[1, 0]]))
+    before = batch.loss_mask.copy()
+    estimate(batch, _always([1, 0]))
+    assert np.array_equal(batch.loss_mask, before)
+    assert batch.loss_mask.flags.writeable

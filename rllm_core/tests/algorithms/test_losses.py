@@ -1,0 +1,152 @@
+"""The core's policy losses: their formulas, where they clip, their gradients, and that they stay finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rllm_core.algorithms.losses import MAX_LOG_RATIO, importance_sampling, ppo, reinforce
+from rllm_core.algorithms.options import PpoParams
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
+
+Loss = Callable[[LossInput], Tensor]
+
+LOSSES: dict[str, Loss] = {
+    "ppo": lambda inputs: ppo(inputs, PpoParams()),
+    "ppo high": lambda inputs: ppo(inputs, PpoParams(eps_clip=0.1, eps_clip_high=0.4)),
+    "importance_sampling": lambda inputs: importance_sampling(inputs, NoParams()),
+    "reinforce": lambda inputs: reinforce(inputs, NoParams()),
+}
+
+
+def _inputs(logprobs: list[float] | Tensor, old: list[float], advantages: list[float]) -> LossInput:
+    if not isinstance(logprobs, Tensor):
+        logprobs = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
+    return LossInput(
+        logprobs=logprobs,
+        old_logprobs=torch.tensor(old, dtype=torch.float64),
+        advantages=torch.tensor(advantages, dtype=torch.float64),
+        row_ids=torch.arange(len(old)) // 2,
+    )
+
+
+def _of_ratio(ratio: float, advantage: float, params: PpoParams) -> tuple[float, float]:
+    """PPO's loss of one token, and its gradient by the log-prob."""
+    inputs = _inputs([math.log(ratio) - 1.0], [-1.0], [advantage])
+    loss = ppo(inputs, params)
+    loss.sum().backward()
+    assert inputs.logprobs.grad is not None
+    return loss.item(), inputs.logprobs.grad.item()
+
+
+tokens = st.lists(st.tuples(st.floats(-8, -0.01), st.floats(-8, -0.01), st.floats(-3, 3)), min_size=1, max_size=8)
+
+
+@given(tokens)
+@settings(deadline=None)
+def test_losses_are_their_formulas(columns: list[tuple[float, float, float]]) -> None:
+    inputs = _inputs(*(list(column) for column in zip(*columns, strict=True)))
+    clipped, high, unclipped, plain = (LOSSES[name](inputs).tolist() for name in LOSSES)
+    for index, (logprob, old, advantage) in enumerate(columns):
+        ratio = math.exp(logprob - old)
+        assert plain[index] == pytest.approx(-advantage * logprob)
+        assert unclipped[index] == pytest.approx(-advantage * ratio)
+        surrogates = (advantage * ratio, advantage * min(max(ratio, 0.8), 1.2))
+        assert clipped[index] == pytest.approx(-min(surrogates))
+        surrogates = (advantage * ratio, advantage * min(max(ratio, 0.9), 1.4))
+        assert high[index] == pytest.approx(-min(surrogates))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.1, 2.0, -2.2, -2.2),
+        (1.5, 2.0, -2.4, 0.0),  # good and already likelier: held back
+        (0.5, 2.0, -1.0, -1.0),  # good and less likely: brought back
+        (1.0, -2.0, 2.0, 2.0),
+        (0.9, -2.0, 1.8, 1.8),
+        (0.5, -2.0, 1.6, 0.0),  # bad and already less likely: held back
+        (1.5, -2.0, 3.0, 3.0),  # bad and likelier: brought back
+        (1.5, 0.0, 0.0, 0.0),
+    ],
+)
+def test_ppo_clips_only_on_the_side_the_advantage_pushes_to(
+    ratio: float, advantage: float, loss: float, gradient: float
+) -> None:
+    assert _of_ratio(ratio, advantage, PpoParams(eps_clip=0.2)) == pytest.approx((loss, gradient))
+
+
+def test_eps_clip_high_moves_the_upper_bound_alone() -> None:
+    wide = PpoParams(eps_clip=0.2, eps_clip_high=0.6)
+    assert _of_ratio(1.5, 1.0, wide) == pytest.approx((-1.5, -1.5))
+    assert _of_ratio(1.7, 1.0, wide) == pytest.approx((-1.6, 0.0))
+    assert _of_ratio(0.5, -1.0, wide) == pytest.approx((0.8, 0.0))
+    assert _of_ratio(0.5, 1.0, wide) == pytest.approx((-0.5, -0.5))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(columns=tokens)
+@settings(deadline=None, max_examples=50)
+def test_gradients_equal_finite_differences(name: str, columns: list[tuple[float, float, float]]) -> None:
+    step = 1e-6
+    logprobs, old, advantages = (list(column) for column in zip(*columns, strict=True))
+    # The clipped losses have kinks at the bounds, where a difference means nothing.
+    bounds = [math.log(bound) for bound in (0.8, 1.2, 0.9, 1.4)]
+    logprobs = [
+        value + 1e-3 if any(abs(value - before - bound) < 1e-4 for bound in bounds) else value
+        for value, before in zip(logprobs, old, strict=True)
+    ]
+    inputs = _inputs(logprobs, old, advantages)
+    LOSSES[name](inputs).sum().backward()
+    above = LOSSES[name](_inputs([value + step for value in logprobs], old, advantages))
+    below = LOSSES[name](_inputs([value - step for value in logprobs], old, advantages))
+    difference = (above - below).detach() / (2 * step)
+    assert inputs.logprobs.grad is not None
+    torch.testing.assert_close(inputs.logprobs.grad, difference, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
+@pytest.mark.parametrize("log_ratio", [100.0, 1e4, -100.0, -1e4])
+def test_huge_ratios_stay_finite(name: str, advantage: float, log_ratio: float) -> None:
+    logprobs = torch.tensor([log_ratio - 5.0], dtype=torch.float32, requires_grad=True)
+    inputs = LossInput(
+        logprobs=logprobs,
+        old_logprobs=torch.tensor([-5.0]),
+        advantages=torch.tensor([advantage]),
+        row_ids=torch.tensor([0]),
+    )
+    loss = LOSSES[name](inputs)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    if name != "reinforce":
+        assert abs(loss.item()) <= math.exp(MAX_LOG_RATIO) * 1.001
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_one_number_per_token_in_the_type_of_its_inputs(name: str) -> None:
+    inputs = LossInput(
+        logprobs=torch.full((7,), -1.5),
+        old_logprobs=torch.full((7,), -1.4),
+        advantages=torch.linspace(-1, 1, 7),
+        row_ids=torch.zeros(7, dtype=torch.int64),
+    )
+    loss = LOSSES[name](inputs)
+    assert loss.shape == (7,)
+    assert loss.dtype == torch.float32
+    assert (LOSSES[name](inputs)[:3] == loss[:3]).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_tokens_have_no_loss(name: str) -> None:
+    assert LOSSES[name](_inputs([], [], [])).shape == (0,)

@@ -1,0 +1,147 @@
+"""Which groups are trained on now, later, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
+from rllm_core.algorithms.rejection import DropWithoutSignal, KeepAll, WaitForPartialSolves, partly_solved_tasks
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import PipelineError
+from rllm_core.types import Trajectory, TrajectoryGroup
+
+MakeGroups = Callable[..., list[TrajectoryGroup]]
+
+
+def _group(task: str, *attempts: tuple[float, bool]) -> TrajectoryGroup:
+    """A group of one-token trajectories with these rewards and outcomes."""
+    group = TrajectoryGroup(group_id=f"{task}:agent", trajectories=[])
+    for index, (reward, correct) in enumerate(attempts):
+        trajectory = Trajectory("agent", reward=reward)
+        trajectory.add_step([index], [index], [-0.1 * index])
+        group.trajectories.append(trajectory)
+        group.metadata.append({"task_id": task, "rollout_idx": index, "is_correct": correct})
+    return group
+
+
+PARTLY = ((1.0, True), (0.0, False))
+SOLVED = ((1.0, True), (1.0, True))
+FAILED = ((0.0, False), (0.0, False))
+
+
+def _wait_for(tasks: int) -> WaitForPartialSolves:
+    return WaitForPartialSolves(EpisodeRejectionParams(min_partial_solve_tasks=tasks))
+
+
+def _drop(smallest: int = 2) -> DropWithoutSignal:
+    return DropWithoutSignal(GroupRejectionParams(min_trajs_per_group=smallest))
+
+
+def test_none_keeps_groups_of_one_and_groups_without_signal() -> None:
+    groups = [_group("a", (1.0, True)), _group("b", *SOLVED), _group("c")]
+    verdict = KeepAll(NoParams())(groups)
+    assert verdict.train == groups
+    assert (verdict.waiting, dict(verdict.dropped)) == (0, {})
+
+
+def test_group_drops_for_exactly_four_reasons() -> None:
+    groups = [
+        _group("few", (1.0, True)),
+        _group("nobody"),
+        _group("kept", *PARTLY),
+        _group("solved", *SOLVED),
+        _group("failed", *FAILED),
+        _group("failed too", *FAILED),
+        _group("equal", (0.5, True), (0.5, False)),
+        _group("graded", (0.5, False), (0.25, False)),
+    ]
+    verdict = _drop()(groups)
+    assert [group.group_id for group in verdict.train] == ["kept:agent", "graded:agent"]
+    assert dict(verdict.dropped) == {"too_few": 2, "all_solved": 1, "all_failed": 2, "equal_rewards": 1}
+    assert verdict.waiting == 0
+    assert len(verdict.train) + sum(verdict.dropped.values()) == len(groups)
+
+
+def test_group_drops_by_the_size_it_was_told() -> None:
+    group = _group("a", (1.0, True), (0.0, False), (0.5, False))
+    assert _drop(3)([group]).train == [group]
+    assert dict(_drop(4)([group]).dropped) == {"too_few": 1}
+    assert _drop(1)([_group("one", (1.0, True))]).train == []  # one reward is equal to itself
+
+
+def test_group_does_without_metadata() -> None:
+    bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0), Trajectory(reward=1.0)])
+    assert dict(_drop()([bare]).dropped) == {"equal_rewards": 1}
+
+
+def test_group_keeps_nothing_between_steps() -> None:
+    mode = _drop()
+    mode([_group("a", *PARTLY)])
+    assert mode.state_dict() == {}
+
+
+def test_a_task_is_partly_solved_when_some_but_not_all_attempts_are() -> None:
+    groups = [_group("a", *PARTLY), _group("b", *SOLVED), _group("c", *FAILED), _group("d")]
+    groups[3].metadata = [{"task_id": "d", "is_correct": True}]
+    assert partly_solved_tasks(groups) == {"a"}
+    assert partly_solved_tasks([]) == set()
+
+
+def test_attempts_at_one_task_count_together_over_groups() -> None:
+    assert partly_solved_tasks([_group("a", *SOLVED), _group("a", *FAILED)]) == {"a"}
+
+
+def test_episode_gathers_over_steps_until_enough_tasks_are_partly_solved() -> None:
+    mode = _wait_for(2)
+    first, second, third = [_group("a", *PARTLY), _group("b", *SOLVED)], [_group("c", *FAILED)], [_group("d", *PARTLY)]
+    waiting = mode(first)
+    assert (waiting.train, waiting.waiting) == ([], 2)
+    waiting = mode(second)
+    assert (waiting.train, waiting.waiting) == ([], 3)
+    ready = mode(third)
+    assert ready.train == [*first, *second, *third]
+    assert ready.waiting == 0
+    assert mode([_group("e", *PARTLY)]).waiting == 1  # from the beginning again
+
+
+def test_episode_trains_at_once_when_there_is_enough() -> None:
+    groups = [_group("a", *PARTLY)]
+    assert _wait_for(1)(groups).train == groups
+
+
+def test_episode_gathers_attempts_at_one_task_from_different_steps() -> None:
+    mode = _wait_for(1)
+    assert mode([_group("a", *SOLVED)]).train == []
+    assert len(mode([_group("a", *FAILED)]).train) == 2
+
+
+def test_episode_says_so_when_groups_do_not_tell_their_tasks() -> None:
+    bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0)])
+    with pytest.raises(PipelineError, match="Group 'batch' has no `task_id` in its metadata"):
+        _wait_for(1)([bare])
+
+
+@pytest.mark.parametrize("interrupted_after", [0, 1, 2])
+def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> None:
+    steps = [[_group("a", *PARTLY)], [_group("b", *SOLVED), _group("c", *FAILED)], [_group("d", *PARTLY)]]
+
+    def describe(groups: list[TrajectoryGroup]) -> list[object]:
+        return [
+            (group.group_id, group.metadata, [(t.reward, t.tokens.ids.tolist()) for t in group.trajectories])
+            for group in groups
+        ]
+
+    straight, mode = _wait_for(2), _wait_for(2)
+    for number, groups in enumerate(steps):
+        if number == interrupted_after:
+            state = json.loads(json.dumps(mode.state_dict()))
+            mode = _wait_for(2)
+            mode.load_state_dict(state)
+        expected, verdict = straight(groups), mode(groups)
+        assert describe(verdict.train) == describe(expected.train)
+        assert verdict.waiting == expected.waiting
+    assert len(expected.train) == 4
+    assert mode.state_dict() == straight.state_dict() == {"gathered": []}

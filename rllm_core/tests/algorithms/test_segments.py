@@ -1,0 +1,47 @@
+"""Statistics of pieces against loops over pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.algorithms import segments
+
+PIECES = st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), max_size=6)
+
+
+def _flat(pieces: list[list[float]]) -> tuple[segments.Values, segments.Offsets]:
+    values = np.array([value for piece in pieces for value in piece], np.float64)
+    return values, np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+
+
+@given(PIECES)
+def test_statistics_equal_those_of_a_loop(pieces: list[list[float]]) -> None:
+    values, offsets = _flat(pieces)
+    assert segments.sizes(offsets).tolist() == [len(piece) for piece in pieces]
+    assert segments.sums(values, offsets) == pytest.approx([np.sum(piece) for piece in pieces], rel=1e-9, abs=1e-6)
+    means = [np.mean(piece) if piece else 0.0 for piece in pieces]
+    assert segments.means(values, offsets) == pytest.approx(means, rel=1e-9, abs=1e-6)
+    deviations = [np.std(piece) if piece else 0.0 for piece in pieces]
+    assert segments.standard_deviations(values, offsets) == pytest.approx(deviations, rel=1e-9, abs=1e-6)
+
+
+@given(st.lists(st.lists(st.sampled_from([0.1, 0.1 + 1e-17, 0.2, 0.30000000000000004, 0.3]), max_size=4), max_size=6))
+def test_constant_means_the_very_same_number(pieces: list[list[float]]) -> None:
+    values, offsets = _flat(pieces)
+    assert segments.constant(values, offsets).tolist() == [len(set(piece)) <= 1 for piece in pieces]
+
+
+@given(PIECES)
+def test_spreading_repeats_a_value_for_each_element(pieces: list[list[float]]) -> None:
+    _, offsets = _flat(pieces)
+    numbers = np.arange(len(pieces), dtype=np.float64)
+    expected = [number for number, piece in enumerate(pieces) for _ in piece]
+    assert segments.spread(numbers, offsets).tolist() == expected
+
+
+def test_empty_pieces_do_not_take_the_neighbours_elements() -> None:
+    values, offsets = _flat([[], [1.0, 2.0], [], [], [4.0], []])
+    assert segments.sums(values, offsets).tolist() == [0, 3, 0, 0, 4, 0]

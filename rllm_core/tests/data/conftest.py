@@ -1,0 +1,37 @@
+"""Trajectories made of turns, and groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rllm_core.types import Trajectory, TrajectoryGroup
+
+MakeConversation = Callable[..., Trajectory]
+MakeGroup = Callable[..., TrajectoryGroup]
+
+
+@pytest.fixture
+def conversation() -> MakeConversation:
+    """A trajectory of turns that each add `heard` tokens of prompt and `said` sampled ones."""
+
+    def make(turns: int, heard: int = 2, said: int = 3, name: str = "agent", reward: float = 0.0) -> Trajectory:
+        trajectory = Trajectory(name, reward=reward)
+        history: list[int] = []
+        for turn in range(turns):
+            history += [100 + turn] * heard
+            reply = [turn] * said
+            trajectory.add_step(history, reply, [-0.5] * said, weight_version=turn)
+            history += reply
+        return trajectory
+
+    return make
+
+
+@pytest.fixture
+def group() -> MakeGroup:
+    def make(group_id: str, trajectories: Sequence[Trajectory]) -> TrajectoryGroup:
+        return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories))
+
+    return make

@@ -1,0 +1,175 @@
+"""Calling code that may block, hang or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.rollout.calls import call
+
+
+def test_coroutines_are_awaited() -> None:
+    async def add(one: int, other: int) -> int:
+        await asyncio.sleep(0)
+        return one + other
+
+    for blocking in (True, False):
+        assert asyncio.run(call(add, 1, 2, blocking=blocking)) == 3
+
+
+def test_functions_that_do_not_block_run_in_the_event_loop_s_thread() -> None:
+    assert asyncio.run(call(threading.get_ident, blocking=False)) == threading.get_ident()
+
+
+def test_blocking_functions_run_in_a_thread_of_their_own() -> None:
+    async def both() -> list[int]:
+        meet = threading.Barrier(2, timeout=10)  # neither returns before both run
+
+        def work() -> int:
+            meet.wait()
+            return threading.get_ident()
+
+        return await asyncio.gather(call(work, blocking=True), call(work, blocking=True))
+
+    assert len({*asyncio.run(both()), threading.get_ident()}) == 3
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_plain_function_may_return_a_coroutine(blocking: bool) -> None:
+    async def later() -> str:
+        return "done"
+
+    assert asyncio.run(call(lambda: later(), blocking=blocking)) == "done"
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_an_exception_reaches_the_caller(blocking: bool) -> None:
+    with pytest.raises(KeyError, match="lost"):
+        asyncio.run(call(_raise, KeyError("lost"), blocking=blocking))
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration("empty"), SystemExit(3), asyncio.CancelledError("gone"), KeyboardInterrupt()], ids=repr
+)
+def test_what_means_something_to_the_event_loop_arrives_as_an_ordinary_error(error: BaseException) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(10):
+            await call(_raise, error, blocking=True)
+
+    with pytest.raises(RuntimeError, match=type(error).__name__) as caught:
+        asyncio.run(run())
+    assert caught.value.__cause__ is error
+
+
+def test_others_go_on_while_a_function_hangs_and_a_timeout_frees_its_caller() -> None:
+    release = threading.Event()
+
+    async def impatient() -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await call(release.wait, blocking=True)
+        except TimeoutError:
+            return "timed out"
+        return "came back"
+
+    async def run() -> list[Any]:
+        hanging = [impatient() for _ in range(50)]  # more than any pool has threads
+        return await asyncio.gather(*hanging, call(lambda: "quick", blocking=True))
+
+    try:
+        assert asyncio.run(run()) == ["timed out"] * 50 + ["quick"]
+    finally:
+        release.set()
+
+
+def test_an_answer_that_comes_after_the_timeout_is_dropped_silently() -> None:
+    release = threading.Event()
+    answered = threading.Event()
+
+    def work() -> None:
+        release.wait()
+        answered.set()
+        raise ValueError("nobody waits for this")
+
+    async def run(problems: list[dict[str, Any]]) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, problem: problems.append(problem))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await call(work, blocking=True)
+        release.set()
+        await asyncio.to_thread(answered.wait)
+        await asyncio.sleep(0.02)
+
+    problems: list[dict[str, Any]] = []
+    asyncio.run(run(problems))
+    assert problems == []
+
+
+HANGING = """
+import asyncio, threading
+from rllm_core.rollout.calls import call
+
+async def main():
+    try:
+        async with asyncio.timeout(0.05):
+            await call(threading.Event().wait, blocking=True)
+    except TimeoutError:
+        print("timed out", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_function_that_hangs_for_ever_does_not_keep_the_process_from_ending() -> None:
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "timed out\n", "")
+    assert time.monotonic() - start < 30
+
+
+ENDED = """
+import asyncio, time
+from rllm_core.rollout.calls import call
+
+async def main():
+    asyncio.ensure_future(call(time.sleep, 0.2, blocking=True))
+    await asyncio.sleep(0.05)
+
+asyncio.run(main())
+time.sleep(0.4)
+print("end")
+"""
+
+
+def test_an_answer_after_the_loop_is_closed_is_dropped_silently() -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", ENDED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_cancelled_caller_stops_waiting() -> None:
+    release: Callable[[], None]
+    event = threading.Event()
+    release = event.set
+
+    async def run() -> bool:
+        waiting = asyncio.ensure_future(call(event.wait, blocking=True))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=5)
+        return waiting.cancelled()
+
+    try:
+        assert asyncio.run(run())
+    finally:
+        release()

@@ -1,0 +1,109 @@
+"""New messages become tokens, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.renderer import REPLY, Renderer
+
+STOP = ord("$")
+USER = [{"role": "user", "content": "hi"}]
+
+
+def _text(tokens: Any) -> str:
+    return "".join(chr(token) for token in tokens)
+
+
+@pytest.fixture
+def renderer(tokenizer: Any) -> Renderer:
+    return Renderer(tokenizer, [STOP])
+
+
+def test_a_prompt_ends_where_the_reply_begins(renderer: Renderer) -> None:
+    system = {"role": "system", "content": "be brief"}
+    assert _text(renderer.prompt([system, *USER])) == "<s>be brief<u>hi<a>"
+    assert renderer.prompt(USER).dtype == np.int32
+
+
+def test_a_continuation_holds_only_what_is_new(renderer: Renderer, tokenizer: Any) -> None:
+    assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
+    assert tokenizer.encoded == ["$<u>hi<a>"]  # neither the reply nor anything before it is tokenised again
+
+
+def test_a_stop_token_that_was_sampled_is_not_repeated(renderer: Renderer) -> None:
+    assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
+
+
+def test_another_stop_token_than_the_template_s_leaves_the_template_s_in_place(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, [STOP, ord("%")])
+    assert _text(renderer.continuation(ord("%"), USER)) == "$<u>hi<a>"
+
+
+def test_a_sampled_dollar_that_is_no_stop_token_does_not_swallow_the_template_s(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, [ord("%")])
+    assert _text(renderer.continuation(STOP, USER)) == "$<u>hi<a>"
+
+
+def test_no_new_messages_still_open_the_next_reply(renderer: Renderer) -> None:
+    assert _text(renderer.continuation(STOP, [])) == "<a>"
+
+
+def test_words_are_decoded_without_special_tokens(renderer: Renderer) -> None:
+    assert renderer.text(np.array([ord("h"), ord("i"), STOP], np.int32)) == "hi"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        lambda messages: "".join(m["content"] for m in messages if m["role"] != "assistant"),
+        lambda messages: "".join(m["content"] for m in messages) + messages[1]["content"],
+        lambda messages: "".join(m["content"].lower() for m in messages),
+    ],
+    ids=["hides the reply", "repeats the reply", "changes the reply"],
+)
+def test_a_template_that_does_not_show_the_reply_once_is_an_error(
+    tokenizer: Any, template: Callable[[Any], str]
+) -> None:
+    tokenizer.apply_chat_template = lambda messages, **options: template(messages)
+    with pytest.raises(RolloutError, match="does not show an assistant message unchanged, exactly once") as caught:
+        Renderer(tokenizer, [STOP]).continuation(STOP, USER)
+    assert "tokenizer.chat_template" in caught.value.hint
+
+
+def test_everything_is_rendered_once_and_then_remembered(renderer: Renderer, tokenizer: Any) -> None:
+    for _ in range(3):
+        renderer.prompt(USER)
+        renderer.continuation(STOP, USER)
+        renderer.continuation(ord("x"), USER)
+        renderer.continuation(ord("y"), USER)  # which token it is does not matter unless it is a stop token
+        renderer.text([ord("h"), STOP])
+        renderer.text(np.array([ord("h"), STOP]))
+    assert (tokenizer.templated, len(tokenizer.encoded), tokenizer.decoded) == (3, 3, 1)
+
+
+def test_what_is_remembered_cannot_be_changed(renderer: Renderer) -> None:
+    for tokens in (renderer.prompt(USER), renderer.continuation(STOP, USER), renderer.continuation(ord("x"), USER)):
+        with pytest.raises(ValueError, match="read-only"):
+            tokens[0] = 0
+
+
+def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() -> None:
+    tiny = pytest.importorskip("rllm_local.tiny")
+    tokenizer = tiny.build_tokenizer()
+    stop = tokenizer.convert_tokens_to_ids("<end>")
+    renderer = Renderer(tokenizer, [stop])
+    reply = tokenizer.encode("7", add_special_tokens=False)
+    answer = [{"role": "user", "content": "higher"}]
+    whole = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "7"}, *answer]
+    at_once = tokenizer.encode(
+        tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True), add_special_tokens=False
+    )
+    prompt = renderer.prompt(whole[:1]).tolist()
+    assert [*prompt, *reply, stop, *renderer.continuation(stop, answer).tolist()] == at_once
+    assert [*prompt, *reply, *renderer.continuation(reply[-1], answer).tolist()] == at_once
+    assert REPLY not in tokenizer.decode(at_once)

@@ -1,0 +1,359 @@
+"""Many attempts at once: order, limits, retries, timeouts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.errors import ConfigError, RewardError, RolloutError
+from rllm_core.rollout.runner import RolloutOrder, RolloutRunner, RunnerSettings
+from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
+from rllm_core.types import Episode, Task, TerminationReason, Trajectory
+
+Body = Callable[["FunctionWorkflow", dict[str, Any], str], Any]
+
+
+class FunctionWorkflow(Workflow):
+    """A workflow made of one function."""
+
+    body: Body
+
+    def __init__(self, sampling: SamplingParams, body: Body) -> None:
+        self.sampling = sampling
+        self.body = body
+        self.episode = None
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        made: Episode = await self.body(self, task, uid)
+        return made
+
+
+def _settings(**changes: Any) -> RunnerSettings:
+    fields: dict[str, Any] = {
+        "n_parallel_tasks": 4,
+        "retry_limit": 3,
+        "raise_on_error": True,
+        "trajectory_timeout": None,
+    }
+    return RunnerSettings(**fields | changes)
+
+
+def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train") -> RolloutOrder:
+    return RolloutOrder(
+        tasks=[Task(id=f"t{index}", data={"n": index}, data_source=f"s{index % 2}") for index in range(tasks)],
+        rollouts=rollouts,
+        sampling=SamplingParams(max_tokens=10, temperature=0.5, seed=seed),
+        label=label,
+    )
+
+
+def _run(body: Body, order: RolloutOrder | None = None, **settings: Any) -> list[Episode]:
+    runner = RolloutRunner(lambda sampling: FunctionWorkflow(sampling, body), _settings(**settings))
+    return asyncio.run(runner.run(order or _order()))
+
+
+async def _succeed(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+    return Episode(id=uid, is_correct=True)
+
+
+def test_episodes_come_task_after_task_and_rollout_after_rollout_whatever_finishes_first() -> None:
+    finished: list[str] = []
+
+    async def slow_first(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        await asyncio.sleep(0.03 if uid == "t0:0" else 0)
+        finished.append(uid)
+        return Episode(id=uid)
+
+    episodes = _run(slow_first, _order(3, 2))
+    assert [episode.id for episode in episodes] == ["t0:0", "t0:1", "t1:0", "t1:1", "t2:0", "t2:1"]
+    assert [episode.data_source for episode in episodes] == ["s0", "s0", "s1", "s1", "s0", "s0"]
+    assert finished[-1] == "t0:0"
+
+
+def test_no_tasks_give_no_episodes() -> None:
+    assert _run(_succeed, _order(0, 4)) == []
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_at_most_the_allowed_number_run_at_once(limit: int) -> None:
+    under_way, most = 0, 0
+
+    async def count(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return Episode(id=uid)
+
+    _run(count, _order(5, 4), n_parallel_tasks=limit)
+    assert most == min(limit, 20)
+
+
+def _fails_at_first(times: int, error: Exception) -> tuple[Body, list[int]]:
+    """Fails `times` times, then succeeds; the list holds the seeds of all tries."""
+    seeds: list[int] = []
+
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        seeds.append(workflow.sampling.seed)
+        if len(seeds) <= times:
+            raise error
+        return Episode(id=uid, is_correct=True)
+
+    return body, seeds
+
+
+def test_a_failed_attempt_is_tried_again_with_another_seed() -> None:
+    body, seeds = _fails_at_first(2, ValueError("flaky"))
+    (episode,) = _run(body)
+    assert episode.is_correct
+    assert episode.metrics == {"retries": 2.0}
+    assert len(set(seeds)) == 3
+
+
+def test_an_attempt_that_succeeds_at_once_has_no_retries() -> None:
+    assert _run(_succeed)[0].metrics == {}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_the_retry_limit_counts_the_first_try(limit: int) -> None:
+    body, seeds = _fails_at_first(100, ValueError("broken"))
+    with pytest.raises(RolloutError) as caught:
+        _run(body, retry_limit=limit)
+    assert len(seeds) == limit
+    assert caught.value.message == f"Attempt 't0:0' failed {limit} times, last with ValueError: broken."
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "rllm.workflow.raise_on_error=false" in caught.value.hint
+
+
+def test_without_raise_on_error_the_attempt_is_an_episode_that_says_what_happened() -> None:
+    async def second_fails(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        if uid == "t1:0":
+            raise KeyError("lost")
+        return Episode(id=uid)
+
+    episodes = _run(second_fails, _order(3), raise_on_error=False)
+    assert [episode.id for episode in episodes] == ["t0:0", "t1:0", "t2:0"]
+    failed = episodes[1]
+    assert failed.termination_reason is TerminationReason.ERROR
+    assert failed.error == "KeyError: 'lost'"
+    assert (failed.trajectories, failed.metrics, failed.data_source) == ([], {"retries": 2.0}, "s1")
+    assert [episode.error for episode in episodes if episode is not failed] == ["", ""]
+
+
+def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_closed(
+    engine: Any, environment: Any, context: Callable[..., WorkflowContext], hang: Any
+) -> None:
+    worlds: list[Any] = []
+
+    def make_environment() -> Any:
+        number = len(worlds)
+
+        async def step(action: str) -> Outcome:
+            if number == 2:
+                raise ValueError("boom")
+            await hang()
+            raise AssertionError("never reached")
+
+        worlds.append(environment(step=step))
+        return worlds[-1]
+
+    runner = RolloutRunner(
+        lambda sampling: SingleTurnWorkflow(context(sampling=sampling, make_environment=make_environment)),
+        _settings(retry_limit=1, n_parallel_tasks=3),
+    )
+
+    async def run() -> int:
+        with pytest.raises(RolloutError, match=r"Attempt 't2:0' failed 1 times, last with ValueError: boom"):
+            await runner.run(_order(6))
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1  # nothing is left running
+    assert [world.closed for world in worlds] == [1, 1, 1]  # the other three never started
+    assert len(engine.ended) == 3
+
+
+def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
+    cleaned: list[str] = []
+
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        try:
+            await hang()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(uid)
+        raise AssertionError("never reached")
+
+    async def run() -> None:
+        runner = RolloutRunner(lambda sampling: FunctionWorkflow(sampling, body), _settings())
+        async with asyncio.timeout(0.02):
+            await runner.run(_order(3))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+    assert sorted(cleaned) == ["t0:0", "t1:0", "t2:0"]
+
+
+def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
+    environment: Any, context: Callable[..., WorkflowContext], hang: Any
+) -> None:
+    turns = itertools.count()
+    worlds = []
+
+    def step(action: str) -> Any:
+        return Outcome(observation="more", reward=0.5) if next(turns) < 2 else hang()
+
+    def make_environment() -> Any:
+        worlds.append(environment(step=step))
+        return worlds[-1]
+
+    runner = RolloutRunner(
+        lambda sampling: MultiTurnWorkflow(context(sampling=sampling, make_environment=make_environment)),
+        _settings(trajectory_timeout=0.1),
+    )
+    (episode,) = asyncio.run(runner.run(_order()))
+    assert episode.termination_reason is TerminationReason.TIMEOUT
+    assert episode.error == "not finished after 0.1 s"
+    assert len(episode.trajectories[0].steps) == 3
+    assert episode.trajectories[0].reward == 1.0
+    assert (episode.data_source, episode.metrics) == ("s0", {})
+    assert [world.closed for world in worlds] == [1]
+
+
+def test_a_timeout_of_a_workflow_that_shows_nothing_gives_an_empty_episode(hang: Any) -> None:
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        await hang()
+        raise AssertionError("never reached")
+
+    (episode,) = _run(body, trajectory_timeout=0.02)
+    assert (episode.id, episode.trajectories) == ("t0:0", [])
+    assert episode.termination_reason is TerminationReason.TIMEOUT
+
+
+def test_others_go_on_when_one_times_out(hang: Any) -> None:
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        if uid == "t1:0":
+            await hang()
+        return Episode(id=uid, termination_reason=TerminationReason.ENV_DONE)
+
+    episodes = _run(body, _order(3), trajectory_timeout=0.05)
+    assert [episode.termination_reason.value for episode in episodes] == ["env_done", "timeout", "env_done"]
+
+
+async def _raise_timeout(hang: Any) -> None:
+    raise TimeoutError("the server is slow")
+
+
+async def _own_time_limit(hang: Any) -> None:
+    async with asyncio.timeout(0.01):
+        await hang()
+
+
+@pytest.mark.parametrize("limit", [None, 30.0])
+@pytest.mark.parametrize("trouble", [_raise_timeout, _own_time_limit])
+def test_a_timeout_error_of_the_workflow_s_own_code_is_an_error_like_any_other(
+    trouble: Any, limit: float | None, hang: Any
+) -> None:
+    tries: list[str] = []
+
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        tries.append(uid)
+        await trouble(hang)
+        raise AssertionError("never reached")
+
+    (episode,) = _run(body, raise_on_error=False, trajectory_timeout=limit)
+    assert episode.termination_reason is TerminationReason.ERROR
+    assert episode.error.startswith("TimeoutError")
+    assert len(tries) == 3
+
+
+def test_a_cancellation_inside_the_workflow_is_an_error_like_any_other() -> None:
+    tries: list[str] = []
+
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        tries.append(uid)
+        connection: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection.cancel()
+        await connection
+        raise AssertionError("never reached")
+
+    (episode,) = _run(body, raise_on_error=False)
+    assert episode.error.startswith("CancelledError")
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("error", [ConfigError("No environment."), RewardError("No reward.")])
+def test_errors_on_purpose_are_neither_tried_again_nor_hidden(error: Exception) -> None:
+    body, seeds = _fails_at_first(100, error)
+    with pytest.raises(type(error)) as caught:
+        _run(body, raise_on_error=False)
+    assert caught.value is error
+    assert len(seeds) == 1
+
+
+def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
+    def make(sampling: SamplingParams) -> Workflow:
+        raise ValueError("no such option")
+
+    with pytest.raises(RolloutError, match=r"Attempt 't0:0' failed 3 times, last with ValueError: no such option"):
+        asyncio.run(RolloutRunner(make, _settings()).run(_order()))
+
+
+@pytest.mark.parametrize("result", [None, [], Trajectory("agent")])
+def test_a_workflow_that_returns_no_episode_is_told_so(result: Any) -> None:
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        return result  # type: ignore[no-any-return]
+
+    with pytest.raises(RolloutError, match=r"Workflow FunctionWorkflow returned .* for attempt 't0:0'") as caught:
+        _run(body)
+    assert caught.value.hint == "Return an Episode."
+
+
+def test_an_episode_has_the_id_of_its_attempt_whatever_the_workflow_called_it() -> None:
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        return Episode(id="something else")
+
+    assert [episode.id for episode in _run(body, _order(1, 2))] == ["t0:0", "t0:1"]
+
+
+def test_what_an_attempt_does_to_its_task_s_keys_is_not_seen_by_the_next() -> None:
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        assert task == {"n": 0}
+        task["n"] = "spoilt"
+        return Episode(id=uid)
+
+    _run(body, _order(1, 3))
+
+
+def _seeds(order: RolloutOrder) -> dict[str, int]:
+    seeds: dict[str, int] = {}
+
+    async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        seeds[uid] = workflow.sampling.seed
+        assert (workflow.sampling.temperature, workflow.sampling.max_tokens) == (0.5, 10)
+        return Episode(id=uid)
+
+    _run(body, order)
+    return seeds
+
+
+def test_every_attempt_has_a_seed_of_its_own_and_the_same_in_every_run() -> None:
+    seeds = _seeds(_order(4, 4))
+    assert len(set(seeds.values())) == 16
+    assert _seeds(_order(4, 4)) == seeds
+
+
+def test_an_attempt_s_seed_does_not_depend_on_what_else_is_played() -> None:
+    assert _seeds(_order(1, 1)).items() <= _seeds(_order(4, 4)).items()
+
+
+@pytest.mark.parametrize("other", [_order(2, 2, seed=1), _order(2, 2, label="val")], ids=["seed", "label"])
+def test_another_seed_or_label_gives_other_seeds(other: RolloutOrder) -> None:
+    assert not set(_seeds(_order(2, 2)).values()) & set(_seeds(other).values())

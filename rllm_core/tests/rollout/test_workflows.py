@@ -1,0 +1,292 @@
+"""One attempt at a task with a scripted model and a scripted environment."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
+from rllm_core.types import Episode, TerminationReason
+
+MakeContext = Callable[..., WorkflowContext]
+BOTH = pytest.mark.parametrize("kind", [SingleTurnWorkflow, MultiTurnWorkflow])
+
+
+def _play(kind: type[Workflow], context: WorkflowContext, task: dict[str, Any] | None = None) -> Episode:
+    return asyncio.run(kind(context).run(task or {}, "t:3"))
+
+
+def _outcomes(*outcomes: Outcome) -> Callable[[str], Outcome]:
+    remaining = iter(outcomes)
+    return lambda action: next(remaining)
+
+
+def test_one_prompt_one_answer(engine: Any, environment: Any, context: MakeContext) -> None:
+    seen = []
+
+    def step(action: str) -> Outcome:
+        seen.append(action)
+        return Outcome(done=True, reward=0.75, correct=True, metrics={"length": 2})
+
+    world = environment(step=step, reset=lambda task: f"{task['a']} + 1")
+    engine.weight_version = 6
+    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world), {"a": 3})
+    (trajectory,) = episode.trajectories
+    assert engine.prompts == ["<u>3 + 1<a>"]
+    assert seen == ["ok"]
+    assert (episode.id, episode.is_correct, episode.metrics) == ("t:3", True, {"length": 2.0})
+    assert episode.termination_reason is TerminationReason.ENV_DONE
+    assert (trajectory.name, trajectory.uid, trajectory.reward) == ("agent", "t:3/agent", 0.75)
+    assert [(step.reward, step.text, step.weight_version) for step in trajectory.steps] == [(0.75, "ok", 6)]
+    assert "".join(map(chr, trajectory.tokens.ids)) == "<u>3 + 1<a>ok$"
+    assert trajectory.tokens.sampled.tolist() == [False] * 11 + [True] * 3
+
+
+def test_turns_extend_one_another_with_exact_tokens(engine: Any, environment: Any, context: MakeContext) -> None:
+    replies = iter(["one$", "two", "three$"])
+    engine.answer = lambda prompt, sampling: next(replies)
+    world = environment(step=_outcomes(Outcome(observation="a"), Outcome(observation="b"), Outcome(done=True)))
+    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
+    assert engine.prompts == ["<u>go<a>", "<u>go<a>one$<u>a<a>", "<u>go<a>one$<u>a<a>two$<u>b<a>"]
+    (trajectory,) = episode.trajectories
+    assert "".join(map(chr, trajectory.tokens.ids)) == "<u>go<a>one$<u>a<a>two$<u>b<a>three$"
+    assert "".join(chr(t) for t in trajectory.tokens.ids[trajectory.tokens.sampled]) == "one$twothree$"
+    assert trajectory.tokens.prefix_breaks == 0
+    assert len(set(engine.sessions)) == 1
+    assert engine.ended == engine.sessions[:1]
+
+
+def test_observations_may_be_messages(engine: Any, environment: Any, context: MakeContext) -> None:
+    world = environment(reset=lambda task: [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+    _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    assert engine.prompts == ["<s>s<u>u<a>"]
+
+
+def test_rewards_of_the_turns_add_up(environment: Any, context: MakeContext) -> None:
+    world = environment(step=_outcomes(Outcome(reward=0.5), Outcome(reward=-0.25), Outcome(reward=1, done=True)))
+    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world))
+    assert episode.trajectories[0].reward == 1.25
+    assert [step.reward for step in episode.trajectories[0].steps] == [0.5, -0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "correct", "expected"),
+    [(1.0, None, True), (0.0, None, False), (-1.0, None, False), (1.0, False, False), (0.0, True, True)],
+)
+def test_unknown_correctness_means_a_reward_above_zero(
+    environment: Any, context: MakeContext, reward: float, correct: bool | None, expected: bool
+) -> None:
+    world = environment(step=_outcomes(Outcome(reward=reward, done=True, correct=correct)))
+    assert _play(SingleTurnWorkflow, context(make_environment=lambda: world)).is_correct is expected
+
+
+def test_the_whole_reward_decides_and_not_the_last_turn_s(environment: Any, context: MakeContext) -> None:
+    world = environment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
+    assert _play(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
+
+
+def test_numbers_of_numpy_become_plain_ones(environment: Any, context: MakeContext) -> None:
+    outcome = Outcome(
+        reward=np.float32(1.0),  # type: ignore[arg-type]
+        done=True,
+        correct=np.bool_(True),  # type: ignore[arg-type]
+        metrics={"calls": np.int64(2)},  # type: ignore[dict-item]
+    )
+    world = environment(step=_outcomes(outcome))
+    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    assert episode.is_correct is True
+    assert type(episode.metrics["calls"]) is float
+    assert type(episode.trajectories[0].reward) is float
+
+
+@pytest.mark.parametrize(("kind", "turns"), [(SingleTurnWorkflow, 1), (MultiTurnWorkflow, 4)])
+def test_an_environment_that_is_never_done_ends_with_the_turns(
+    environment: Any, context: MakeContext, kind: type[Workflow], turns: int
+) -> None:
+    world = environment(step=lambda action: Outcome(observation="more", reward=0.5))
+    episode = _play(kind, context(make_environment=lambda: world))
+    assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
+    assert len(episode.trajectories[0].steps) == turns
+    assert episode.trajectories[0].reward == 0.5 * turns
+    assert not episode.is_correct
+    assert world.closed == 1
+
+
+@pytest.mark.parametrize("limit", [{"max_prompt_length": 7}, {"max_prompt_length": 200}])
+def test_a_first_prompt_that_is_too_long_samples_nothing(
+    engine: Any, environment: Any, context: MakeContext, limit: dict[str, int]
+) -> None:
+    if limit["max_prompt_length"] == 200:
+        engine.max_context = 8  # exactly the prompt: no room for a token
+    world = environment()
+    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world, **limit))
+    assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    assert episode.trajectories[0].steps == []
+    assert episode.trajectories[0].reward == 0.0
+    assert engine.prompts == []
+    assert world.closed == 1
+
+
+def test_a_prompt_of_just_the_allowed_length_is_played(engine: Any, environment: Any, context: MakeContext) -> None:
+    engine.max_context = 9
+    episode = _play(SingleTurnWorkflow, context(make_environment=environment, max_prompt_length=8))
+    assert len(episode.trajectories[0].steps[0].response_ids) == 1
+    assert engine.samplings[0].max_tokens == 1
+
+
+def test_a_conversation_that_grows_too_long_keeps_what_was_played(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    world = environment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
+    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
+    assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    assert [len(step.prompt_ids) for step in episode.trajectories[0].steps] == [8, 37]
+    assert episode.trajectories[0].reward == 0.5
+
+
+def test_replies_are_cut_at_the_allowed_length(engine: Any, environment: Any, context: MakeContext) -> None:
+    engine.answer = lambda prompt, sampling: "a very long answer$"
+    actions = []
+
+    def step(action: str) -> Outcome:
+        actions.append(action)
+        return Outcome(done=True, reward=1.0)
+
+    make = context(make_environment=lambda: environment(step=step), max_response_length=6)
+    episode = _play(SingleTurnWorkflow, make)
+    assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
+    assert actions == ["a very"]
+    assert episode.is_correct
+    assert episode.trajectories[0].steps[0].info == {"finish_reason": "length"}
+    assert _play(MultiTurnWorkflow, make).termination_reason is TerminationReason.ENV_DONE
+
+
+def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    world = environment(step=lambda action: Outcome(observation="more"))
+    sampling = SamplingParams(max_tokens=100, temperature=0.5, top_p=0.9, top_k=7, seed=11)
+    _play(MultiTurnWorkflow, context(make_environment=lambda: world, sampling=sampling))
+    seeds = [made.seed for made in engine.samplings]
+    assert len(set(seeds)) == 4
+    assert {(made.temperature, made.top_p, made.top_k) for made in engine.samplings} == {(0.5, 0.9, 7)}
+    again = seeds.copy()
+    engine.samplings.clear()
+    _play(MultiTurnWorkflow, context(make_environment=lambda: world, sampling=sampling))
+    assert [made.seed for made in engine.samplings] == again
+
+
+def _boom(*arguments: Any) -> Any:
+    raise ValueError("boom")
+
+
+@BOTH
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_an_environment_that_raises_is_closed_and_its_session_ended(
+    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow], method: str, blocks: bool
+) -> None:
+    world = environment(**{method: _boom})
+    with pytest.raises(ValueError, match="boom"):
+        _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
+    assert world.closed == 1
+    assert len(engine.ended) == 1
+
+
+@BOTH
+def test_an_engine_that_raises_leaves_the_environment_closed(
+    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
+) -> None:
+    engine.answer = _boom
+    world = environment()
+    with pytest.raises(ValueError, match="boom"):
+        _play(kind, context(make_environment=lambda: world))
+    assert world.closed == 1
+
+
+def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    engine.end_session = _boom
+    world = environment()
+    with pytest.raises(ValueError, match="boom"):
+        _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    assert world.closed == 1
+
+
+def test_an_environment_that_cannot_be_closed_leaves_the_session_ended(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    with pytest.raises(ValueError, match="boom"):
+        _play(SingleTurnWorkflow, context(make_environment=lambda: environment(close=_boom)))
+    assert len(engine.ended) == 1
+
+
+def test_closing_a_blocking_environment_does_not_stop_the_others(environment: Any, context: MakeContext) -> None:
+    threads: list[int] = []
+    world = environment(close=lambda: threads.append(threading.get_ident()))
+    _play(SingleTurnWorkflow, context(make_environment=lambda: world, environment_blocks=True))
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+@BOTH
+@pytest.mark.parametrize("blocks", [True, False])
+def test_an_environment_may_be_made_of_coroutines(
+    environment: Any, context: MakeContext, kind: type[Workflow], blocks: bool
+) -> None:
+    async def reset(task: Any) -> str:
+        await asyncio.sleep(0)
+        return "go"
+
+    async def step(action: str) -> Outcome:
+        await asyncio.sleep(0)
+        return Outcome(done=True, reward=2.0)
+
+    world = environment(reset=reset, step=step)
+    episode = _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
+    assert episode.trajectories[0].reward == 2.0
+    assert world.closed == 1
+
+
+def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(environment: Any, context: MakeContext) -> None:
+    world = environment(step=_outcomes(Outcome(reward=float("nan"), done=True)))
+    episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
+    assert np.isnan(episode.trajectories[0].reward)  # type: ignore[arg-type]
+    assert not episode.is_correct
+
+
+@BOTH
+def test_what_was_played_before_a_cancellation_is_there_and_the_environment_closed(
+    environment: Any, context: MakeContext, kind: type[Workflow], hang: Any
+) -> None:
+    world = environment(step=lambda action: hang())
+    workflow = kind(context(make_environment=lambda: world))
+
+    async def run() -> None:
+        async with asyncio.timeout(0.05):
+            await workflow.run({}, "t:0")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+    assert workflow.episode is not None
+    assert len(workflow.episode.trajectories[0].steps) == 1
+    assert world.closed == 1
+
+
+@BOTH
+def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, kind: type[Workflow]) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{kind.__name__} plays with an environment, and this run has none"
+    ) as caught:
+        _play(kind, context())
+    assert "rllm.env.name" in caught.value.hint
