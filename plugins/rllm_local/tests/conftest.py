@@ -31,11 +31,11 @@ torch.set_num_threads(1)
 
 
 def _sharpened(model: Any) -> Any:
-    """Random weights as they are initialised attend to everything alike; larger ones make every token matter."""
+    """Weights as small as they often are at first attend to everything alike; with larger ones every token matters."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
-                parameter.mul_(6)
+                parameter.mul_(0.12 / parameter.std())
     return model.eval()
 
 
@@ -184,7 +184,7 @@ def make_batch(
     rows: Sequence[tuple[int, int]] | Sequence[Sequence[tuple[int, int]]],
     *,
     roles: Sequence[str] = ("agent",),
-    vocabulary: int = 81,
+    vocabulary: int = 70,
     seed: int = 0,
 ) -> TokenBatch:
     """A batch of random tokens.
@@ -224,7 +224,9 @@ def random_batch() -> Callable[..., TokenBatch]:
 def make_plan() -> Callable[..., UpdatePlan]:
     """An update plan; `losses` are functions by role, or the name of one of the core's losses for every role."""
 
-    def make(losses: str | Mapping[str, str | PolicyLoss] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any) -> UpdatePlan:
+    def make(
+        losses: str | Mapping[str, str | PolicyLoss] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any
+    ) -> UpdatePlan:
         by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
         values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 0} | changes
         return UpdatePlan(losses={role: _choice(loss) for role, loss in by_role.items()}, **values)

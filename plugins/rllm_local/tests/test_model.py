@@ -87,18 +87,16 @@ def test_weights_have_the_dtype_asked_for(dtype: str, save: Callable[..., Path])
 
 
 def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
-    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    save: Callable[..., Path], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save()
-    expected = tiny.build_model(81, 3)
+    expected = tiny.build_model(len(tokenizer), 3)
     monkeypatch.chdir(folder.parent)
     for name in (folder, "saved", "./saved", f"../{folder.parent.name}/saved"):
         loaded = _load(name)
         assert loaded.stop_ids == {2}
-        assert loaded.tokenizer.encode("12 plus 3") == tiny.build_tokenizer().encode("12 plus 3")
-        for (name_in, weight), other in zip(
-            loaded.model.named_parameters(), expected.parameters(), strict=True
-        ):
+        assert loaded.tokenizer.encode("12 plus 3") == tokenizer.encode("12 plus 3")
+        for (name_in, weight), other in zip(loaded.model.named_parameters(), expected.parameters(), strict=True):
             assert torch.equal(weight, other), name_in
 
 
@@ -198,8 +196,8 @@ def _windowed(kind: str) -> Any:
     from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
     if kind == "some layers":
-        return Gemma2ForCausalLM(Gemma2Config(vocab_size=81, **SMALL))
-    return MistralForCausalLM(MistralConfig(vocab_size=81, **SMALL, sliding_window=16))
+        return Gemma2ForCausalLM(Gemma2Config(vocab_size=100, **SMALL))
+    return MistralForCausalLM(MistralConfig(vocab_size=100, **SMALL, sliding_window=16))
 
 
 @pytest.mark.parametrize("kind", ["some layers", "all layers"])
@@ -212,8 +210,8 @@ def test_a_model_with_a_sliding_window_is_refused(kind: str, save: Callable[...,
 def test_a_model_that_could_have_a_window_and_has_none_loads(save: Callable[..., Path]) -> None:
     from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    mistral = MistralForCausalLM(MistralConfig(vocab_size=81, **SMALL, sliding_window=None))
-    qwen = Qwen2ForCausalLM(Qwen2Config(vocab_size=81, **SMALL, sliding_window=16, use_sliding_window=False))
+    mistral = MistralForCausalLM(MistralConfig(vocab_size=100, **SMALL, sliding_window=None))
+    qwen = Qwen2ForCausalLM(Qwen2Config(vocab_size=100, **SMALL, sliding_window=16, use_sliding_window=False))
     for index, model in enumerate((mistral, qwen)):
         assert _load(save(model, folder=f"model {index}")).max_context == 64
 
@@ -221,7 +219,7 @@ def test_a_model_that_could_have_a_window_and_has_none_loads(save: Callable[...,
 def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Callable[..., Path]) -> None:
     from transformers import BloomConfig, BloomForCausalLM
 
-    bloom = BloomForCausalLM(BloomConfig(vocab_size=81, hidden_size=16, n_layer=2, n_head=2))
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=100, hidden_size=16, n_layer=2, n_head=2))
     assert "attends by 'eager'; the local engine needs 'sdpa'." in _refusal(save(bloom)).message
 
 

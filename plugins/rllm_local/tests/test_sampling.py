@@ -52,7 +52,11 @@ def test_uniforms_of_neighbouring_positions_and_of_neighbouring_seeds_are_indepe
     seeds: list[int], lag: int
 ) -> None:
     grid = np.stack([uniforms(seeds, [position] * len(seeds)) for position in range(100)])
-    for first, second in ((grid[:-lag], grid[lag:]), (grid[:, :-lag], grid[:, lag:]), (grid[lag:, :-lag], grid[:-lag, lag:])):
+    for first, second in (
+        (grid[:-lag], grid[lag:]),
+        (grid[:, :-lag], grid[:, lag:]),
+        (grid[lag:, :-lag], grid[:-lag, lag:]),
+    ):
         pairs = np.floor(first * 10).astype(int) * 10 + np.floor(second * 10).astype(int)
         counts = np.bincount(pairs.ravel(), minlength=100)
         assert abs(_chi_square(counts, np.full(100, pairs.size / 100))) < 5

@@ -13,7 +13,25 @@ from hypothesis import strategies as st
 from rllm_core.rollout.renderer import Renderer
 
 ALPHABET = string.ascii_lowercase + string.digits + " .,?!:+-=\n"
-PIECES = ["lower", "higher", "correct", "number", "guess", "plus", "is", "0", "7", "10", "31", "32", "a", "z", " ", ". ", "-"]
+PIECES = [
+    "lower",
+    "higher",
+    "correct",
+    "number",
+    "guess",
+    "plus",
+    "is",
+    "0",
+    "7",
+    "10",
+    "31",
+    "32",
+    "a",
+    "z",
+    " ",
+    ". ",
+    "-",
+]
 words = st.lists(st.sampled_from(PIECES) | st.sampled_from(ALPHABET), max_size=30).map("".join)
 END, UNKNOWN = 2, 1
 
@@ -47,7 +65,11 @@ def test_any_text_encodes_and_what_is_unknown_is_said_to_be(tokenizer: Any, text
 
 @pytest.mark.parametrize("text", ["#", "é", "{", "<", "日本", "\x00", "\t", "🎲"])
 def test_characters_outside_the_alphabet_become_unknown(tokenizer: Any, text: str) -> None:
-    assert _encode(tokenizer, f"a{text}b") == [*_encode(tokenizer, "a"), *[UNKNOWN] * len(text), *_encode(tokenizer, "b")]
+    assert _encode(tokenizer, f"a{text}b") == [
+        *_encode(tokenizer, "a"),
+        *[UNKNOWN] * len(text),
+        *_encode(tokenizer, "b"),
+    ]
 
 
 def test_numbers_up_to_31_and_the_words_of_the_games_are_one_token_each(tokenizer: Any) -> None:
@@ -66,12 +88,12 @@ def test_the_vocabulary_has_no_holes(tokenizer: Any) -> None:
 
 
 def test_special_tokens_are_left_out_of_the_words_of_a_reply(tokenizer: Any) -> None:
-    ids = tokenizer.encode("<user>12<assistant>is 7<end>", add_special_tokens=False)
+    ids = _encode(tokenizer, "<system>12<end>is 7<end>")
     assert len(ids) == 7
     assert tokenizer.decode(ids, skip_special_tokens=True) == "12is 7"
 
 
-def test_the_chat_template_closes_what_the_assistant_says_and_opens_its_next_turn(tokenizer: Any) -> None:
+def test_the_chat_template_closes_what_the_assistant_says(tokenizer: Any) -> None:
     messages = [
         {"role": "system", "content": "play"},
         {"role": "user", "content": "guess"},
@@ -79,12 +101,15 @@ def test_the_chat_template_closes_what_the_assistant_says_and_opens_its_next_tur
         {"role": "user", "content": "lower"},
     ]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == "<system>play<user>guess<assistant>7<end><user>lower<assistant>"
-    assert tokenizer.apply_chat_template(messages[:1], tokenize=False) == "<system>play"
+    assert text == "<system>play<end>guess7<end>lower"
+    assert tokenizer.apply_chat_template(messages[:1], tokenize=False) == "<system>play<end>"
 
 
+# The reply follows at once on the user's last words; a full stop between them is never one token with a neighbour.
 turn = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": words}), min_size=1, max_size=3
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": words.map(lambda text: text + ".")}),
+    min_size=1,
+    max_size=3,
 )
 
 
@@ -112,10 +137,23 @@ def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
     sampled = _encode(tokenizer, reply)
     continuation = renderer.continuation(sampled[-1], heard)
     assert continuation[0] == END
-    first = [{"role": "user", "content": "go"}]
+    first = [{"role": "user", "content": "go."}]
     messages = [*first, {"role": "assistant", "content": reply}, *heard]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert [*renderer.prompt(first), *sampled, *continuation] == _encode(tokenizer, whole)
+
+
+@given(said=words.filter(bool), reply=words.filter(bool), heard=words)
+@settings(deadline=None, max_examples=100)
+def test_a_conversation_always_has_the_text_of_the_template(
+    renderer: Renderer, tokenizer: Any, said: str, reply: str, heard: str
+) -> None:
+    """Also where tokens differ: after `1` a reply of `5` stays two tokens, and the template's text would give `15`."""
+    first, second = {"role": "user", "content": said}, {"role": "user", "content": heard}
+    tokens = [*renderer.prompt([first]), *_encode(tokenizer, reply), END, *renderer.continuation(END, [second])]
+    messages = [first, {"role": "assistant", "content": reply}, second]
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == whole
 
 
 def test_rendered_tokens_are_shared_and_therefore_read_only(renderer: Renderer) -> None:

@@ -21,6 +21,7 @@ from rllm_core.plan import RunPlan
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import make_runner
+from rllm_core.tracking.episode_log import EpisodeLog
 from rllm_core.tracking.fan_out import Trackers
 from rllm_core.types import Task
 from rllm_core.validation import validate
@@ -64,6 +65,8 @@ class UnifiedTrainer:
         )
         chosen = [entry.plugin.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers]
+        if plan.config.rllm.episode_logging.log_episodes:
+            self._observers.append(EpisodeLog(folder.episodes))
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = 0
         self._weight_version = 0

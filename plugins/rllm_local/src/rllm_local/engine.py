@@ -86,7 +86,9 @@ class LocalEngine:
     ) -> Completion:
         """See `RolloutEngine.generate`."""
         prompt = np.asarray(prompt_ids, np.int32)
-        if not 0 < len(prompt) < self.max_context:
+        if not len(prompt):
+            raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
+        if len(prompt) >= self.max_context:
             raise RolloutError(
                 f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
                 "Shorten the prompt, or raise training.max_length if the model allows it.",

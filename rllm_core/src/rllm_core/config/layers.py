@@ -120,7 +120,7 @@ def require_plain(value: Any, origin: str, path: tuple[str, ...] = ()) -> None:
 
 
 def _read_yaml(text: str, name: str) -> Any:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         return yaml.load(text, Loader=_yaml_loader())  # a subclass of SafeLoader

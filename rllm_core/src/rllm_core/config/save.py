@@ -20,7 +20,7 @@ UNICODE_LINE_BREAKS = "\x85\u2028\u2029"
 
 def save_config(tree: Mapping[str, Any], folder: str | Path) -> Path:
     """Write a resolved tree into an existing folder, and return the file. Never leaves half a file behind."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     file = Path(folder) / FILE_NAME
     written = file.with_suffix(".yaml.tmp")

@@ -68,7 +68,8 @@ def check(stages: Sequence[ChosenStage]) -> None:
     written = set(GIVEN)
     for position, stage in enumerate(stages):
         for key in sorted(stage.plugin.reads - written):
-            writers = [later.plugin.name for later in stages[position + 1 :] if key in later.plugin.writes]
+            later_stages = (later.plugin for later in stages[position + 1 :])
+            writers = [plugin.name for plugin in later_stages if key in plugin.writes - plugin.reads]
             hint = (
                 f"{writers[0]!r} writes it, but comes later: move it before {stage.plugin.name!r}."
                 if writers

@@ -21,7 +21,10 @@ class TrainStep:
     is_training: bool = True
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights."""
+    generated: list[Episode] = field(default_factory=list)
+    """All episodes of the step, as they were played."""
     episodes: list[Episode] = field(default_factory=list)
+    """Those of them that have not been masked."""
     trajectory_groups: list[TrajectoryGroup] = field(default_factory=list)
     batch: TokenBatch | None = None
     metrics: dict[str, float] = field(default_factory=dict)

@@ -31,7 +31,8 @@ class Generate:
             **config.sampling.train.model_dump(),
         )
         order = RolloutOrder(tasks=step.tasks, rollouts=config.rllm.rollout.n, sampling=sampling, label="train")
-        step.episodes = await self._context.runner.run(order)
+        step.generated = await self._context.runner.run(order)
+        step.episodes = list(step.generated)
         step.metrics |= episode_metrics(step.episodes)
         if not any(episode.trajectories for episode in step.episodes):
             step.skip("nothing_generated")

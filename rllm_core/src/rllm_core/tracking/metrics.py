@@ -116,6 +116,6 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
     """``time/<stage>`` seconds, and tokens sampled per second of the whole step."""
     seconds = sum(step.timing_dict.values())
-    sampled = sum(trajectory.response_length for episode in step.episodes for trajectory in episode.trajectories)
+    sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)
     metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
     return metrics | {"time/step": seconds, "time/tokens_per_second": sampled / seconds if seconds else 0.0}

@@ -1,0 +1,220 @@
+"""The core's plugins with a backend that only remembers what it was asked, and a runner that returns given episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from rllm_core.batch import TokenBatch
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import Layer
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.pipeline.context import StageContext
+from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plan import RunPlan, make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.types import Episode, Task, TerminationReason, Trajectory
+
+
+class ProbeSection(Params):
+    size: int = Field(1, description="Nothing.")
+
+
+class ProbeSections(Params):
+    probe: ProbeSection = Field(default_factory=ProbeSection, description="Nothing.")
+
+
+@dataclass
+class ProbeBackend(Backend):
+    """Remembers what it was asked, in order."""
+
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        raise NotImplementedError
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        self.calls.append(("process", needs))
+        return batch.with_columns(old_logprobs=batch.sampling_logprobs)
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        self.calls.append(("update", (batch, plan)))
+        return {"actor/loss": 0.5}
+
+    async def publish(self, version: int) -> None:
+        self.calls.append(("publish", version))
+
+    async def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    async def load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class GivenEpisodes:
+    """In place of a runner: returns `episodes` and remembers the orders."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    orders: list[RolloutOrder] = field(default_factory=list)
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        self.orders.append(order)
+        return self.episodes
+
+
+@dataclass
+class Bench:
+    """A pipeline made from a config, with what it talks to."""
+
+    plan: RunPlan
+    backend: ProbeBackend = field(default_factory=ProbeBackend)
+    runner: GivenEpisodes = field(default_factory=GivenEpisodes)
+    logged: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.context = StageContext(
+            config=self.plan.config,
+            seed=3,
+            backend=self.backend,
+            runner=self.runner,  # type: ignore[arg-type]
+            grouping=self.plan.grouping,
+            rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
+            estimator_of=self.plan.estimators.of,
+            loss_of=self.plan.loss_of,
+            log=lambda global_step, metrics: self.logged.append((global_step, metrics)),
+        )
+        self.pipeline = Pipeline(self.plan.stages, self.context)
+
+    @property
+    def stage_names(self) -> list[str]:
+        return [stage.plugin.name for stage in self.plan.stages]
+
+    def stage(self, name: str) -> Any:
+        """One stage alone."""
+        chosen = next(stage for stage in self.plan.stages if stage.plugin.name == name)
+        return chosen.plugin.load()(self.context, chosen.params)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """The core's own plugins, and backends `probe` (any loss), `poor` (one loss) and `weak` (no loss, no columns)."""
+    registry = Registry.load(allow=[], environ={})
+    backend_yaml = tmp_path / "probe.yaml"
+    backend_yaml.write_text("probe:\n  size: 1\n")
+    for name, capabilities in (
+        ("probe", Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))),
+        ("poor", Capabilities(losses=frozenset({"ppo"}), columns=frozenset({"old_logprobs"}))),
+        ("weak", Capabilities()),
+    ):
+        registry.add(
+            BackendPlugin(
+                name=name,
+                summary="For tests.",
+                params=ProbeSections,
+                load=lambda: ProbeBackend,
+                config_yaml=lambda: backend_yaml,
+                capabilities=capabilities,
+            )
+        )
+    return registry
+
+
+@pytest.fixture
+def plan(registry: Registry) -> Callable[..., RunPlan]:
+    """The plan of a config, given as dotted keys; the backend is `probe` unless said otherwise."""
+
+    def make(settings: Mapping[str, Any] | None = None) -> RunPlan:
+        tree: dict[str, Any] = {}
+        for key, value in {"rllm.backend": "probe", **(settings or {})}.items():
+            *path, last = key.split(".")
+            node = tree
+            for part in path:
+                node = node.setdefault(part, {})
+            node[last] = value
+        return make_plan(compose(registry, [Layer("my.yaml", tree)]), registry)
+
+    return make
+
+
+@pytest.fixture
+def bench(plan: Callable[..., RunPlan]) -> Callable[..., Bench]:
+    return lambda settings=None: Bench(plan(settings))
+
+
+@pytest.fixture
+def add_stage(registry: Registry) -> Callable[..., None]:
+    """Offers a stage made of a function of the step, or of a class."""
+
+    def add(name: str, body: Any, reads: str = "", writes: str = "", always: bool = False) -> None:
+        def load() -> Any:
+            if isinstance(body, type):
+                return body
+
+            def make(context: StageContext, params: NoParams) -> Any:
+                async def run(step: TrainStep) -> None:
+                    body(step)
+
+                return run
+
+            return make
+
+        registry.add(
+            StagePlugin(
+                name=name,
+                summary="For tests.",
+                params=NoParams,
+                load=load,
+                reads=frozenset(reads.split()),
+                writes=frozenset(writes.split()),
+                always=always,
+            )
+        )
+
+    return add
+
+
+@pytest.fixture
+def step() -> Callable[..., TrainStep]:
+    """A training step; keywords change its fields."""
+
+    def make(**changes: Any) -> TrainStep:
+        fields: dict[str, Any] = {"global_step": 4, "epoch": 1, "total_steps": 10, "tasks": [Task(id="t")]}
+        return TrainStep(**fields | changes)
+
+    return make
+
+
+@pytest.fixture
+def attempts() -> Callable[..., list[Episode]]:
+    """Attempts at one task with these rewards, each of one turn of `said` tokens."""
+
+    def make(
+        rewards: Sequence[float | None],
+        task: str = "t",
+        role: str = "agent",
+        said: int = 2,
+        reason: TerminationReason = TerminationReason.ENV_DONE,
+    ) -> list[Episode]:
+        episodes = []
+        for index, reward in enumerate(rewards):
+            trajectory = Trajectory(role, reward=reward)
+            trajectory.add_step([1, 2], np.arange(said), [-0.5] * said)
+            solved = reward is not None and reward > 0
+            episodes.append(
+                Episode(id=f"{task}:{index}", trajectories=[trajectory], is_correct=solved, termination_reason=reason)
+            )
+        return episodes
+
+    return make

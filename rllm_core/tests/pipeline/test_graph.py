@@ -1,0 +1,194 @@
+"""The order of stages: built in, edited, replaced, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError, PipelineError, RllmError
+from rllm_core.pipeline.graph import BUILT_IN
+
+NAMES = ", ".join(BUILT_IN)
+
+
+def _stages(plan: Callable[..., Any], settings: dict[str, Any]) -> list[str]:
+    return [stage.plugin.name for stage in plan(settings).stages]
+
+
+def _error(plan: Callable[..., Any], settings: dict[str, Any]) -> RllmError:
+    with pytest.raises(RllmError) as caught:
+        plan(settings)
+    return caught.value
+
+
+@pytest.fixture
+def nothing(add_stage: Callable[..., None]) -> str:
+    """Name of a stage that reads and writes nothing."""
+    add_stage("nothing", lambda step: None)
+    return "nothing"
+
+
+def test_the_built_in_order_is_complete(plan: Callable[..., Any]) -> None:
+    assert _stages(plan, {}) == list(BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([{"stage": "nothing", "after": "reject"}], ["reject", "nothing", "build_batch"]),
+        ([{"stage": "nothing", "before": "reject"}], ["check_rewards", "nothing", "reject"]),
+        ([{"stage": {"name": "nothing"}, "after": "reject"}], ["reject", "nothing", "build_batch"]),
+        ([{"stage": "in-process/nothing", "after": "reject"}], ["reject", "nothing", "build_batch"]),
+        (
+            [{"stage": "nothing", "after": "group"}, {"stage": "nothing", "before": "nothing"}],
+            ["group", "nothing", "nothing", "check_rewards"],
+        ),
+    ],
+)
+def test_stages_are_inserted_beside_others(
+    plan: Callable[..., Any], nothing: str, edits: list[Any], expected: list[str]
+) -> None:
+    names = _stages(plan, {"rllm.pipeline.insert": edits})
+    start = names.index(expected[0])
+    assert names[start : start + len(expected)] == expected
+    assert [name for name in names if name != "nothing"] == list(BUILT_IN)
+
+
+def test_the_first_and_last_place_can_be_taken(plan: Callable[..., Any], nothing: str) -> None:
+    edits = [{"stage": nothing, "before": "generate"}, {"stage": nothing, "after": "log"}]
+    assert _stages(plan, {"rllm.pipeline.insert": edits}) == [nothing, *BUILT_IN, nothing]
+
+
+def test_stages_are_removed(plan: Callable[..., Any]) -> None:
+    expected = [name for name in BUILT_IN if name not in ("compact_filter", "reject")]
+    assert _stages(plan, {"rllm.pipeline.remove": ["reject", "compact_filter"]}) == expected
+
+
+def test_stages_are_replaced_where_they_are(plan: Callable[..., Any], add_stage: Callable[..., None]) -> None:
+    add_stage("my_reject", lambda step: None, reads="trajectory_groups", writes="trajectory_groups")
+    expected = ["my_reject" if name == "reject" else name for name in BUILT_IN]
+    assert _stages(plan, {"rllm.pipeline.replace": {"reject": "my_reject"}}) == expected
+
+
+def test_edits_are_made_in_the_order_remove_replace_insert(plan: Callable[..., Any], nothing: str) -> None:
+    edits = {
+        "rllm.pipeline.insert": [{"stage": "compact_filter", "after": nothing}],
+        "rllm.pipeline.replace": {"reject": nothing},
+        "rllm.pipeline.remove": ["compact_filter"],
+    }
+    names = _stages(plan, edits)
+    assert names[names.index(nothing) + 1] == "compact_filter"
+    assert names.count("compact_filter") == 1
+
+
+def test_the_whole_list_may_be_given(plan: Callable[..., Any]) -> None:
+    assert _stages(plan, {"rllm.pipeline.stages": ["generate", {"name": "log"}]}) == ["generate", "log"]
+
+
+def test_edits_apply_to_a_list_that_was_given(plan: Callable[..., Any], nothing: str) -> None:
+    settings = {
+        "rllm.pipeline.stages": ["generate", "log"],
+        "rllm.pipeline.insert": [{"stage": nothing, "after": "generate"}],
+    }
+    assert _stages(plan, settings) == ["generate", nothing, "log"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        (
+            {"rllm.pipeline.remove": ["rejekt"]},
+            f"rllm.pipeline.remove names stage 'rejekt', which is not in the pipeline: {NAMES}.",
+            "Did you mean 'reject'?",
+        ),
+        (
+            {"rllm.pipeline.replace": {"grupp": "nothing"}},
+            f"rllm.pipeline.replace.grupp names stage 'grupp', which is not in the pipeline: {NAMES}.",
+            "Did you mean 'group'?",
+        ),
+        (
+            {"rllm.pipeline.insert": [{"stage": "nothing", "after": "reject"}, {"stage": "nothing", "after": "zzz"}]},
+            "rllm.pipeline.insert[1] names stage 'zzz', which is not in the pipeline: "
+            f"{NAMES.replace('reject', 'reject, nothing')}.",
+            "",
+        ),
+        *(
+            (
+                {"rllm.pipeline.insert": [edit]},
+                f"rllm.pipeline.insert[0] is {edit!r}.",
+                "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.",
+            )
+            for edit in (
+                {"stage": "nothing"},
+                {"after": "reject"},
+                {"stage": "nothing", "after": "reject", "before": "log"},
+                {"stage": "nothing", "after": "reject", "size": 3},
+                {"stage": "nothing", "behind": "reject"},
+            )
+        ),
+    ],
+)
+def test_an_edit_that_cannot_be_made_says_which_and_why(
+    plan: Callable[..., Any], nothing: str, settings: dict[str, Any], message: str, hint: str
+) -> None:
+    error = _error(plan, settings)
+    assert isinstance(error, PipelineError)
+    assert (error.message, error.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        ({"rllm.pipeline.stages": ["generate", "lgo"]}, "rllm.pipeline.stages[1]: "),
+        ({"rllm.pipeline.replace": {"reject": "rejct"}}, "rllm.pipeline.replace.reject: "),
+        ({"rllm.pipeline.insert": [{"stage": "nothin", "after": "log"}]}, "rllm.pipeline.insert[0]: "),
+        ({"rllm.pipeline.insert": [{"stage": None, "after": "log"}]}, "rllm.pipeline.insert[0]: "),
+        (
+            {"rllm.pipeline.insert": [{"stage": 3, "after": "log"}, {"stage": "nothing", "after": "log"}]},
+            "rllm.pipeline.insert[0]: 3 is no stage.",
+        ),
+        (
+            {"rllm.pipeline.insert": [{"stage": {"name": "nothing", "size": 1}, "after": "log"}]},
+            "rllm.pipeline.insert[0]",
+        ),
+    ],
+)
+def test_a_stage_that_does_not_exist_is_a_config_error_with_its_place(
+    plan: Callable[..., Any], nothing: str, settings: dict[str, Any], start: str
+) -> None:
+    error = _error(plan, settings)
+    assert isinstance(error, ConfigError)
+    assert error.message.startswith(start)
+
+
+def test_a_hole_names_the_stage_and_what_it_lacks(plan: Callable[..., Any]) -> None:
+    error = _error(plan, {"rllm.pipeline.remove": ["group"]})
+    assert error.message == "Stage 'check_rewards' reads 'trajectory_groups', which no stage before it writes."
+    assert error.hint == "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
+
+
+def test_a_wrong_order_names_the_writer_that_comes_too_late(plan: Callable[..., Any]) -> None:
+    stages = [*BUILT_IN]
+    stages.remove("advantages")
+    stages.insert(stages.index("log"), "advantages")
+    error = _error(plan, {"rllm.pipeline.stages": stages})
+    assert error.message == "Stage 'update' reads 'batch.advantages', which no stage before it writes."
+    assert error.hint == "'advantages' writes it, but comes later: move it before 'update'."
+
+
+def test_a_stage_does_not_feed_itself(plan: Callable[..., Any], add_stage: Callable[..., None]) -> None:
+    add_stage("selfish", lambda step: None, reads="scores", writes="scores")
+    error = _error(plan, {"rllm.pipeline.insert": [{"stage": "selfish", "before": "log"}]})
+    assert error.message == "Stage 'selfish' reads 'scores', which no stage before it writes."
+
+
+@pytest.mark.parametrize("removed", BUILT_IN)
+def test_each_built_in_stage_is_either_needed_or_can_be_left_out(plan: Callable[..., Any], removed: str) -> None:
+    optional = {"compact_filter", "reject", "update", "log"}
+    settings = {"rllm.pipeline.remove": [removed]}
+    if removed in optional:
+        assert removed not in _stages(plan, settings)
+    else:
+        assert isinstance(_error(plan, settings), PipelineError)

@@ -1,0 +1,183 @@
+"""Running the stages of one step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.config.schema import EntropySection
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.pipeline.update_stages import entropy_coeff
+from rllm_core.types import Episode, TerminationReason, Trajectory
+
+MakeStep = Callable[..., TrainStep]
+
+
+def _run(bench: Any, step: TrainStep) -> TrainStep:
+    asyncio.run(bench.pipeline.run(step))
+    return step
+
+
+def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeStep, attempts: Any) -> None:
+    made = bench()
+    made.runner.episodes = attempts([1.0, 0.0, 0.0, 1.0])
+    done = _run(made, step())
+    assert [name for name, _ in made.backend.calls] == ["process", "update", "publish"]
+    assert done.weight_version == 1
+    assert made.backend.calls[-1] == ("publish", 1)
+    batch, plan = made.backend.calls[1][1]
+    assert not batch.advantages[~batch.loss_mask].any()
+    assert batch.advantages[batch.loss_mask] == pytest.approx([0.999998] * 2 + [-0.999998] * 4 + [0.999998] * 2)
+    assert (plan.global_step, plan.aggregation, plan.losses["agent"].plugin.name) == (4, "token-mean", "ppo")
+    ((global_step, metrics),) = made.logged
+    assert global_step == 4
+    assert metrics["batch/rows"] == 4
+    assert metrics["batch/tokens"] == 16
+    assert metrics["actor/loss"] == 0.5
+    assert metrics["train/epoch"] == 1
+    assert metrics["train/weight_version"] == 1
+    assert metrics["reward/agent/mean"] == 0.5
+    assert metrics["advantage/agent/fraction_zero"] == 0
+
+
+def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeStep, attempts: Any) -> None:
+    made = bench()
+    made.runner.episodes = attempts([1.0, 0.0])
+    done = _run(made, step())
+    assert list(done.timing_dict) == made.stage_names
+    assert all(seconds >= 0 for seconds in done.timing_dict.values())
+    metrics = made.logged[0][1]
+    timed = {name: seconds for name, seconds in done.timing_dict.items() if name != "log"}
+    assert {name: metrics[f"time/{name}"] for name in timed} == timed
+    assert metrics["time/step"] == pytest.approx(sum(timed.values()))
+    assert metrics["time/tokens_per_second"] == pytest.approx(4 / sum(timed.values()))
+
+
+def test_a_stage_that_is_there_twice_is_timed_for_both(
+    bench: Any, step: MakeStep, attempts: Any, add_stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 1.0, 10.0, 14.0])
+    monkeypatch.setattr("rllm_core.pipeline.pipeline.time.perf_counter", lambda: next(clock))
+    add_stage("twice", lambda step: None)
+    done = _run(bench({"rllm.pipeline.stages": ["twice", "twice"]}), step())
+    assert done.timing_dict == {"twice": 5.0}
+
+
+def test_after_a_skip_only_stages_that_always_run_do(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    ran: list[str] = []
+    add_stage("skip", lambda step: step.skip("no_reason"))
+    add_stage("sometimes", lambda step: ran.append("sometimes"))
+    add_stage("always", lambda step: ran.append("always"), always=True)
+    done = _run(bench({"rllm.pipeline.stages": ["always", "skip", "sometimes", "always"]}), step())
+    assert ran == ["always", "always"]
+    assert (done.skip_reason, done.metrics) == ("no_reason", {"batch/skipped_no_reason": 1.0})
+    assert "sometimes" not in done.timing_dict
+
+
+MASK_ERRORS = {"rllm.compact_filtering.enable": True}
+REJECT = {"rllm.rejection_sample.enable": True}
+SILENT = [Episode(id="t:0", trajectories=[Trajectory("agent", reward=1.0)])]
+MISSING = [Episode(id="t:0", trajectories=[Trajectory("agent")])]
+
+
+@pytest.mark.parametrize(
+    ("reason", "settings", "episodes"),
+    [
+        ("nothing_generated", {}, []),
+        ("nothing_generated", {}, [Episode(id="t:0", termination_reason=TerminationReason.ERROR)]),
+        (
+            "everything_masked",
+            MASK_ERRORS,
+            [Episode(id="t:0", trajectories=[Trajectory("a")], termination_reason=TerminationReason.ERROR)],
+        ),
+        ("no_rewards", {"rllm.algorithm.on_missing_reward": "drop"}, MISSING),
+        ("all_groups_rejected", REJECT, SILENT),
+        ("waiting_for_more_groups", REJECT | {"rllm.rejection_sample.mode": "episode"}, SILENT),
+        ("no_sampled_tokens", {}, SILENT),
+    ],
+)
+def test_an_early_end_is_a_metric_with_its_reason_and_no_update(
+    bench: Any, step: MakeStep, reason: str, settings: dict[str, Any], episodes: list[Episode]
+) -> None:
+    made = bench(settings)
+    made.runner.episodes = episodes
+    done = _run(made, step())
+    assert done.skip_reason == reason
+    assert [(global_step, metrics[f"batch/skipped_{reason}"]) for global_step, metrics in made.logged] == [(4, 1.0)]
+    assert made.backend.calls == []
+    assert done.weight_version == 0
+
+
+def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step: MakeStep, attempts: Any) -> None:
+    settings = REJECT | {"rllm.rejection_sample.mode": "episode"}
+    first, second = bench(settings), bench(settings)
+    first.runner.episodes = attempts([1.0, 1.0], task="solved")
+    assert _run(first, step()).skip_reason == "waiting_for_more_groups"
+    state = json.loads(json.dumps(first.pipeline.state_dict()))
+    assert list(state) == ["reject"]
+    second.pipeline.load_state_dict(state)
+    second.runner.episodes = attempts([1.0, 0.0], task="partly")
+    done = _run(second, step())
+    assert [group.group_id for group in done.trajectory_groups] == ["solved:agent", "partly:agent"]
+    assert done.batch is not None
+    assert done.batch.n_rows == 4
+
+
+def test_state_of_stages_that_are_gone_is_left_alone(bench: Any) -> None:
+    made = bench({"rllm.pipeline.remove": ["reject"]})
+    made.pipeline.load_state_dict({"reject": {"gathered": []}})
+    assert made.pipeline.state_dict() == {}
+
+
+def test_a_stage_of_another_package_keeps_its_state(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    class Counter:
+        def __init__(self, context: object, params: object) -> None:
+            self.count = 0
+
+        async def __call__(self, step: TrainStep) -> None:
+            self.count += 1
+            step.extras["count"] = self.count
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.count = state["count"]
+
+    add_stage("counter", Counter)
+    settings = {"rllm.pipeline.stages": ["counter"]}
+    first, second = bench(settings), bench(settings)
+    _run(first, step())
+    second.pipeline.load_state_dict(first.pipeline.state_dict())
+    assert _run(second, step()).extras == {"count": 2}
+
+
+def test_an_error_in_a_stage_ends_the_step(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    def boom(step: TrainStep) -> None:
+        raise ValueError("boom")
+
+    add_stage("boom", boom)
+    with pytest.raises(ValueError, match="boom"):
+        _run(bench({"rllm.pipeline.stages": ["boom", "generate"]}), step())
+
+
+def test_a_batch_is_asked_for_only_when_there_is_one(step: MakeStep) -> None:
+    with pytest.raises(RuntimeError, match="no stage has built a batch yet"):
+        _ = step().filled_batch
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (EntropySection(coeff=0.1), {0: 0.1, 1000: 0.1}),
+        (EntropySection(coeff=0.1, final_coeff=0.5), {0: 0.1, 1000: 0.1}),
+        (EntropySection(coeff=0.4, final_coeff=0.0, decay_steps=4), {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1, 4: 0.0, 9: 0.0}),
+        (EntropySection(coeff=0.0, final_coeff=1.0, decay_steps=2), {0: 0.0, 1: 0.5, 2: 1.0, 3: 1.0}),
+    ],
+)
+def test_the_entropy_bonus_falls_linearly(schedule: EntropySection, expected: dict[int, float]) -> None:
+    assert {step: entropy_coeff(schedule, step) for step in expected} == pytest.approx(expected)

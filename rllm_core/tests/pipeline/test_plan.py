@@ -1,0 +1,190 @@
+"""Every name in a config becomes a plugin with its options, or an error that says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+MakePlan = Callable[..., RunPlan]
+
+
+def _error(plan: MakePlan, settings: dict[str, Any]) -> RllmError:
+    with pytest.raises(ConfigError) as caught:
+        plan(settings)
+    return caught.value
+
+
+def _no_load() -> Any:
+    raise AssertionError("planning must not load what it plans")
+
+
+@pytest.fixture
+def needy(registry: Registry) -> None:
+    """An estimator and a loss that need columns which no backend here can fill."""
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
+    registry.add(EstimatorPlugin(name="needy", needs=frozenset({"values"}), default_loss="ppo", **common))
+    registry.add(LossPlugin(name="needy", needs=frozenset({"ref_logprobs", "ref_values"}), **common))
+    registry.add(EstimatorPlugin(name="modest", needs=frozenset({"old_logprobs"}), **common))
+
+
+def test_defaults(plan: MakePlan) -> None:
+    made = plan()
+    assert made.backend.name == "probe"
+    assert made.estimators.default.plugin.name == "grpo"
+    assert made.loss_of("anybody").plugin.name == "ppo"
+    assert (made.grouping.plugin.name, made.rejection.plugin.name) == ("task_role", "none")
+    assert made.workflow.plugin.name == "single_turn_workflow"
+    assert [tracker.plugin.name for tracker in made.trackers] == ["console"]
+    assert (made.environment, made.observers) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("estimator", "loss"),
+    [
+        ("grpo", "ppo"),
+        ("rloo", "importance_sampling"),
+        ("reinforce", "importance_sampling"),
+        ("reinforce_plus_plus_baseline", "importance_sampling"),
+    ],
+)
+def test_each_estimator_brings_its_default_loss(plan: MakePlan, estimator: str, loss: str) -> None:
+    made = plan({"rllm.algorithm.adv_estimator": estimator})
+    assert made.estimators.of("agent").plugin.name == estimator
+    assert made.loss_of("agent").plugin.name == loss
+
+
+def test_an_estimator_without_a_default_loss_gets_importance_sampling(plan: MakePlan, needy: None) -> None:
+    assert plan({"rllm.algorithm.adv_estimator": "modest"}).loss_of("agent").plugin.name == "importance_sampling"
+
+
+def test_roles_have_their_own_estimators_and_losses(plan: MakePlan) -> None:
+    made = plan(
+        {
+            "rllm.algorithm.adv_estimator": "grpo",
+            "rllm.algorithm.estimator_map": {"judge": "rloo", "solver": "reinforce"},
+            "rllm.algorithm.loss_map": {"solver": "reinforce", "critic": "importance_sampling"},
+        }
+    )
+    roles = ("agent", "judge", "solver", "critic")
+    assert [made.estimators.of(role).plugin.name for role in roles] == ["grpo", "rloo", "reinforce", "grpo"]
+    losses = [made.loss_of(role).plugin.name for role in roles]
+    assert losses == ["ppo", "importance_sampling", "reinforce", "importance_sampling"]
+
+
+def test_a_chosen_loss_goes_before_the_estimators_defaults(plan: MakePlan) -> None:
+    made = plan({"rllm.algorithm.loss_fn": "reinforce", "rllm.algorithm.estimator_map": {"judge": "rloo"}})
+    assert [made.loss_of(role).plugin.name for role in ("agent", "judge")] == ["reinforce", "reinforce"]
+
+
+def test_options_come_with_the_name_or_from_the_shared_key_of_their_name(plan: MakePlan) -> None:
+    made = plan(
+        {
+            "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+            "rllm.algorithm.eps_clip_high": 0.28,
+            "rllm.algorithm.estimator_map": {"judge": {"name": "rllm-core/grpo", "norm_adv_by_std_in_grpo": True}},
+            "rllm.algorithm.loss_map": {"judge": {"name": "ppo", "eps_clip": 0.1}},
+        }
+    )
+    assert made.estimators.of("agent").params.norm_adv_by_std_in_grpo is False
+    assert made.estimators.of("judge").params.norm_adv_by_std_in_grpo is True
+    assert made.loss_of("agent").params.model_dump() == {"eps_clip": 0.2, "eps_clip_high": 0.28}
+    assert made.loss_of("judge").params.model_dump() == {"eps_clip": 0.1, "eps_clip_high": 0.28}
+
+
+def test_rejection_modes_take_the_options_beside_them(plan: MakePlan) -> None:
+    settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.min_trajs_per_group": 5}
+    made = plan(settings)
+    assert (made.rejection.plugin.name, made.rejection.params.min_trajs_per_group) == ("group", 5)
+    made = plan(settings | {"rllm.rejection_sample.mode": {"name": "group", "min_trajs_per_group": 7}})
+    assert made.rejection.params.min_trajs_per_group == 7
+    made = plan(settings | {"rllm.rejection_sample.enable": False})
+    assert made.rejection.plugin.name == "none"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "start"),
+    [
+        ("rllm.algorithm.adv_estimator", "gpro", "rllm.algorithm.adv_estimator: "),
+        ("rllm.algorithm.estimator_map", {"judge": "gpro"}, "rllm.algorithm.estimator_map.judge: "),
+        ("rllm.algorithm.loss_fn", "ppoo", "rllm.algorithm.loss_fn: "),
+        ("rllm.algorithm.loss_map", {"judge": "ppoo"}, "rllm.algorithm.loss_map.judge: "),
+        ("rllm.transform.grouping", "task_rol", "rllm.transform.grouping: "),
+        ("rllm.workflow.name", "single_turn", "rllm.workflow: "),
+        ("rllm.trainer.logger", ["console", "consol"], "rllm.trainer.logger[1]: "),
+        ("rllm.trainer.observers", ["watcher"], "rllm.trainer.observers[0]: "),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_its_place(plan: MakePlan, key: str, value: Any, start: str) -> None:
+    error = _error(plan, {key: value})
+    assert error.message.startswith(start)
+
+
+def test_a_close_name_is_suggested(plan: MakePlan) -> None:
+    assert "'grpo'" in str(_error(plan, {"rllm.algorithm.adv_estimator": "gprpo"}))
+
+
+def test_an_unknown_rejection_mode_is_an_error_with_its_place(plan: MakePlan) -> None:
+    error = _error(plan, {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "grup"})
+    assert error.message.startswith("rllm.rejection_sample.mode: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "rllm.algorithm.adv_estimator",
+            {"name": "rloo", "leave_out": 2},
+            "rllm.algorithm.adv_estimator: estimator 'rloo' has no option 'leave_out' (= 2).",
+        ),
+        (
+            "rllm.algorithm.loss_map",
+            {"judge": {"name": "ppo", "epsclip": 2}},
+            "rllm.algorithm.loss_map.judge: loss 'ppo' has no option 'epsclip' (= 2).",
+        ),
+        (
+            "rllm.workflow.workflow_args",
+            {"turns": 3},
+            "rllm.workflow: workflow 'single_turn_workflow' has no option 'turns' (= 3).",
+        ),
+    ],
+)
+def test_an_unknown_option_is_an_error_with_its_place(plan: MakePlan, key: str, value: Any, message: str) -> None:
+    assert _error(plan, {key: value}).message == message
+
+
+def test_a_loss_that_the_backend_cannot_compute_is_refused(plan: MakePlan) -> None:
+    error = _error(plan, {"rllm.backend": "poor", "rllm.algorithm.adv_estimator": "rloo"})
+    assert error.message == "Backend 'poor' cannot compute loss 'importance_sampling'."
+    assert error.hint == "It knows ppo; set rllm.algorithm.loss_fn to one of these."
+    assert plan({"rllm.backend": "poor"}).loss_of("agent").plugin.name == "ppo"
+
+
+def test_a_role_s_loss_is_checked_too(plan: MakePlan) -> None:
+    error = _error(plan, {"rllm.backend": "poor", "rllm.algorithm.loss_map": {"judge": "reinforce"}})
+    assert error.message == "Backend 'poor' cannot compute loss 'reinforce'."
+    assert "It knows none" in _error(plan, {"rllm.backend": "weak"}).hint
+
+
+def test_columns_that_the_backend_cannot_fill_are_refused(plan: MakePlan, needy: None) -> None:
+    error = _error(plan, {"rllm.algorithm.loss_fn": "needy"})
+    assert error.message == "Loss 'needy' needs ref_logprobs, ref_values; backend 'probe' cannot fill that."
+    error = _error(plan, {"rllm.algorithm.estimator_map": {"judge": "needy"}})
+    assert error.message == "Estimator 'needy' needs values; backend 'probe' cannot fill that."
+    assert plan({"rllm.algorithm.adv_estimator": "modest"}).estimators.default.plugin.name == "modest"
+
+
+def test_every_plugin_of_a_run_is_listed_once(plan: MakePlan) -> None:
+    made = plan({"rllm.algorithm.estimator_map": {"judge": "grpo", "solver": "rloo"}})
+    listed = [(entry.kind, entry.name) for entry in made.registered()]
+    assert len(listed) == len(set(listed))
+    assert {("backend", "probe"), ("estimator", "grpo"), ("estimator", "rloo"), ("loss", "ppo")} <= set(listed)
+    assert {name for kind, name in listed if kind == "stage"} == {stage.plugin.name for stage in made.stages}

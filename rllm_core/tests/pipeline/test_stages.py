@@ -1,0 +1,276 @@
+"""Each built-in stage alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import RewardError
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.seeding import derive_seed
+from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
+
+MakeStep = Callable[..., TrainStep]
+
+
+def _run(stage: Any, step: TrainStep) -> TrainStep:
+    asyncio.run(stage(step))
+    return step
+
+
+def _group(*rewards: float | None, group_id: str = "t:agent") -> TrajectoryGroup:
+    return TrajectoryGroup(
+        group_id=group_id,
+        trajectories=[Trajectory("agent", [Step([1], [2], [-1.0])], reward) for reward in rewards],
+        metadata=[{"task_id": "t", "rollout_idx": index} for index in range(len(rewards))],
+    )
+
+
+def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: MakeStep, attempts: Any) -> None:
+    made = bench({"rllm.rollout.n": 5, "sampling.train.temperature": 0.75, "data.max_response_length": 7})
+    made.runner.episodes = attempts([1.0, 0.0])
+    tasks = [Task(id="a"), Task(id="b")]
+    done = _run(made.stage("generate"), step(tasks=tasks, global_step=9))
+    (order,) = made.runner.orders
+    assert (order.tasks, order.rollouts, order.label) == (tasks, 5, "train")
+    assert (order.sampling.temperature, order.sampling.max_tokens) == (0.75, 7)
+    assert order.sampling.seed == derive_seed(3, "rollout", 9)
+    assert done.episodes == done.generated == made.runner.episodes
+    assert done.episodes is not done.generated
+    assert done.metrics["batch/solved"] == 0.5
+
+
+def test_impute_names_gives_the_nameless_a_name(bench: Any, step: MakeStep) -> None:
+    one, several = Trajectory(), [Trajectory(), Trajectory("judge"), Trajectory()]
+    _run(
+        bench().stage("impute_names"),
+        step(episodes=[Episode(id="t:0", trajectories=[one]), Episode(id="t:1", trajectories=several)]),
+    )
+    assert one.name == "agent"
+    assert [trajectory.name for trajectory in several] == ["agent_0", "judge", "agent_1"]
+
+
+def _endings() -> list[Episode]:
+    return [
+        Episode(id=f"t:{index}", trajectories=[Trajectory("agent")], termination_reason=reason)
+        for index, reason in enumerate([*TerminationReason, TerminationReason.TIMEOUT])
+    ]
+
+
+def test_compact_filter_takes_out_and_counts(bench: Any, step: MakeStep) -> None:
+    done = _run(bench({"rllm.compact_filtering.enable": True}).stage("compact_filter"), step(episodes=_endings()))
+    assert [episode.termination_reason.value for episode in done.episodes] == ["env_done", "unknown"]
+    assert done.metrics == {
+        "batch/masked_error": 1.0,
+        "batch/masked_max_prompt_length_exceeded": 1.0,
+        "batch/masked_max_response_length_exceeded": 1.0,
+        "batch/masked_max_turns_exceeded": 1.0,
+        "batch/masked_timeout": 2.0,
+    }
+
+
+def test_compact_filter_does_nothing_when_it_is_off(bench: Any, step: MakeStep) -> None:
+    done = _run(bench().stage("compact_filter"), step(episodes=_endings()))
+    assert (len(done.episodes), done.metrics) == (8, {})
+
+
+def test_group_counts_prefix_breaks(bench: Any, step: MakeStep) -> None:
+    broken = Trajectory("agent", [Step([1], [2], [-1.0]), Step([9], [2], [-1.0]), Step([8], [2], [-1.0])])
+    episodes = [Episode(id="a:0", trajectories=[broken]), Episode(id="a:1", trajectories=[Trajectory("agent")])]
+    done = _run(bench().stage("group"), step(episodes=episodes))
+    assert [(group.group_id, len(group.trajectories)) for group in done.trajectory_groups] == [("a:agent", 2)]
+    assert done.metrics == {"batch/prefix_breaks": 2.0}
+
+
+UNUSABLE = pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), float("-inf")], ids=str)
+
+
+@UNUSABLE
+def test_check_rewards_stops_at_an_unusable_reward_and_names_it(
+    bench: Any, step: MakeStep, reward: float | None
+) -> None:
+    groups = [_group(1.0, 0.0), _group(0.5, reward)]
+    with pytest.raises(RewardError) as caught:
+        _run(bench().stage("check_rewards"), step(trajectory_groups=groups))
+    assert caught.value.message == f"Trajectory 'agent' of episode 't:1' has reward {reward}."
+    assert "rllm.algorithm.on_missing_reward=drop or =zero" in caught.value.hint
+
+
+@UNUSABLE
+def test_check_rewards_can_drop(bench: Any, step: MakeStep, reward: float | None) -> None:
+    groups = [_group(reward, 0.5, reward, 1.0), _group(1.0, group_id="u:agent"), _group(reward, 2.0)]
+    gone = groups[0].trajectories[0]
+    stage = bench({"rllm.algorithm.on_missing_reward": "drop"}).stage("check_rewards")
+    done = _run(stage, step(trajectory_groups=groups))
+    assert [[t.reward for t in group.trajectories] for group in done.trajectory_groups] == [[0.5, 1.0], [1.0], [2.0]]
+    assert [[entry["rollout_idx"] for entry in group.metadata] for group in groups] == [[1, 3], [0], [1]]
+    assert done.metrics["batch/missing_rewards"] == 3
+    assert done.metrics["reward/agent/mean"] == pytest.approx(4.5 / 4)
+    assert str(gone.reward) == str(reward)  # what was dropped keeps what it had
+
+
+@UNUSABLE
+def test_check_rewards_can_take_zero(bench: Any, step: MakeStep, reward: float | None) -> None:
+    stage = bench({"rllm.algorithm.on_missing_reward": "zero"}).stage("check_rewards")
+    done = _run(stage, step(trajectory_groups=[_group(reward, 0.5), _group(reward)]))
+    rewards = [[t.reward for t in group.trajectories] for group in done.trajectory_groups]
+    assert rewards[0] == [0.0, 0.5]
+    assert rewards[1] == [0.0]
+    assert done.metrics["batch/missing_rewards"] == 2
+    assert done.skip_reason == ""
+
+
+def test_check_rewards_drops_groups_that_are_left_empty(bench: Any, step: MakeStep) -> None:
+    stage = bench({"rllm.algorithm.on_missing_reward": "drop"}).stage("check_rewards")
+    done = _run(stage, step(trajectory_groups=[_group(float("nan")), _group(1.0, group_id="u:agent")]))
+    assert [group.group_id for group in done.trajectory_groups] == ["u:agent"]
+    assert done.metrics["batch/missing_rewards"] == 1
+
+
+@pytest.mark.parametrize("policy", ["error", "drop", "zero"])
+def test_check_rewards_counts_zero_when_all_is_well(bench: Any, step: MakeStep, policy: str) -> None:
+    stage = bench({"rllm.algorithm.on_missing_reward": policy}).stage("check_rewards")
+    done = _run(stage, step(trajectory_groups=[_group(1.0, 0.0)]))
+    assert done.metrics["batch/missing_rewards"] == 0
+    assert [t.reward for t in done.trajectory_groups[0].trajectories] == [1.0, 0.0]
+
+
+def test_a_group_without_any_reward_takes_those_of_the_last_steps(bench: Any, step: MakeStep) -> None:
+    group = _group(None, None)
+    for trajectory, reward in zip(group.trajectories, (0.25, 0.75), strict=True):
+        trajectory.steps.append(Step([1, 2], [3], [-1.0], reward=reward))
+    done = _run(bench().stage("check_rewards"), step(trajectory_groups=[group]))
+    assert [t.reward for t in done.trajectory_groups[0].trajectories] == [0.25, 0.75]
+
+
+def test_a_group_with_one_reward_does_not_take_those_of_the_last_steps(bench: Any, step: MakeStep) -> None:
+    group = _group(1.0, None)
+    group.trajectories[1].steps[-1].reward = 0.5
+    with pytest.raises(RewardError, match="episode 't:1' has reward None"):
+        _run(bench().stage("check_rewards"), step(trajectory_groups=[group]))
+
+
+def test_reject_counts_groups(bench: Any, step: MakeStep) -> None:
+    groups = [_group(1.0, 0.0), _group(1.0), _group(0.5, 0.5)]
+    done = _run(bench({"rllm.rejection_sample.enable": True}).stage("reject"), step(trajectory_groups=groups))
+    assert done.trajectory_groups == groups[:1]
+    assert done.metrics == {
+        "batch/groups_before_filter": 3.0,
+        "batch/groups_after_filter": 1.0,
+        "batch/groups_waiting": 0.0,
+        "batch/groups_dropped_too_few": 1.0,
+        "batch/groups_dropped_all_failed": 1.0,
+    }
+    assert done.skip_reason == ""
+
+
+def test_reject_keeps_everything_unless_it_is_on(bench: Any, step: MakeStep) -> None:
+    groups = [_group(1.0), _group(0.5, 0.5)]
+    assert _run(bench().stage("reject"), step(trajectory_groups=groups)).trajectory_groups == groups
+
+
+def test_build_batch_counts_rows_and_tokens(bench: Any, step: MakeStep) -> None:
+    done = _run(bench().stage("build_batch"), step(trajectory_groups=[_group(1.0, 0.0)]))
+    assert done.filled_batch.n_rows == 2
+    assert done.metrics == {"batch/rows": 2.0, "batch/tokens": 4.0}
+
+
+def test_process_asks_for_what_estimators_and_losses_of_the_batch_s_roles_need(
+    bench: Any, step: MakeStep, registry: Any
+) -> None:
+    made = bench()
+    done = _run(made.stage("process"), step(batch=build_batch([_group(1.0)])))
+    assert made.backend.calls == [("process", frozenset({"old_logprobs"}))]
+    assert done.filled_batch.old_logprobs is not None
+
+
+def test_advantages_calls_each_role_s_estimator_with_its_options(bench: Any, step: MakeStep, registry: Any) -> None:
+    loads: list[str] = []
+
+    def load() -> Any:
+        loads.append("doubled")
+        return lambda inputs, params: Advantages(values=2 * inputs.rewards)
+
+    registry.add(EstimatorPlugin(name="doubled", summary="For tests.", params=NoParams, load=load))
+    made = bench(
+        {
+            "rllm.algorithm.adv_estimator": {"name": "grpo", "norm_adv_by_std_in_grpo": False},
+            "rllm.algorithm.estimator_map": {"judge": "doubled"},
+        }
+    )
+    groups = [_group(1.0, 0.0), _group(3.0, 4.0, group_id="t:judge")]
+    stage = made.stage("advantages")
+    for _ in range(2):
+        done = _run(stage, step(batch=build_batch(groups)))
+        assert done.filled_batch.advantages is not None
+        assert done.filled_batch.advantages.tolist() == [0, 0.5, 0, -0.5, 0, 6, 0, 8]
+    assert loads == ["doubled"]  # once for the run, not once per step
+    assert done.metrics["advantage/judge/mean"] == 7
+
+
+def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: MakeStep) -> None:
+    made = bench(
+        {
+            "rllm.algorithm.loss_agg_mode": "seq-mean-token-mean",
+            "rllm.algorithm.entropy": {"coeff": 0.4, "final_coeff": 0.0, "decay_steps": 8},
+            "rllm.algorithm.loss_map": {"judge": {"name": "ppo", "eps_clip": 0.5}},
+        }
+    )
+    batch = build_batch([_group(1.0), _group(1.0, group_id="t:judge")])
+    done = _run(made.stage("update"), step(batch=batch, weight_version=6))
+    (_, (given, plan)), published = made.backend.calls
+    assert given is batch
+    assert plan.losses["agent"].params.eps_clip == 0.2
+    assert plan.losses["judge"].params.eps_clip == 0.5
+    assert (plan.aggregation, plan.global_step, plan.seed) == ("seq-mean-token-mean", 4, derive_seed(3, "update", 4))
+    assert plan.entropy_coeff == done.metrics["actor/entropy_coeff"] == pytest.approx(0.2)
+    assert published == ("publish", 7)
+    assert done.weight_version == 7
+
+
+def test_update_counts_a_version_only_after_it_is_published(bench: Any, step: MakeStep) -> None:
+    made = bench()
+
+    async def fail(version: int) -> None:
+        raise ConnectionError("gone")
+
+    made.backend.publish = fail
+    training = step(batch=build_batch([_group(1.0)]))
+    with pytest.raises(ConnectionError):
+        _run(made.stage("update"), training)
+    assert training.weight_version == 0
+
+
+def test_log_completes_the_metrics(bench: Any, step: MakeStep) -> None:
+    made = bench()
+    done = step(timing_dict={"generate": 3.0, "update": 1.0}, weight_version=2, metrics={"mine": 1.0})
+    done.generated = [Episode(id="t:0", trajectories=_group(1.0, 0.0).trajectories)]  # masked since, but sampled
+    _run(made.stage("log"), done)
+    assert made.logged == [
+        (
+            4,
+            {
+                "mine": 1.0,
+                "train/epoch": 1.0,
+                "train/weight_version": 2.0,
+                "time/generate": 3.0,
+                "time/update": 1.0,
+                "time/step": 4.0,
+                "time/tokens_per_second": 0.5,
+            },
+        )
+    ]
+
+
+def test_columns_of_the_batch_survive_the_advantages_stage(bench: Any, step: MakeStep) -> None:
+    batch = build_batch([_group(1.0, 0.0)])
+    batch = batch.with_columns(old_logprobs=np.full(4, -2.0, np.float32))
+    done = _run(bench().stage("advantages"), step(batch=batch))
+    assert done.filled_batch.old_logprobs is batch.old_logprobs
