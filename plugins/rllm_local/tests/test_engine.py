@@ -85,7 +85,7 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
 ) -> None:
     model = request.getfixturevalue(name)
     generator = np.random.default_rng(7)
-    prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 195, *generator.integers(1, 195, 62)])]
+    prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 200, *generator.integers(1, 201, 62)])]
     params = [
         _params(int(count), seed=seed, temperature=[1.0, 0.0, 0.5, 1.7][seed % 4], top_k=[-1, 4][seed % 2])
         for seed, count in enumerate([60, 1, *generator.integers(1, 61, 62)])
@@ -364,6 +364,12 @@ def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., 
         _alone(make_engine(), [], _params(1))
 
 
+@pytest.mark.parametrize("count", [0, -1])
+def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., LocalEngine], count: int) -> None:
+    with pytest.raises(RolloutError, match=f"max_tokens is {count}"):
+        _alone(make_engine(), _ids(5), _params(count))
+
+
 @pytest.mark.parametrize("length", [100, 101, 5000])
 def test_a_prompt_that_leaves_no_room_is_a_rollout_error(make_engine: Callable[..., LocalEngine], length: int) -> None:
     with pytest.raises(RolloutError, match=f"prompt of {length} tokens .* context of 100") as caught:
@@ -447,9 +453,12 @@ def test_an_engine_serves_several_event_loops_one_after_the_other(
     engine = make_engine(max_concurrency=2)
 
     async def abandon() -> None:
-        for index in range(4):
-            asyncio.get_running_loop().create_task(engine.generate(_ids(30), _params(300), session=f"{index}"))
-        await asyncio.sleep(0.02)
+        answers = [
+            asyncio.create_task(engine.generate(_ids(length), _params(count), session=f"{index}"))
+            for index, (length, count) in enumerate([(30, 1), (200, 300), (30, 300), (30, 300)])
+        ]
+        # The first is answered by the first part of a pass whose second part the end of the loop interrupts.
+        await answers[0]
 
     asyncio.run(abandon())
     params = _params(10, seed=6)

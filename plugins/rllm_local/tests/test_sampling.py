@@ -198,3 +198,8 @@ def test_a_draw_does_not_depend_on_the_other_rows() -> None:
         alone = draw(logits[row : row + 1], [params[row]], [row])
         assert alone.tokens[0] == together.tokens[row]
         assert alone.logprobs[0] == together.logprobs[row]
+
+
+def test_greedy_takes_the_larger_of_two_logits_whose_log_probs_round_to_the_same() -> None:
+    logits = torch.tensor([[0.0, 1e-10, -3.0]])
+    assert draw(logits, [_params(temperature=0.0)], [0]).tokens[0] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -266,6 +267,24 @@ def test_an_optimiser_step_is_that_of_adamw_with_the_settings(
         corrected = (second / (1 - 0.9 ** (step + 1))).sqrt() + 1e-6
         weights = weights - rate * first / (1 - 0.8 ** (step + 1)) / corrected
         _near(weights_of(model).double(), weights, 1e-6)
+
+
+def test_the_gradient_of_one_update_is_not_in_the_next(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    make_updater: Callable[..., Updater],
+    gradient_of: Callable[[Any], torch.Tensor],
+) -> None:
+    model = build_tiny(0)
+    updater = make_updater(model)
+    updater.update(random_batch(MULTI_TURN, seed=1), make_plan("reinforce"))
+    batch = random_batch(MULTI_TURN, seed=2)
+    _, expected = _reference(
+        copy.deepcopy(model), batch, {"agent": "reinforce"}, aggregation="token-mean", entropy=0.0, temperature=1.0
+    )
+    updater.update(batch, make_plan("reinforce"))
+    _near(gradient_of(model), expected, 5e-6)
 
 
 def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import settings
 
 from rllm_core.algorithms.estimation import role_columns
 from rllm_core.batch import build_batch
@@ -14,6 +15,9 @@ from rllm_core.types import Trajectory, TrajectoryGroup
 Rewards = Sequence[Sequence[float]]
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 MakeInputs = Callable[..., AdvantageInput]
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 def _groups(

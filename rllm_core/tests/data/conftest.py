@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import settings
 
 from rllm_core.types import Trajectory, TrajectoryGroup
 
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ GUESS_TINY: dict[str, Any] = _OPTIMISER | {
     "rllm.rollout.n": 16,
     "rllm.trainer.total_batches": 240,
     "rllm.trainer.test_freq": 60,
-    "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
+    "rllm.algorithm.entropy": {"coeff": 0.04, "final_coeff": 0.0, "decay_steps": 210},
 }
 
 SUM_TINY: dict[str, Any] = _OPTIMISER | {

@@ -86,6 +86,8 @@ class LocalEngine:
     ) -> Completion:
         """See `RolloutEngine.generate`."""
         prompt = np.asarray(prompt_ids, np.int32)
+        if sampling.max_tokens < 1:
+            raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
         if not len(prompt):
             raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
         if len(prompt) >= self.max_context:
@@ -183,14 +185,20 @@ class LocalEngine:
         requests, published = self._running, self._published
         rows = [self._row(request) for request in requests]
         loop = asyncio.get_running_loop()
-        for part in buckets(rows, MAX_TOKENS_PER_PASS):
-            chosen = [rows[index] for index in part]
-            draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
-            self._deliver([requests[index] for index in part], draws)
+        try:
+            for part in buckets(rows, MAX_TOKENS_PER_PASS):
+                chosen = [rows[index] for index in part]
+                draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
+                self._deliver([requests[index] for index in part], draws)
+        finally:
+            # Also when the event loop ends in the middle of a pass.
+            self._retire(requests)
         if published != self._published:
             # Weights were published meanwhile: what this pass has cached is of the old ones.
             self._table.clear()
-        # A request is over when it was answered, or when whoever asked has gone (a timeout).
+
+    def _retire(self, requests: list[_Request]) -> None:
+        """Let go of requests that were answered, and of those whose asker has gone (a timeout)."""
         self._running = [request for request in requests if not request.future.done()]
         for request in requests:
             if request.future.done():

@@ -44,13 +44,11 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence
     probabilities = _truncated(logprobs.exp().double(), sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    # The smallest token whose cumulative probability exceeds the draw: never one of probability 0, provided that
-    # rounding does not lift the draw to the total.
-    threshold = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    # The smallest token whose cumulative probability exceeds the draw: never one of probability 0.
+    tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
+    tokens = tokens.clamp(max=logits.shape[-1] - 1)
     if greedy.any():
-        tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logprobs.argmax(dim=-1), tokens)
+        tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(dim=-1), tokens)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy()
     if not np.isfinite(chosen).all():
         raise FloatingPointError("the model's logits are not finite")

@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
 )
 INITIALISER_RANGE = 0.12
-"""About 1 / sqrt(width). Llama's usual 0.02 is meant for widths in the thousands; from it the tiny model learns late."""
+"""About 1 / sqrt(width). Llama's usual 0.02 is meant for widths in the thousands; from it learning starts late."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -38,7 +38,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     numbers = tuple(str(number) for number in range(LARGEST_WHOLE_NUMBER + 1))
     vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS + numbers + WORDS + tuple(CHARACTERS))}
     # WordPiece without a continuation prefix is greedy longest match: whole words where known, else characters.
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix=""))
+    tokenizer = Tokenizer(
+        models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=1 << 20)
+    )
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[0-9]+|[a-z]+|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -1,0 +1,163 @@
+"""Every figure on examples small enough to count by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import build_batch
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.tracking.metrics import (
+    advantage_metrics,
+    episode_metrics,
+    pass_at_k,
+    reward_metrics,
+    throughput_metrics,
+    validation_metrics,
+)
+from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+
+MakeAttempt = Callable[..., Episode]
+
+
+def test_solve_rates_are_shares_of_attempts_and_of_tasks(attempt: MakeAttempt) -> None:
+    solved = {"all": (True, True), "none": (False, False), "some": (True, False), "also none": (False,)}
+    episodes = [attempt(task, i, correct=correct) for task, seen in solved.items() for i, correct in enumerate(seen)]
+    metrics = episode_metrics(episodes)
+    assert metrics["batch/solved"] == pytest.approx(3 / 7)
+    assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (
+        0.25,
+        0.5,
+        0.25,
+    )
+    assert metrics["batch/episodes"] == 7
+
+
+def test_every_way_of_ending_is_a_share_of_attempts(attempt: MakeAttempt) -> None:
+    episodes = [attempt("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
+    episodes.append(attempt("t", 3, reason=TerminationReason.ERROR))
+    metrics = episode_metrics(episodes)
+    endings = {name: value for name, value in metrics.items() if name.startswith("batch/ended_")}
+    expected = {f"batch/ended_{reason.value}": 0.0 for reason in TerminationReason}
+    assert endings == expected | {"batch/ended_timeout": 0.75, "batch/ended_error": 0.25}
+
+
+def test_the_environment_s_figures_are_means_over_the_episodes_that_have_them(attempt: MakeAttempt) -> None:
+    episodes = [attempt("t", 0, metrics={"guesses": 3, "hits": 1}), attempt("t", 1, metrics={"guesses": 4})]
+    metrics = episode_metrics([*episodes, attempt("t", 2)])
+    assert {name: value for name, value in metrics.items() if name.startswith("env/")} == {
+        "env/guesses": 3.5,
+        "env/hits": 1.0,
+    }
+
+
+def test_no_episodes_have_no_figures() -> None:
+    assert episode_metrics([]) == {}
+    assert reward_metrics([]) == {}
+    assert validation_metrics([], 4) == {}
+    assert advantage_metrics(build_batch([]).with_columns(advantages=np.zeros(0, np.float32))) == {}
+
+
+def test_rewards_by_role() -> None:
+    groups = [
+        TrajectoryGroup(group_id="a:solver", trajectories=[Trajectory(reward=1.0), Trajectory(reward=3.0)]),
+        TrajectoryGroup(group_id="a:judge", trajectories=[Trajectory(reward=-1.0)]),
+        TrajectoryGroup(group_id="b:solver", trajectories=[Trajectory(reward=5.0)]),
+    ]
+    assert reward_metrics(groups) == {
+        "reward/solver/mean": 3.0,
+        "reward/solver/std": pytest.approx(np.sqrt(8 / 3)),
+        "reward/solver/max": 5.0,
+        "reward/solver/min": 1.0,
+        "reward/judge/mean": -1.0,
+        "reward/judge/std": 0.0,
+        "reward/judge/max": -1.0,
+        "reward/judge/min": -1.0,
+    }
+
+
+def test_advantages_by_role_over_sampled_tokens() -> None:
+    groups = []
+    for role in ("solver", "judge", "silent"):
+        trajectory = Trajectory(role)
+        trajectory.add_step([1, 2], [3, 4] if role != "silent" else [], None)
+        groups.append(TrajectoryGroup(group_id=f"t:{role}", trajectories=[trajectory]))
+    batch = build_batch(groups).with_columns(advantages=np.array([9, 9, 0, 2, 9, 9, -1, -1], np.float32))
+    assert advantage_metrics(batch) == {
+        "advantage/solver/mean": 1.0,
+        "advantage/solver/std": 1.0,
+        "advantage/solver/max": 2.0,
+        "advantage/solver/min": 0.0,
+        "advantage/solver/fraction_zero": 0.5,
+        "advantage/judge/mean": -1.0,
+        "advantage/judge/std": 0.0,
+        "advantage/judge/max": -1.0,
+        "advantage/judge/min": -1.0,
+        "advantage/judge/fraction_zero": 0.0,
+    }
+
+
+@pytest.mark.parametrize("attempts", range(1, 8))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt(attempts: int) -> None:
+    for correct in range(attempts + 1):
+        outcomes = [True] * correct + [False] * (attempts - correct)
+        for k in range(1, attempts + 1):
+            draws = [any(draw) for draw in itertools.combinations(outcomes, k)]
+            assert pass_at_k(attempts, correct, k) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
+
+
+def test_pass_at_more_than_there_are_is_whether_any_is_correct() -> None:
+    assert (pass_at_k(2, 1, 5), pass_at_k(2, 0, 5)) == (1.0, 0.0)
+
+
+def test_validation_by_data_source(attempt: MakeAttempt) -> None:
+    episodes = [
+        attempt("a", 0, correct=True, rewards=[1.0], source="math", metrics={"guesses": 2}),
+        attempt("a", 1, correct=False, rewards=[0.5], source="math", metrics={"guesses": 4}),
+        attempt("b", 0, correct=False, rewards=[0.0, -0.5], source="math"),
+        attempt("b", 1, correct=False, source="math"),
+        attempt("c", 0, correct=True, rewards=[2.0], source="code"),
+        attempt("c", 1, correct=True, rewards=[None], source="code"),
+        attempt("d", 0, source="empty"),
+    ]
+    assert validation_metrics(episodes, 2) == {
+        "val/math/pass@1": 0.25,
+        "val/math/pass@2": 0.5,
+        "val/math/reward": 0.25,
+        "val/math/guesses": 3.0,
+        "val/code/pass@1": 1.0,
+        "val/code/pass@2": 1.0,
+        "val/code/reward": 1.0,
+        "val/empty/pass@1": 0.0,
+        "val/empty/pass@2": 0.0,
+        "val/empty/reward": 0.0,
+    }
+
+
+def test_one_rollout_gives_pass_at_one_only(attempt: MakeAttempt) -> None:
+    assert set(validation_metrics([attempt("a", correct=True)], 1)) == {"val/default/pass@1", "val/default/reward"}
+
+
+def _step(**fields: Any) -> TrainStep:
+    return TrainStep(global_step=0, epoch=0, total_steps=1, tasks=[], **fields)
+
+
+def test_throughput_counts_what_was_sampled() -> None:
+    trajectory = Trajectory("agent")
+    trajectory.add_step([1] * 50, [2] * 6, None)
+    trajectory.add_step([1] * 50 + [2] * 6 + [3] * 40, [2] * 4, None)
+    step = _step(generated=[Episode(id="t:0", trajectories=[trajectory])], timing_dict={"generate": 1.5, "update": 0.5})
+    assert throughput_metrics(step) == {
+        "time/generate": 1.5,
+        "time/update": 0.5,
+        "time/step": 2.0,
+        "time/tokens_per_second": 5.0,
+    }
+
+
+def test_a_step_without_time_has_no_throughput() -> None:
+    assert throughput_metrics(_step()) == {"time/step": 0, "time/tokens_per_second": 0.0}

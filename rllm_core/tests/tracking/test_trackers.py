@@ -1,0 +1,156 @@
+"""Where figures go, and what happens when they cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.plugins.choice import Chosen
+from rllm_core.plugins.registry import Registered
+from rllm_core.run_folder import RunFolder
+from rllm_core.tracking.fan_out import Trackers
+
+
+class ListTracker:
+    """Remembers what it gets; raises in the methods named."""
+
+    def __init__(self, raises: tuple[str, ...] = ()) -> None:
+        self.raises = raises
+        self.got: list[tuple[int, dict[str, float]]] = []
+        self.calls: list[str] = []
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        self._call("log")
+        self.got.append((global_step, dict(metrics)))
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.raises:
+            raise ConnectionError("no route")
+
+
+class WatchingTracker(ListTracker, Observer):
+    pass
+
+
+def _choice(name: str, make: Callable[..., Any]) -> Chosen[Any]:
+    plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=lambda: make)
+    return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
+
+
+Made = tuple[Trackers, list[str]]
+
+
+@pytest.fixture
+def trackers(folder: RunFolder) -> Callable[..., Made]:
+    """Trackers by name, and the warnings they gave."""
+
+    def make(*named: tuple[str, Any]) -> Made:
+        warnings: list[str] = []
+        chosen = [_choice(name, lambda path, params, tracker=tracker: tracker) for name, tracker in named]
+        return Trackers(chosen, folder, warnings.append), warnings
+
+    return make
+
+
+def _lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_reach_every_tracker_and_the_folder(trackers: Callable[..., Made], folder: RunFolder) -> None:
+    one, other = ListTracker(), ListTracker()
+    made, warnings = trackers(("one", one), ("other", other))
+    made.log(3, {"reward": 0.5})
+    made.close()
+    assert one.got == other.got == [(3, {"reward": 0.5})]
+    assert _lines(folder) == [{"step": 3, "reward": 0.5}]
+    assert one.calls == ["log", "close"]
+    assert warnings == []
+
+
+def test_a_tracker_that_raises_is_switched_off_with_one_warning(
+    trackers: Callable[..., Made], folder: RunFolder
+) -> None:
+    bad, good = ListTracker(raises=("log",)), ListTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    for step in range(3):
+        made.log(step, {"reward": float(step)})
+    made.close()
+    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert bad.calls == ["log"]
+    assert [step for step, _ in good.got] == [0, 1, 2]
+    assert [line["step"] for line in _lines(folder)] == [0, 1, 2]
+
+
+def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(folder: RunFolder) -> None:
+    def broken(path: Path, params: NoParams) -> ListTracker:
+        raise OSError("no server")
+
+    good = ListTracker()
+    warnings: list[str] = []
+    chosen = [_choice("bad", broken), _choice("good", lambda path, params: good)]
+    made = Trackers(chosen, folder, warnings.append)
+    made.log(0, {})
+    assert warnings == ["tracker 'bad' failed and is switched off: OSError: no server"]
+    assert good.got == [(0, {})]
+
+
+def test_a_tracker_that_cannot_be_closed_does_not_keep_the_others_open(trackers: Callable[..., Made]) -> None:
+    bad, good = ListTracker(raises=("close",)), ListTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    made.close()
+    made.close()
+    assert good.calls == ["close"]
+    assert len(warnings) == 1
+
+
+def test_two_trackers_of_one_name_both_get_everything(trackers: Callable[..., Made]) -> None:
+    one, other = ListTracker(), ListTracker()
+    made, _ = trackers(("file", one), ("file", other))
+    made.log(0, {"reward": 1.0})
+    made.close()
+    assert one.calls == other.calls == ["log", "close"]
+
+
+def test_of_two_trackers_of_one_name_only_the_one_that_raises_is_switched_off(trackers: Callable[..., Made]) -> None:
+    bad, good = ListTracker(raises=("log",)), ListTracker()
+    made, warnings = trackers(("file", bad), ("file", good))
+    made.log(0, {})
+    made.log(1, {})
+    assert [step for step, _ in good.got] == [0, 1]
+    assert len(warnings) == 1
+
+
+def test_trackers_that_watch_the_loop_are_observers(trackers: Callable[..., Made]) -> None:
+    watching = WatchingTracker()
+    made, _ = trackers(("plain", ListTracker()), ("watching", watching))
+    assert made.observers == [watching]
+
+
+def test_trackers_are_given_the_run_folder(folder: RunFolder) -> None:
+    given: list[Path] = []
+
+    def make(path: Path, params: NoParams) -> ListTracker:
+        given.append(path)
+        return ListTracker()
+
+    Trackers([_choice("one", make)], folder, lambda warning: None)
+    assert given == [folder.path]
+
+
+def test_a_run_folder_that_cannot_be_written_ends_the_run(trackers: Callable[..., Made], folder: RunFolder) -> None:
+    made, warnings = trackers(("good", ListTracker()))
+    (folder.path / "metrics.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        made.log(0, {})
+    assert warnings == []

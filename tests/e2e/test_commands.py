@@ -1,0 +1,172 @@
+"""What the commands of the README print and leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FEW_STEPS = (
+    "rllm.trainer.total_batches=4",
+    "rllm.trainer.save_freq=2",
+    "rllm.trainer.test_freq=2",
+    "rllm.rollout.n=2",
+    "rllm.rollout.n_val=2",
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "rllm-training" / "default"
+
+
+def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any, run: Path) -> None:
+    result = rllm("train", "guess", *FEW_STEPS, "rllm.episode_logging.log_episodes=true")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "plugins.json", "metrics.jsonl", "checkpoints", "episodes", "reward_curve.png"} <= names
+    assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(4)]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
+    assert (run / "checkpoints" / "latest").readlink() == Path("step_000004")
+    used = {
+        (entry["kind"], entry["name"]): entry["distribution"]
+        for entry in json.loads((run / "plugins.json").read_text())
+    }
+    assert used["backend", "local"] == "rllm-local"
+    assert used["environment", "guess"] == "rllm-envs"
+    assert used["estimator", "grpo"] == "rllm-core"
+
+
+def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(rllm: Any) -> None:
+    result = rllm("train", "guess", *FEW_STEPS)
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("validation after step 0: guess: pass@1 ")
+    assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
+    assert any("guess guesses" in line and "3.375" in line for line in lines)
+    assert "\x1b" not in result.stdout
+    assert lines[-1] == "play with it: rllm eval guess --model runs/rllm-training/default/checkpoints/latest"
+
+
+def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", *FEW_STEPS]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environ | {"TERM": "xterm"}, stdout=terminal, stderr=terminal, stdin=terminal
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while chunk := os.read(controller, 4096):
+            shown += chunk
+    except OSError:
+        pass  # the terminal is closed when the process ends
+    assert process.wait(timeout=60) == 0, shown.decode()
+    text = shown.decode()
+    assert "\x1b[" in text, "colours and cursor movements"
+    assert "4/4" in text
+    assert "solved" in text
+    assert "tokens/s" in text
+
+
+def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any) -> None:
+    trained = rllm("train", "guess", *FEW_STEPS)
+    table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
+    played = rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
+    assert played.returncode == 0, played.stderr
+    assert "playing with the config of runs/rllm-training/default" in played.stdout
+    assert [line for line in played.stdout.splitlines() if "│" in line] == table
+
+
+def test_a_local_model_folder_is_trained(rllm: Any, run: Path, tmp_path: Path) -> None:
+    from rllm_local.tiny import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(tmp_path / "some-hf-folder")
+    build_model(len(tokenizer), seed=3).save_pretrained(tmp_path / "some-hf-folder")
+    words = ("--backend", "local", "--estimator", "rloo", "--model", "./some-hf-folder", "data.max_response_length=4")
+    result = rllm("train", "guess", *FEW_STEPS, *words)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["actor/rollout_logprob_difference"] < 1e-4 for line in lines if "actor/loss" in line)
+    assert "name: ./some-hf-folder" in (run / "config.yaml").read_text()
+
+
+def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(rllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("rllm:\n  rollout:\n    n: 5\n")
+    result = rllm(
+        "train",
+        "guess",
+        "--dry-run",
+        "--config",
+        "my.yaml",
+        "--estimator",
+        "rloo",
+        "--role-estimator",
+        "judge=reinforce",
+    )
+    assert result.returncode == 0, result.stderr
+    rows = {words[0]: words for words in map(str.split, result.stdout.splitlines()) if words}
+    assert rows["build_batch"][1:] == ["rllm-core", "trajectory_groups", "batch"]
+    assert rows["rllm.rollout.n"][1:] == ["5", "my.yaml"]
+    assert rows["rllm.algorithm.adv_estimator"][1:] == ['"rloo"', "command", "line"]
+    assert rows["rllm.algorithm.estimator_map.judge"][1:] == ['"reinforce"', "command", "line"]
+    assert rows["rllm.env.env_args.prompt"][1:] == ['"guess"', "recipe", "guess", "local/tiny"]
+    assert rows["rllm.workflow.name"][1:] == ['"multi_turn_workflow"', "environment", "guess"]
+    assert rows["training.beta1"][1:] == ["0.9", "backend", "local"]
+    assert rows["rllm.trainer.seed"][1:] == ["0", "default"]
+    assert "estimator    reinforce" in " ".join(result.stdout.split("\n")) or "reinforce" in result.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str]) -> None:
+    code = (
+        "import sys; from rllm_core.cli.main import main; main(['train', 'guess', '--dry-run']); "
+        "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert result.stderr == "set()\n"
+
+
+def test_a_resumed_run_keeps_the_values_it_was_started_with(rllm: Any, run: Path) -> None:
+    assert rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
+    result = rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
+    assert result.returncode == 0, result.stderr
+    assert "resuming after step 4 of 6" in result.stdout
+    config = (run / "config.yaml").read_text()
+    assert "adv_estimator: rloo" in config
+    assert "total_batches: 6" in config
+
+
+def test_two_processes_cannot_train_in_one_folder(rllm: Any, start_rllm: Any, run: Path) -> None:
+    first = start_rllm("train", "guess", "rllm.trainer.total_batches=1000")
+    try:
+        while not (run / "metrics.jsonl").exists():
+            assert first.poll() is None
+        second = rllm("train", "guess", "--overwrite", *FEW_STEPS)
+        assert second.returncode == 1
+        assert "Another process is training in runs/rllm-training/default." in second.stderr
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_every_estimator_loss_and_rejection_mode_trains_by_name(rllm: Any) -> None:
+    names = json.loads(rllm("plugins", "list", "--json").stdout)
+    by_kind = {
+        kind: [entry["name"] for entry in names if entry["kind"] == kind] for kind in ("estimator", "loss", "rejection")
+    }
+    assert by_kind["estimator"] == ["grpo", "reinforce", "reinforce_plus_plus_baseline", "rloo"]
+    flags = [("--estimator", name) for name in by_kind["estimator"]]
+    flags += [("--loss", name) for name in by_kind["loss"]]
+    flags += [("--rejection", name) for name in by_kind["rejection"]]
+    for flag, name in flags:
+        result = rllm("train", "sum", flag, name, *FEW_STEPS, "data.train_batch_size=8", "--overwrite")
+        assert result.returncode == 0, (flag, name, result.stderr)

@@ -1,0 +1,33 @@
+"""From random weights an agent learns to play, with every one of several seeds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "rllm_core.cli.main", "train", *words]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
+    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    figures: dict[str, float] = json.loads(lines[-1])
+    return figures
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tmp_path: Path, seed: int) -> None:
+    figures = last_validation(tmp_path, "guess", "--seed", str(seed))
+    assert figures["val/guess/pass@1"] >= 0.95
+    assert figures["val/guess/guesses"] <= 3.7
+    assert figures["val/guess/reward"] >= 0.7
+
+
+def test_sum_is_learnt_too(tmp_path: Path) -> None:
+    figures = last_validation(tmp_path, "sum")
+    assert figures["val/sum/pass@1"] >= 0.5
