@@ -78,6 +78,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.run_folder import RunFolder
     from rllm_core.runner_setup import tasks_of
     from rllm_core.tracking.picture import draw_reward_curve
+    from rllm_core.tracking.report import write_report
     from rllm_core.trainer import UnifiedTrainer
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
@@ -90,6 +91,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         seconds = time.monotonic() - started
         title = f"{plan.config.rllm.env.name}, {plan.estimators.default.plugin.name}"
         picture = draw_reward_curve(folder.history(), folder.path / "reward_curve.png", title)
+        write_report(plan, folder.path, trainer.last_validation, picture)
         if trainer.stopped_early:
             click.echo(
                 f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "

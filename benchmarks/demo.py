@@ -1,0 +1,45 @@
+"""What `make demo` costs once installed, and what it reaches: seconds, resident memory, games solved, per seed.
+
+    python benchmarks/demo.py             # seeds 0, 1 and 2, one line of figures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def play(seed: int, folder: Path) -> tuple[float, float, dict[str, float]]:
+    """Train with one seed; returns (seconds, peak resident GiB, last validation)."""
+    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", "--seed", str(seed)]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    if status:
+        raise SystemExit(f"seed {seed} failed with status {status}")
+    metrics = folder / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    return seconds, usage.ru_maxrss / (1 << 20), json.loads(metrics.read_text().splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds to train with (default: 0 1 2)")
+    arguments = parser.parse_args()
+    parts = []
+    for seed in arguments.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds, memory, figures = play(seed, Path(folder))
+        solved, guesses = figures["val/guess/pass@1"], figures["val/guess/guesses"]
+        parts.append(f"seed {seed} {seconds:.0f} s {memory:.2f} GiB solved {solved:.1%} guesses {guesses:.3f}")
+    print(f"demo: {'; '.join(parts)} (targets: 120 s, 1.5 GB, 95%, best possible 3.375)")
+
+
+if __name__ == "__main__":
+    main()
