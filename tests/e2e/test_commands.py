@@ -56,7 +56,8 @@ def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any,
 def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(rllm: Any) -> None:
     result = rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("validation after step 0: guess: pass@1 ")
+    assert lines[0] == "training on guess with backend local; run folder runs/rllm-training/default"
+    assert lines[1].startswith("validation after step 0: guess: pass@1 ")
     assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert any("guess guesses" in line and "3.375" in line for line in lines)
     assert "\x1b" not in result.stdout
