@@ -1,6 +1,6 @@
 """What `make demo` costs once installed, and what it reaches: seconds, resident memory, games solved, per seed.
 
-    python benchmarks/demo.py             # seeds 0, 1 and 2, one line of figures
+python benchmarks/demo.py             # seeds 0, 1 and 2, one line of figures
 """
 
 from __future__ import annotations

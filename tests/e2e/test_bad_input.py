@@ -208,3 +208,18 @@ def test_answers_that_cannot_be_parsed_are_played_on(rllm: Any, tmp_path: Path) 
     assert result.returncode == 0, result.stderr
     assert last_metrics(tmp_path)["batch/ended_env_done"] == 1.0
     assert last_metrics(tmp_path)["env/guesses"] > 4
+
+
+def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp_path: Path) -> None:
+    result = rllm(
+        "train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
+    )
+    assert result.returncode == 1
+    assert "could not be written to runs/rllm-training/default/metrics.jsonl: File too large." in result.stderr
+    assert "Make room, then continue from the newest checkpoint with --resume." in result.stderr
+
+
+def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm: Any) -> None:
+    result = rllm("train", "guess", *FAST, "rllm.rollout.n=1")
+    assert result.returncode == 0
+    assert "warning: rllm.rollout.n=1 leaves estimator grpo groups of one" in result.stderr

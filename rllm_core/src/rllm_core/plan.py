@@ -62,6 +62,19 @@ class RunPlan:
     def config(self) -> RunConfig:
         return self.composed.config
 
+    def warnings(self) -> list[str]:
+        """What will work, but perhaps not as meant."""
+        lines = []
+        if self.config.rllm.rollout.n == 1 and self.config.rllm.transform.grouping == "task_role":
+            alone = sorted({entry.plugin.name for entry in self.estimators if entry.plugin.scope == "group"})
+            alone = [name for name in alone if name != "reinforce"]
+            if alone:
+                lines.append(
+                    f"rllm.rollout.n=1 leaves estimator {' and '.join(alone)} groups of one: "
+                    "without a baseline the advantage is the reward itself"
+                )
+        return lines
+
     def loss_of(self, role: str) -> LossChoice:
         chosen = self.losses.of(role)
         return LossChoice(plugin=chosen.plugin, params=chosen.params)
@@ -103,13 +116,17 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         _check_needs(chosen, backend)
     environment = None
     if config.env.name:
-        environment = pick("environment", {"name": config.env.name, **config.env.env_args}, "rllm.env.env_args")
+        environment = pick("environment", _named(config.env.name, config.env.env_args, "rllm.env.env_args"), "rllm.env")
     rejection_options = config.rejection_sample.model_dump(include={"min_partial_solve_tasks", "min_trajs_per_group"})
     return RunPlan(
         composed=composed,
         backend=backend,
         environment=environment,
-        workflow=pick("workflow", {"name": config.workflow.name, **config.workflow.workflow_args}, "rllm.workflow"),
+        workflow=pick(
+            "workflow",
+            _named(config.workflow.name, config.workflow.workflow_args, "rllm.workflow.workflow_args"),
+            "rllm.workflow",
+        ),
         grouping=pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
         rejection=choose(
             registry,
@@ -130,6 +147,15 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ),
         stages=tuple(order_stages(config.pipeline, lambda choice, where: pick("stage", choice, where))),
     )
+
+
+def _named(name: str, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A choice whose name and options are separate keys."""
+    if "name" in options:
+        raise ConfigError(
+            f"{where}.name is set to {options['name']!r}, and `name` is no option.", "Set the name beside it."
+        )
+    return {"name": name, **options}
 
 
 def _shared_options(algorithm: AlgorithmSection) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -93,11 +94,24 @@ class RunFolder:
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""
-        if self._metrics is None:
-            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
         plain = {name: float(value) if math.isfinite(value) else None for name, value in sorted(metrics.items())}
-        self._metrics.write(json.dumps({"step": global_step, **plain}) + "\n")
-        self._metrics.flush()
+        line = json.dumps({"step": global_step} | plain | {"step": global_step}) + "\n"
+        try:
+            if self._metrics is None:
+                self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+            self._metrics.write(line)
+            self._metrics.flush()
+        except OSError as error:
+            self._close_metrics()
+            raise RllmError(
+                f"The metrics of step {global_step} could not be written to {self.path / METRICS}: {error.strerror}.",
+                "Make room, then continue from the newest checkpoint with --resume.",
+            ) from error
+
+    def sync(self) -> None:
+        """Wait until all metrics are on disk: a checkpoint must not be newer than they are."""
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
 
     def forget_after(self, finished_steps: int) -> None:
         """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash.
@@ -120,11 +134,15 @@ class RunFolder:
         return read_lines(path) if path.exists() else []
 
     def close(self) -> None:
-        if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
-            self._metrics.close()
-            self._metrics = None
+        self._close_metrics()
         self._lock.close()
+
+    def _close_metrics(self) -> None:
+        # What could not be written has been reported; closing would only fail with it once more.
+        with contextlib.suppress(OSError):
+            if self._metrics is not None:
+                self._metrics.close()
+        self._metrics = None
 
     def _clear(self) -> None:
         for entry in self.path.iterdir():

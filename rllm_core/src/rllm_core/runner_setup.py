@@ -17,7 +17,7 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     """The environment's tasks of a split.
 
     Raises:
-        ConfigError: the run names no environment.
+        ConfigError: the run names no environment, or the environment has two tasks of one id.
     """
     if plan.environment is None:
         raise ConfigError(
@@ -26,6 +26,14 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
         )
     environment = plan.environment.plugin.load()
     tasks: Sequence[Task] = environment.tasks(split, plan.environment.params)  # type: ignore[attr-defined]
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise ConfigError(
+                f"Environment {plan.environment.plugin.name!r} has two {split} tasks with id {task.id!r}.",
+                "Ids must differ: seeds, groups and episodes are named by them.",
+            )
+        seen.add(task.id)
     return tasks
 
 

@@ -102,6 +102,8 @@ class UnifiedTrainer:
             raise ConfigError("There are no training tasks.", "Name an environment, or pass train tasks.")
         save_config(self.plan.composed.tree, self.folder.path)
         self.folder.note_plugins(self.plan.registered())
+        for line in self.plan.warnings():
+            self._warn(line)
         backend: Backend = self.plan.backend.plugin.load()()
         trackers = Trackers(self.plan.trackers, self.folder, self._warn)
         self._observers += trackers.observers
@@ -175,6 +177,7 @@ class UnifiedTrainer:
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
         }
+        self.folder.sync()
         await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
 

@@ -84,7 +84,9 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
     folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
-        click.echo(f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}")
+        click.echo(
+            f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
+        )
         trainer = UnifiedTrainer(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         with _stopping_on_signals(trainer) as received:
