@@ -211,9 +211,7 @@ def test_answers_that_cannot_be_parsed_are_played_on(rllm: Any, tmp_path: Path) 
 
 
 def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp_path: Path) -> None:
-    result = rllm(
-        "train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
-    )
+    result = rllm("train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)))
     assert result.returncode == 1
     assert "could not be written to runs/rllm-training/default/metrics.jsonl: File too large." in result.stderr
     assert "Make room, then continue from the newest checkpoint with --resume." in result.stderr

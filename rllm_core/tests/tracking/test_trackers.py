@@ -12,6 +12,7 @@ import pytest
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.errors import RllmError
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered
 from rllm_core.run_folder import RunFolder
@@ -151,6 +152,6 @@ def test_trackers_are_given_the_run_folder(folder: RunFolder) -> None:
 def test_a_run_folder_that_cannot_be_written_ends_the_run(trackers: Callable[..., Made], folder: RunFolder) -> None:
     made, warnings = trackers(("good", ListTracker()))
     (folder.path / "metrics.jsonl").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(RllmError, match=r"could not be written to .*metrics.jsonl: Is a directory"):
         made.log(0, {})
     assert warnings == []
