@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs
-TOOLS := ruff mypy import-linter pytest pytest-timeout hypothesis types-PyYAML
+TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis types-PyYAML
+# Test processes; each keeps one core busy.
+WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help install demo test lint types tests clean
@@ -20,8 +22,9 @@ install: $(INSTALLED)
 $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "rllm needs Python 3.11 or newer; say which: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-# torch first and by itself: asked for through another package, the registry's default build brings gigabytes of CUDA.
+# A virtual environment without pip is one whose making was interrupted.
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+# torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  $(addprefix -e ,$(DISTRIBUTIONS)) $(TOOLS)
@@ -29,6 +32,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 
 demo: install
 	$(BIN)/rllm train guess --overwrite rllm.trainer.experiment_name=demo
+	@echo "the command rllm is in $(BIN): \`. $(BIN)/activate\` puts it on the path"
 
 lint: install
 	$(BIN)/ruff check .
@@ -39,7 +43,7 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS)
 
 test: lint types tests
 

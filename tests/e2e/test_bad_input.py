@@ -34,6 +34,8 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["guess", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),
         (["guess", "rllm.env.env_args.promt=hi"], "Did you mean 'prompt'?"),
         (["guess", "rllm.pipeline.remove=[advantages]"], "Stage 'update' reads 'batch.advantages'"),
+        (["guess", "rllm.rejection_sample.mode=episode"], "Set rllm.rejection_sample.enable=true as well."),
+        (["guess", "rllm.trainer.total_batches=0"], "`rllm.trainer.total_batches` is 0"),
         ([], "No environment is named."),
     ],
 )
@@ -206,8 +208,9 @@ def test_answers_that_cannot_be_parsed_are_played_on(rllm: Any, tmp_path: Path) 
     """From random weights almost every answer is nonsense: the environment answers, the game goes on."""
     result = rllm("train", "guess", *FAST)
     assert result.returncode == 0, result.stderr
-    assert last_metrics(tmp_path)["batch/ended_env_done"] == 1.0
-    assert last_metrics(tmp_path)["env/guesses"] > 4
+    metrics = last_metrics(tmp_path)
+    assert metrics["batch/ended_env_done"] + metrics["batch/ended_max_response_length_exceeded"] == 1.0
+    assert metrics["env/guesses"] > 4
 
 
 def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp_path: Path) -> None:
@@ -221,3 +224,39 @@ def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rl
     result = rllm("train", "guess", *FAST, "rllm.rollout.n=1")
     assert result.returncode == 0
     assert "warning: rllm.rollout.n=1 leaves estimator grpo groups of one" in result.stderr
+
+
+def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm: Any, tmp_path: Path) -> None:
+    assert rllm("train", "guess", *FAST).returncode == 0
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    (run / "notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    assert rllm("train", "guess", *FAST, "--overwrite", "--model", "./nope").returncode == 2
+
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert rllm("train", "guess", *FAST, "--overwrite").returncode == 0
+    assert (run / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["guess", "--seed", "3"], "was made with rllm.trainer.seed=0, this run has 3"),
+        (["sum"], "was made with other training tasks than this run has"),
+        (["guess", "--model", "./nope"], "there is no such folder"),
+    ],
+)
+def test_a_refused_resume_does_not_spoil_the_next_one(rllm: Any, words: list[str], message: str) -> None:
+    assert rllm("train", "guess", *FAST).returncode == 0
+    refused = rllm("train", *words, "--resume", "rllm.trainer.total_batches=5")
+    assert message in refused.stderr
+    resumed = rllm("train", "guess", "--resume", "rllm.trainer.total_batches=5")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 4 of 5" in resumed.stdout
+
+
+def test_resume_and_overwrite_exclude_each_other(rllm: Any) -> None:
+    result = rllm("train", "guess", "--resume", "--overwrite")
+    assert "--resume continues the run in the folder, --overwrite replaces it: choose one." in result.stderr
+    assert result.returncode == 2

@@ -90,7 +90,8 @@ def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any) -> None:
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
     played = rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
     assert played.returncode == 0, played.stderr
-    assert "playing with the config of runs/rllm-training/default" in played.stdout
+    model = "runs/rllm-training/default/checkpoints/latest"
+    assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stdout
     assert [line for line in played.stdout.splitlines() if "│" in line] == table
 
 

@@ -239,7 +239,7 @@ def _choice(loss: str | PolicyLoss) -> LossChoice:
     params = PpoParams(eps_clip=0.2, eps_clip_high=0.3) if loss == "ppo" else NoParams()
     name = loss if isinstance(loss, str) else "custom"
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
-    return LossChoice(plugin=plugin, params=params)
+    return LossChoice(plugin=plugin, params=params, qualified_name=f"tests/{plugin.name}")
 
 
 @pytest.fixture(scope="session")

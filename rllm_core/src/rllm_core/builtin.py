@@ -42,6 +42,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="The reward itself, no baseline.",
         params=NoParams,
         load=_from("algorithms.advantage", "reinforce"),
+        scope="trajectory",
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(

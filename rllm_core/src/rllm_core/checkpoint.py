@@ -46,18 +46,25 @@ class CheckpointStore:
         Raises:
             CheckpointError: it could not be written. Older checkpoints are untouched, nothing half-written stays.
         """
+        try:
+            serialised = json.dumps(state)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"The state of step {step} is no JSON data: {error}.",
+                "Mend the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
+            ) from error
         final = self._folder / f"step_{step:06d}"
         beside = self._folder / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_leftovers()
             (beside / BACKEND).mkdir(parents=True)
-            (beside / STATE).write_text(json.dumps(state), encoding="utf-8")
+            (beside / STATE).write_text(serialised, encoding="utf-8")
             await write_backend(beside / BACKEND)
             _write_manifest(beside)
             if final.exists():  # damaged, or made by a run that was resumed from an older one
                 final.rename(beside.with_suffix(".old.tmp"))
             beside.rename(final)
-            self._point_latest_at(final)
+            self.point_latest_at(final)
             sync_folder(self._folder)
             self._remove_leftovers()
         except Exception as error:  # libraries report a full disk by exceptions of their own
@@ -103,7 +110,8 @@ class CheckpointStore:
         for link in self._folder.glob(f".{LATEST}.*.tmp"):
             link.unlink(missing_ok=True)
 
-    def _point_latest_at(self, folder: Path) -> None:
+    def point_latest_at(self, folder: Path) -> None:
+        """Let the link `latest` name this checkpoint."""
         beside = self._folder / f".{LATEST}.{os.getpid()}.tmp"
         beside.unlink(missing_ok=True)
         beside.symlink_to(folder.name)

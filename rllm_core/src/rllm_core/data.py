@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,11 @@ class TaskSchedule:
     @property
     def steps_per_epoch(self) -> int:
         return -(-len(self.tasks) // self.batch_size)
+
+    def digest(self) -> str:
+        """Changes when the tasks, their order or the batch size do."""
+        text = "\n".join([str(self.batch_size), *(task.id for task in self.tasks)])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def epoch_of(self, global_step: int) -> int:
         return global_step // self.steps_per_epoch

@@ -53,6 +53,10 @@ class AdvantageError(RllmError):
     """An estimator returned something that is not one finite number per trajectory, step or token."""
 
 
+class LossError(RllmError):
+    """A policy loss returned something that is not one finite number per sampled token."""
+
+
 class CheckpointError(RllmError):
     """A checkpoint cannot be written, or none can be read."""
 

@@ -67,7 +67,6 @@ class RunPlan:
         lines = []
         if self.config.rllm.rollout.n == 1 and self.config.rllm.transform.grouping == "task_role":
             alone = sorted({entry.plugin.name for entry in self.estimators if entry.plugin.scope == "group"})
-            alone = [name for name in alone if name != "reinforce"]
             if alone:
                 lines.append(
                     f"rllm.rollout.n=1 leaves estimator {' and '.join(alone)} groups of one: "
@@ -77,7 +76,7 @@ class RunPlan:
 
     def loss_of(self, role: str) -> LossChoice:
         chosen = self.losses.of(role)
-        return LossChoice(plugin=chosen.plugin, params=chosen.params)
+        return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
 
     def registered(self) -> list[Registered[Any]]:
         """Every plugin the run uses, once each."""
@@ -96,6 +95,7 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         PipelineError: the stages do not fit together.
     """
     config = composed.config.rllm
+    _refuse_without_effect(composed)
     shared = _shared_options(config.algorithm)
 
     def pick(kind: str, choice: Choice, where: str) -> Chosen[Any]:
@@ -147,6 +147,19 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ),
         stages=tuple(order_stages(config.pipeline, lambda choice, where: pick("stage", choice, where))),
     )
+
+
+def _refuse_without_effect(composed: Composed) -> None:
+    """A value that is set for something that is switched off would be ignored without a word."""
+    chosen = composed.config.rllm.rejection_sample
+    changed = [] if chosen.enable else chosen.model_dump(exclude_defaults=True)
+    for name in changed:
+        key = f"rllm.rejection_sample.{name}"
+        raise ConfigError(
+            f"{key} (from {composed.origins.get(key, 'its options')}) has no effect "
+            "while rllm.rejection_sample.enable is false.",
+            "Set rllm.rejection_sample.enable=true as well.",
+        )
 
 
 def _named(name: str, options: Mapping[str, Any], where: str) -> dict[str, Any]:

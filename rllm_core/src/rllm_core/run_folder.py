@@ -12,14 +12,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from rllm_core.config.save import FILE_NAME as CONFIG
+from rllm_core.config.save import save_config
 from rllm_core.config.schema import TrainerSection
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.plugins.registry import Registered
 
 METRICS = "metrics.jsonl"
+PICTURE = "reward_curve.png"
+REPORT = "report.html"
 PLUGINS = "plugins.json"
 LOCK = ".lock"
+WRITTEN = (CONFIG, PLUGINS, METRICS, "checkpoints", "episodes", PICTURE, REPORT)
+"""Everything a run leaves behind; `plugins.json` is what tells a run's folder from others."""
 
 
 def run_folder_path(trainer: TrainerSection) -> Path:
@@ -33,6 +39,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path
         self._lock = lock
+        self._replaces = False
         self._metrics: TextIO | None = None
 
     @classmethod
@@ -62,6 +69,7 @@ class RunFolder:
             ) from error
         folder = cls(path, lock)
         if folder.holds_a_run() and not resume:
+            folder._replaces = True
             if not overwrite:
                 lock.close()
                 raise ConfigError(
@@ -69,7 +77,6 @@ class RunFolder:
                     "Continue it with --resume, replace it with --overwrite, "
                     "or choose another name with rllm.trainer.experiment_name=NAME.",
                 )
-            folder._clear()
         return folder
 
     @property
@@ -81,11 +88,18 @@ class RunFolder:
         return self.path / "episodes"
 
     def holds_a_run(self) -> bool:
-        """Whether a run has got as far as its first metrics or checkpoint."""
-        return (self.path / METRICS).exists() or self.checkpoints.exists()
+        """Whether a run has begun here."""
+        return (self.path / PLUGINS).exists()
 
-    def note_plugins(self, registered: Iterable[Registered[Any]]) -> None:
-        """Write `plugins.json`: which versions of what made this run."""
+    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]]) -> None:
+        """The run is about to make its first step: remove the one it replaces, write `config.yaml` and `plugins.json`.
+
+        Not before, so that a run that cannot start leaves everything as it was.
+        """
+        if self._replaces:
+            self._remove_run()
+            self._replaces = False
+        save_config(config, self.path)
         used = [
             {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
             for entry in registered
@@ -144,17 +158,22 @@ class RunFolder:
                 self._metrics.close()
         self._metrics = None
 
-    def _clear(self) -> None:
-        for entry in self.path.iterdir():
-            if entry.name == LOCK:
-                continue
+    def _remove_run(self) -> None:
+        """Remove what a run writes, and nothing else that may lie here."""
+        for name in WRITTEN:
+            entry = self.path / name
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
-                entry.unlink()
+                entry.unlink(missing_ok=True)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a JSON Lines file; a last line without its end was cut off by a crash and is left out."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise RllmError(
+            f"{path} holds a line that is no JSON: {error}.", "Restore the file, or start again with --overwrite."
+        ) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rllm_core.contracts.engine import RolloutEngine, SamplingParams
 from rllm_core.contracts.environment import Environment, Split
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plan import RunPlan
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
 from rllm_core.types import Task
@@ -24,13 +24,20 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
             "No environment is named.",
             "Name one: `rllm train NAME`. `rllm plugins list --kind environment` shows what is installed.",
         )
-    environment = plan.environment.plugin.load()
-    tasks: Sequence[Task] = environment.tasks(split, plan.environment.params)  # type: ignore[attr-defined]
+    environment = plan.environment.registered.load()
+    name = f"Environment {plan.environment.plugin.name!r}"
+    try:
+        tasks = list(environment.tasks(split, plan.environment.params))
+    except Exception as error:
+        raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
+    strangers = [task for task in tasks if not isinstance(task, Task)]
+    if strangers:
+        raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
             raise ConfigError(
-                f"Environment {plan.environment.plugin.name!r} has two {split} tasks with id {task.id!r}.",
+                f"{name} has two {split} tasks with id {task.id!r}.",
                 "Ids must differ: seeds, groups and episodes are named by them.",
             )
         seen.add(task.id)
@@ -40,7 +47,7 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
 def make_runner(plan: RunPlan, engine: RolloutEngine) -> RolloutRunner:
     """A runner that gives every attempt a workflow and an environment of its own."""
     config = plan.config
-    workflow_class = plan.workflow.plugin.load()
+    workflow_class = plan.workflow.registered.load()
     workflow_args = plan.workflow.params.model_dump()
     make_environment = _environment_maker(plan)
     blocks = plan.environment.plugin.blocking if plan.environment else True
@@ -55,7 +62,8 @@ def make_runner(plan: RunPlan, engine: RolloutEngine) -> RolloutRunner:
             make_environment=make_environment,
             environment_blocks=blocks,
         )
-        return workflow_class(context, **workflow_args)
+        workflow: Workflow = workflow_class(context, **workflow_args)
+        return workflow
 
     settings = RunnerSettings(
         n_parallel_tasks=config.rllm.workflow.n_parallel_tasks,
@@ -70,5 +78,5 @@ def _environment_maker(plan: RunPlan) -> Callable[[], Environment] | None:
     if plan.environment is None:
         return None
     chosen = plan.environment
-    environment = chosen.plugin.load()
+    environment = chosen.registered.load()
     return lambda: environment(chosen.params)

@@ -75,6 +75,8 @@ class TokenBuffer:
             logprobs = np.asarray(logprobs, np.float32)
             if logprobs.shape != response.shape:
                 raise ValueError(f"{logprobs.size} log-probs for {response.size} response tokens")
+        if not prompt.size and response.size:
+            raise ValueError("a model call starts from at least one token: what is sampled first cannot be trained on")
         segment_start = self._segment_for(prompt)
         fresh = prompt[self._length - segment_start :]
         response_start = self._length + fresh.size

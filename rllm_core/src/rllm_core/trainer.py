@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.checkpoint import CheckpointStore
-from rllm_core.config.save import save_config
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.observer import Observer
 from rllm_core.data import TaskSchedule
@@ -63,7 +62,7 @@ class UnifiedTrainer:
             min(plan.config.data.train_batch_size * multiplier, max(len(train_tasks), 1)),
             self._settings.seed,
         )
-        chosen = [entry.plugin.load()(entry.params) for entry in plan.observers]
+        chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers]
         if plan.config.rllm.episode_logging.log_episodes:
             self._observers.append(EpisodeLog(folder.episodes))
@@ -72,6 +71,7 @@ class UnifiedTrainer:
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
+        self._warned_of_failures = False
         self.last_validation: dict[str, float] = {}
 
     @property
@@ -100,19 +100,17 @@ class UnifiedTrainer:
         """Train to the end, or until `stop`; returns the last validation's figures."""
         if not self._schedule.tasks and not self._settings.val_only:
             raise ConfigError("There are no training tasks.", "Name an environment, or pass train tasks.")
-        save_config(self.plan.composed.tree, self.folder.path)
-        self.folder.note_plugins(self.plan.registered())
         for line in self.plan.warnings():
             self._warn(line)
-        backend: Backend = self.plan.backend.plugin.load()()
-        trackers = Trackers(self.plan.trackers, self.folder, self._warn)
-        self._observers += trackers.observers
+        backend: Backend = self.plan.backend.load()()
+        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._warn)
         try:
             engine = await backend.start(self._run_context())
             runner = make_runner(self.plan, engine)
             pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
             parts = _Parts(backend, runner, pipeline, trackers)
             await self._take_up(parts)
+            self.folder.begin(self.plan.composed.tree, self.plan.registered())
             await self._loop(parts)
         finally:
             trackers.close()
@@ -122,7 +120,10 @@ class UnifiedTrainer:
     async def _loop(self, parts: _Parts) -> None:
         first = self._finished
         self._tell("on_train_start", self.total_steps, first)
-        if self._settings.val_only or (self._settings.val_before_train and first == 0):
+        if first >= self.total_steps and not self._settings.val_only:
+            self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
+        before = self._settings.val_before_train and first == 0 and not self._stop_requested
+        if self._settings.val_only or before:
             await self._validate(parts)
         if not self._settings.val_only:
             for global_step in range(first, self.total_steps):
@@ -153,14 +154,26 @@ class UnifiedTrainer:
             self._weight_version = step.weight_version
             self._tell("on_policy_updated", step)
         self._finished = global_step + 1
+        self._warn_of_failures(step)
         self._tell("on_batch_end", step)
         if self._finished % self._schedule.steps_per_epoch == 0:
             self._tell("on_epoch_end", epoch)
 
+    def _warn_of_failures(self, step: TrainStep) -> None:
+        """Say once what went wrong with an attempt that the run goes on without; metrics count them all."""
+        failed = [episode for episode in step.generated if episode.error]
+        if failed and not self._warned_of_failures:
+            self._warned_of_failures = True
+            self._warn(
+                f"attempt {failed[0].id!r} ended with {failed[0].termination_reason.value}: {failed[0].error}; "
+                f"{len(failed)} of {len(step.generated)} attempts of this step did, see batch/ended_* in the metrics"
+            )
+
     async def _validate(self, parts: _Parts) -> None:
         # Every observer is asked, so that one veto does not keep another from hearing of the validation.
         votes = [observer.on_validation_start(self._finished) for observer in self._observers]
-        if not self._val_tasks or not all(votes):
+        # Only a False is a veto: an observer that returns nothing has no opinion.
+        if not self._val_tasks or any(vote is False for vote in votes):
             return
         self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
         # Logged with the step it follows; -1 is before the first.
@@ -174,6 +187,7 @@ class UnifiedTrainer:
             "finished_steps": self._finished,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
+            "tasks": self._schedule.digest(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
         }
@@ -196,6 +210,12 @@ class UnifiedTrainer:
                 f"this run has {self._settings.seed}.",
                 "Resume with the same seed.",
             )
+        if checkpoint.state["tasks"] != self._schedule.digest():
+            raise CheckpointError(
+                f"{checkpoint.folder} was made with other training tasks than this run has.",
+                "Resume with the environment, its options and data.train_batch_size as they were.",
+            )
+        self._store.point_latest_at(checkpoint.folder)
         await parts.backend.load(checkpoint.backend_folder)
         parts.pipeline.load_state_dict(checkpoint.state["stages"])
         self._finished = self._saved = checkpoint.state["finished_steps"]
@@ -219,7 +239,8 @@ class UnifiedTrainer:
             backend=backend,
             runner=runner,
             grouping=self.plan.grouping,
-            rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
+            rejection_name=self.plan.rejection.registered.qualified_name,
+            rejection=self.plan.rejection.registered.load()(self.plan.rejection.params),
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
             log=trackers.log,
@@ -234,3 +255,4 @@ class UnifiedTrainer:
     def _tell(self, event: str, *arguments: Any) -> None:
         for observer in self._observers:
             getattr(observer, event)(*arguments)
+        self._trackers.tell(event, *arguments)

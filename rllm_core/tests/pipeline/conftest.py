@@ -91,6 +91,7 @@ class Bench:
             runner=self.runner,  # type: ignore[arg-type]
             grouping=self.plan.grouping,
             rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
+            rejection_name=self.plan.rejection.registered.qualified_name,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
             log=lambda global_step, metrics: self.logged.append((global_step, metrics)),

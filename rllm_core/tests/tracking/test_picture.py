@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rllm_core.tracking.picture import FILE_NAME, draw_reward_curve
+from rllm_core.run_folder import PICTURE as FILE_NAME
+from rllm_core.tracking.picture import draw_reward_curve
 
 HISTORY: list[dict[str, Any]] = [
     {"step": -1, "val/openai/gsm8k/reward": 0.1, "val/openai/gsm8k/pass@1": 0.2},

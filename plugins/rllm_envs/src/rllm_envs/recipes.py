@@ -12,7 +12,9 @@ _OPTIMISER: dict[str, Any] = {
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,
     "rllm.algorithm.loss_agg_mode": "seq-mean-token-sum",
     "rllm.algorithm.eps_clip_high": 0.3,
+    # One token is the whole answer, so an answer that is cut off there has lost nothing.
     "data.max_response_length": 1,
+    "rllm.compact_filtering.mask_max_response_length_exceeded": False,
     "training.learning_rate": 1e-3,
     "training.warmup_steps_ratio": 0.02,
     "training.num_epochs": 2,
@@ -22,7 +24,7 @@ _OPTIMISER: dict[str, Any] = {
 GUESS_TINY: dict[str, Any] = _OPTIMISER | {
     "rllm.env.env_args.prompt": "guess",
     "rllm.rollout.n": 16,
-    "rllm.trainer.total_batches": 240,
+    "rllm.trainer.total_epochs": 240,
     "rllm.trainer.test_freq": 60,
     "rllm.algorithm.entropy": {"coeff": 0.04, "final_coeff": 0.0, "decay_steps": 210},
 }
@@ -31,7 +33,7 @@ SUM_TINY: dict[str, Any] = _OPTIMISER | {
     "rllm.env.env_args.prompt": "{a}+{b}",
     "rllm.rollout.n": 8,
     "data.train_batch_size": 32,
-    "rllm.trainer.total_batches": 300,
+    "rllm.trainer.total_epochs": 75,
     "rllm.trainer.test_freq": 60,
     "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
 }

@@ -37,12 +37,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
     numbers = tuple(str(number) for number in range(LARGEST_WHOLE_NUMBER + 1))
     vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS + numbers + WORDS + tuple(CHARACTERS))}
+    # Runs of letters are cut at 16: the search for the longest match takes time quadratic in their length.
     # WordPiece without a continuation prefix is greedy longest match: whole words where known, else characters.
-    tokenizer = Tokenizer(
-        models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=1 << 20)
-    )
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix=""))
     tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[0-9]+|[a-z]+|[\s\S]"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[0-9]{1,16}|[a-z]{1,16}|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

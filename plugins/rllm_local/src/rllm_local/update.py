@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.algorithms.aggregation import token_weights
+from rllm_core.algorithms.losses import checked
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
@@ -80,8 +82,9 @@ class Updater:
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
         if not torch.isfinite(norm):
             raise RllmError(
-                f"The gradient of step {plan.global_step} is not finite; the weights are as they were before it.",
-                "Look at actor/ratio_mean and actor/grad_norm of the steps before; lower training.learning_rate.",
+                f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
+                "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower training.learning_rate, "
+                "and go on from the newest checkpoint with --resume.",
             )
         self.optimizer.step()
         totals["grad_norm"] += float(norm)
@@ -111,7 +114,7 @@ class Updater:
         def column(values: NDArray[np.float32]) -> Tensor:
             return torch.from_numpy(values[part.source]).to(device)
 
-        logprobs, entropy = self._logprobs(part)
+        logprobs, entropy = self._logprobs(part, keep_entropy=plan.entropy_coeff > 0)
         inputs = LossInput(
             logprobs=logprobs,
             old_logprobs=column(batch.old_logprobs),
@@ -135,12 +138,15 @@ class Updater:
                 totals["rollout_difference"] += float((logprobs - column(batch.sampling_logprobs)).abs().sum())
                 totals["on_policy_tokens"] += len(logprobs)
 
-    def _logprobs(self, part: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, part: MicroBatch, *, keep_entropy: bool) -> tuple[Tensor, Tensor]:
         """(n_sampled,) log-probs of the sampled tokens and entropies of the distributions they came from."""
         logits = self._model(input_ids=part.input_ids, use_cache=False, logits_to_keep=part.columns).logits
         distribution = torch.log_softmax(logits[part.selected].float() / self._temperature, dim=-1)
         logprobs = distribution.gather(1, part.targets[:, None])[:, 0]
-        return logprobs, -(distribution.exp() * distribution).sum(dim=-1)
+        # Without a bonus the entropy is only a metric: keeping a vocabulary of gradients for it would be waste.
+        with nullcontext() if keep_entropy else torch.no_grad():
+            entropy = -(distribution.exp() * distribution).sum(dim=-1)
+        return logprobs, entropy
 
     def _token_loss(self, batch: TokenBatch, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         """Each role's tokens go through that role's loss."""
@@ -164,4 +170,5 @@ class Updater:
         choice = plan.losses[role]
         if role not in self._loaded:
             self._loaded[role] = choice.plugin.load()
-        return self._loaded[role](inputs, choice.params)
+        losses = self._loaded[role](inputs, choice.params)
+        return checked(losses, inputs, f"loss {choice.plugin.name!r} for role {role!r}")

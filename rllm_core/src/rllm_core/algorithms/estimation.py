@@ -31,7 +31,13 @@ def estimate(batch: TokenBatch, estimator_of: Callable[[str], tuple[str, RoleEst
         name, estimator = estimator_of(role)
         tokens = token_roles == index
         inputs = role_columns(batch, index)
-        result = estimator(inputs)
+        try:
+            result = estimator(inputs)
+        except Exception as error:
+            raise AdvantageError(
+                f"Estimator {name!r} failed for role {role!r}: {type(error).__name__}: {error}.",
+                "Its inputs are read-only; add --debug to see where it failed.",
+            ) from error
         advantages[tokens] = to_tokens(inputs, result, f"estimator {name!r} for role {role!r}")
     return advantages
 

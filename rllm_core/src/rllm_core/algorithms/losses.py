@@ -11,6 +11,7 @@ from torch import Tensor
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import LossError
 
 MAX_LOG_RATIO = 20.0
 """Keeps exp() finite; a ratio this far out has long been clipped or is a mistake upstream."""
@@ -39,3 +40,23 @@ def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
 
 def _importance_ratio(inputs: LossInput) -> Tensor:
     return (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
+    """What a policy loss returned, if it is one finite number per sampled token.
+
+    Raises:
+        LossError: it is something else. A mean, say, would silently weigh every token alike.
+    """
+    if not isinstance(losses, Tensor) or losses.shape != inputs.logprobs.shape:
+        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise LossError(
+            f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
+            "Return the loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
+        )
+    if not torch.isfinite(losses).all():
+        raise LossError(
+            f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
+            "Bound ratios before exponentiating, and guard divisions.",
+        )
+    return losses

@@ -12,6 +12,7 @@ import click
 from rllm_core.config.compose import allowed_plugins, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.save import FILE_NAME
+from rllm_core.config.schema import RllmSection
 from rllm_core.plan import RunPlan, make_plan
 from rllm_core.plugins.registry import Registry
 
@@ -75,11 +76,12 @@ def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
     layers = [*beneath, *(layer_from_file(file) for file in request.files)]
     if request.environment is not None:
         layers.append(layer_from_dotted({"rllm.env.name": request.environment}, "command line"))
-    layers += layers_from_overrides(request.overrides)
-    registry = Registry.load(allow=allowed_plugins(layers))
+    overrides = layers_from_overrides(request.overrides)
+    registry = Registry.load(allow=allowed_plugins([*layers, *overrides]))
     if request.model is not None:
-        key = registry.get("backend", _backend_of(layers)).plugin.model_key
+        key = registry.get("backend", _backend_of([*layers, *overrides])).plugin.model_key
         layers.append(layer_from_dotted({key: request.model}, "command line"))
+    layers += overrides
     return make_plan(compose(registry, layers), registry)
 
 
@@ -94,4 +96,4 @@ def _backend_of(layers: Sequence[Layer]) -> str:
         name = layer.tree.get("rllm", {}).get("backend") if isinstance(layer.tree.get("rllm"), dict) else None
         if isinstance(name, str):
             return name
-    return "local"
+    return RllmSection().backend

@@ -23,17 +23,16 @@ def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], 
     More attempts per task:
       rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
     """
-    from rich.console import Console
-
-    from rllm_core.cli.summary import results_table
+    from rllm_core.cli.summary import results_console, results_table
 
     request = read_request(words, model, files, flags)
     beneath = _config_of_checkpoint(request)
-    if beneath is not None:
-        click.echo(f"playing with the config of {Path(beneath.origin).parent}")
     plan = plan_for(request, [beneath] if beneath else [])
+    model_name = plan.composed.value(plan.backend.plugin.model_key)
+    whose = f"the config of {Path(beneath.origin).parent}" if beneath else "no run's config"
+    click.echo(f"playing {plan.config.rllm.env.name} with model {model_name} and {whose}")
     metrics = asyncio.run(_play(plan))
-    Console(highlight=False, soft_wrap=True).print(results_table(plan, metrics))
+    results_console().print(results_table(plan, metrics))
 
 
 async def _play(plan: RunPlan) -> dict[str, float]:
@@ -42,7 +41,7 @@ async def _play(plan: RunPlan) -> dict[str, float]:
     from rllm_core.validation import validate
 
     tasks = tasks_of(plan, "val")
-    backend = plan.backend.plugin.load()()
+    backend = plan.backend.load()()
     try:
         context = RunContext(
             config=plan.config,
@@ -59,13 +58,20 @@ async def _play(plan: RunPlan) -> dict[str, float]:
 def _config_of_checkpoint(request: Request) -> Layer | None:
     """The config of the run whose checkpoint is played, when it was trained on the same environment.
 
-    A checkpoint lies in ``<run>/checkpoints/<step>``. On another environment its prompts and lengths mean nothing.
+    A checkpoint lies in ``<run>/checkpoints/<step>``, its model deeper still.
+    On another environment its prompts and lengths mean nothing.
     """
     if request.model is None:
         return None
-    checkpoints = Path(request.model).expanduser().parent
-    saved = saved_config(checkpoints.parent) if checkpoints.name == "checkpoints" else None
+    path = Path(request.model).expanduser().absolute()
+    runs = [folder.parent for folder in (path, *path.parents) if folder.name == "checkpoints"]
+    saved = saved_config(_as_given(runs[0])) if runs else None
     if saved is None:
         return None
     trained_on = saved.tree["rllm"]["env"]["name"]
     return saved if request.environment in (None, trained_on) else None
+
+
+def _as_given(folder: Path) -> Path:
+    """Relative to the working directory where it lies within, as users write it."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

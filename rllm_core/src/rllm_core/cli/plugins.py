@@ -22,7 +22,7 @@ def plugins() -> None:
     \b
     More plugins come with `pip install`. To go without an installed one:
       RLLM_BLOCK_PLUGINS=rllm-example rllm train guess
-      RLLM_BLOCK_PLUGINS='*' rllm train guess          (only what comes with rllm-core)
+      RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only what comes with rllm-core)
     """
 
 

@@ -10,14 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm_core.plan import RunPlan
+from rllm_core.tracking.metrics import split_validation_name
 
 if TYPE_CHECKING:
     from rllm_core.trainer import UnifiedTrainer
 
+NARROWEST = 72
+"""Columns of the widest row there usually is."""
+
 
 def show_summary(plan: RunPlan, trainer: UnifiedTrainer, seconds: float, picture: Path | None) -> None:
     """Print the last validation and where everything is."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = results_console()
     console.print(results_table(plan, trainer.last_validation))
     folder = trainer.folder.path
     console.print(f"{trainer.finished_steps} steps in {seconds:.0f} s; everything is in {folder}")
@@ -26,6 +30,12 @@ def show_summary(plan: RunPlan, trainer: UnifiedTrainer, seconds: float, picture
     if (folder / "checkpoints" / "latest").exists():
         environment = plan.config.rllm.env.name
         console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest")
+
+
+def results_console() -> Console:
+    """A console wide enough for `results_table`: figures that are cut off are no use to anybody."""
+    console = Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=NARROWEST) if console.width < NARROWEST else console
 
 
 def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
@@ -38,7 +48,7 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     for heading in ("reached", "best possible", "difference"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, value in metrics.items():
-        _, source, figure = name.split("/", 2)
+        source, figure = split_validation_name(name)
         label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
         if figure in best:
             table.add_row(label, f"{value:.3f}", f"{best[figure]:.3f}", f"{value - best[figure]:+.3f}")

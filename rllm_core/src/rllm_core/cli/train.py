@@ -53,6 +53,8 @@ def train(
     Ctrl-C ends after the current step and saves; go on later:
       rllm train guess --resume
     """
+    if resume and overwrite:
+        raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
     request = read_request(words, model, files, flags)
     roles = [f"rllm.algorithm.estimator_map.{choice}" for choice in role_estimators]
     request = Request(request.environment, request.model, request.files, [*roles, *request.overrides])
@@ -70,12 +72,16 @@ def _as_it_was_started(plan: RunPlan, request: Request) -> RunPlan:
     from rllm_core.run_folder import run_folder_path
 
     saved = saved_config(run_folder_path(plan.config.rllm.trainer))
-    return plan_for(request, [saved]) if saved else plan
+    if saved is None:
+        return plan
+    # What was asked of one start only is not a property of the run.
+    saved.tree["rllm"]["trainer"].pop("val_only", None)
+    return plan_for(request, [saved])
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.cli.summary import show_summary
-    from rllm_core.run_folder import RunFolder
+    from rllm_core.run_folder import PICTURE, RunFolder
     from rllm_core.runner_setup import tasks_of
     from rllm_core.tracking.picture import draw_reward_curve
     from rllm_core.tracking.report import write_report
@@ -93,8 +99,12 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
             trainer.fit()
         seconds = time.monotonic() - started
         title = f"{plan.config.rllm.env.name}, {plan.estimators.default.plugin.name}"
-        picture = draw_reward_curve(folder.history(), folder.path / "reward_curve.png", title)
-        write_report(plan, folder.path, trainer.last_validation, picture)
+        picture = None
+        try:
+            picture = draw_reward_curve(folder.history(), folder.path / PICTURE, title)
+            write_report(plan, folder.path, trainer.last_validation, picture)
+        except OSError as error:
+            click.echo(f"warning: no picture or report: {error}", err=True)
         if trainer.stopped_early:
             click.echo(
                 f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "

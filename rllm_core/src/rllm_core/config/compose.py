@@ -58,6 +58,13 @@ class Composed:
     origins: dict[str, str]
     """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
 
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        node: Any = self.tree
+        for part in key.split("."):
+            node = node[part]
+        return node
+
 
 def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Composed:
     """Merge, resolve and validate. `user_layers` are the user's files and command-line words, lowest first.

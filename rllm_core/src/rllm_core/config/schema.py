@@ -55,11 +55,13 @@ def _console() -> list[Choice]:
 
 class TrainerSection(Section):
     total_epochs: PositiveInt = Field(10, description="Passes over the training tasks.")
-    total_batches: int = Field(-1, ge=-1, description="Training steps; -1 means as many as `total_epochs` gives.")
+    total_batches: PositiveInt | Literal[-1] = Field(
+        -1, description="Training steps; -1 means as many as `total_epochs` gives."
+    )
     logger: list[Choice] = Field(default_factory=_console, description="Trackers that receive metrics.")
     observers: list[Choice] = Field(default_factory=list, description="Observers that watch the training loop.")
-    project_name: str = Field("rllm-training", pattern=r"^[\w.-]+$", description="Folder of the project's runs.")
-    experiment_name: str = Field("default", pattern=r"^[\w.-]+$", description="Folder of this run in its project.")
+    project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
+    experiment_name: str = Field("default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in its project.")
     output_dir: str = Field("runs", description="Folder that holds all projects.")
     test_freq: int = Field(5, ge=-1, description="Training steps between validations; 0 or -1 means never.")
     save_freq: int = Field(20, ge=-1, description="Training steps between checkpoints; 0 or -1 means only at the end.")

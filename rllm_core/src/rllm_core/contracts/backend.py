@@ -32,10 +32,11 @@ class Capabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class LossChoice:
-    """A loss with its validated options."""
+    """A loss with its validated options. To another process send `qualified_name` and `params`, never the record."""
 
     plugin: LossPlugin[Any]
     params: Any
+    qualified_name: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class Environment(ABC):
         """Take the agent's words, return what follows. Words that make no sense are the environment's to answer."""
 
     def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
-        """Release what the episode held. Called once, also after an error."""
+        """Release what the episode held. Called once, also after an error; after a timeout `step` may still hang."""
 
 
 @dataclass(frozen=True, kw_only=True)

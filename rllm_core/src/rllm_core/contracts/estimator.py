@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.types import TrajectoryGroup
 
 Level = Literal["trajectory", "step", "token"]
-Scope = Literal["group", "role", "batch"]
+Scope = Literal["trajectory", "group", "role", "batch"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +72,7 @@ class EstimatorPlugin(Plugin[ParamsT]):
     load: Callable[[], AdvantageEstimator]
     level: Level = "trajectory"
     scope: Scope = "group"
-    """Whose statistics one advantage depends on: its group, all groups of its role, or the whole batch."""
+    """Whose rewards one advantage depends on: its own, its group's, all of its role, or the whole batch."""
     needs: frozenset[str] = frozenset()
     """Batch columns that must be filled before it runs, such as ``values`` or ``ref_logprobs``."""
     default_loss: str | None = None

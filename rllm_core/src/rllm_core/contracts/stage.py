@@ -26,14 +26,14 @@ class Stage(Protocol):
 class StagePlugin(Plugin[ParamsT]):
     """Offers a stage. Placed by ``rllm.pipeline``.
 
-    `load` returns a factory that takes the context (backend, engine, config) and the options.
+    `load` returns a factory that takes the context (config, backend, runner) and the options.
     """
 
     kind: ClassVar[str] = "stage"
 
     load: Callable[[], Callable[[StageContext, Any], Stage]]
     reads: frozenset[str]
-    """What must have been written by an earlier stage, such as ``groups`` or ``batch.advantages``."""
+    """What must have been written by an earlier stage, such as ``trajectory_groups`` or ``batch.advantages``."""
     writes: frozenset[str]
     """What it leaves behind for later stages."""
     always: bool = False

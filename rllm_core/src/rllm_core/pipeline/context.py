@@ -24,6 +24,8 @@ class StageContext:
     runner: RolloutRunner
     grouping: Chosen[Any]
     rejection: RejectionMode
+    rejection_name: str
+    """Its qualified name, which its saved state is kept under."""
     estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
     """Role to its estimator."""
     loss_of: Callable[[str], LossChoice]

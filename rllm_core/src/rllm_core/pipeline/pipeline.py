@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rllm_core.contracts.stage import Stage
+from rllm_core.errors import CheckpointError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.graph import ChosenStage
 from rllm_core.pipeline.step import TrainStep
@@ -17,7 +18,7 @@ class Pipeline:
 
     def __init__(self, chosen: Sequence[ChosenStage], context: StageContext) -> None:
         self._stages: list[tuple[ChosenStage, Stage]] = [
-            (stage, stage.plugin.load()(context, stage.params)) for stage in chosen
+            (stage, stage.registered.load()(context, stage.params)) for stage in chosen
         ]
 
     async def run(self, step: TrainStep) -> None:
@@ -31,12 +32,28 @@ class Pipeline:
             step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the stages that keep something between steps, by stage name."""
-        return {
-            chosen.plugin.name: stage.state_dict() for chosen, stage in self._stages if hasattr(stage, "state_dict")
-        }
+        """State of the stages that keep something between steps, by position and qualified name."""
+        return {name: stage.state_dict() for name, stage in self._stateful().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for chosen, stage in self._stages:
-            if chosen.plugin.name in state and hasattr(stage, "load_state_dict"):
-                stage.load_state_dict(state[chosen.plugin.name])
+        """Give every stage its state back.
+
+        Raises:
+            CheckpointError: the saved stages are not the stages of this run.
+        """
+        stages = self._stateful()
+        if stages.keys() != state.keys():
+            raise CheckpointError(
+                f"The checkpoint holds state of {', '.join(state) or 'no stage'}; "
+                f"this pipeline keeps state in {', '.join(stages) or 'none'}.",
+                "Resume with the rllm.pipeline the run was started with.",
+            )
+        for name, stage in stages.items():
+            stage.load_state_dict(state[name])
+
+    def _stateful(self) -> dict[str, Any]:
+        return {
+            f"{position}:{chosen.registered.qualified_name}": stage
+            for position, (chosen, stage) in enumerate(self._stages)
+            if hasattr(stage, "state_dict")
+        }

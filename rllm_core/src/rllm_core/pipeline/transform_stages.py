@@ -8,7 +8,7 @@ from typing import Any
 from rllm_core.algorithms.filtering import compact_filter, masked_reasons
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import RewardError
+from rllm_core.errors import CheckpointError, PipelineError, RewardError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.rollout.runner import RolloutOrder
@@ -72,11 +72,21 @@ class Group:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._chosen = context.grouping
-        self._grouping = context.grouping.plugin.load()
+        self._grouping = context.grouping.registered.load()
 
     async def __call__(self, step: TrainStep) -> None:
         step.trajectory_groups = self._grouping(step.episodes, self._chosen.params)
         breaks = sum(trajectory.tokens.prefix_breaks for trajectory in _trajectories(step.trajectory_groups))
+        for group in step.trajectory_groups:
+            if len(group.metadata) not in (0, len(group.trajectories)):
+                raise PipelineError(
+                    f"Grouping {self._chosen.plugin.name!r} gave group {group.group_id!r} {len(group.trajectories)} "
+                    f"trajectories and {len(group.metadata)} metadata entries.",
+                    "Give one entry per trajectory, or none at all.",
+                )
+        made = {id(trajectory) for episode in step.episodes for trajectory in episode.trajectories}
+        grouped = {id(trajectory) for trajectory in _trajectories(step.trajectory_groups)}
+        step.metrics["batch/trajectories_ungrouped"] = float(len(made - grouped))
         step.metrics["batch/prefix_breaks"] = float(breaks)
 
 
@@ -115,6 +125,7 @@ class Reject:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._mode = context.rejection
+        self._name = context.rejection_name
 
     async def __call__(self, step: TrainStep) -> None:
         step.metrics["batch/groups_before_filter"] = float(len(step.trajectory_groups))
@@ -128,10 +139,17 @@ class Reject:
             step.skip("waiting_for_more_groups" if verdict.waiting else "all_groups_rejected")
 
     def state_dict(self) -> dict[str, Any]:
-        return self._mode.state_dict()
+        return {"mode": self._name, "state": self._mode.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._mode.load_state_dict(state)
+        if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
+            raise CheckpointError(
+                f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
+                "what waits in one means nothing to the other.",
+                "Resume with the rllm.rejection_sample.mode the run was started with.",
+            )
+        if state["mode"] == self._name:
+            self._mode.load_state_dict(state["state"])
 
 
 def _trajectories(groups: list[TrajectoryGroup]) -> list[Trajectory]:

@@ -7,6 +7,7 @@ from rllm_core.batch import build_batch
 from rllm_core.config.schema import EntropySection
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import PipelineError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.seeding import derive_seed
@@ -39,6 +40,12 @@ class Process:
         for role in batch.roles:
             needs |= self._context.estimator_of(role).plugin.needs | self._context.loss_of(role).plugin.needs
         step.batch = await self._context.backend.process(batch, needs)
+        missing = sorted(name for name in needs if getattr(step.batch, name, None) is None)
+        if missing:
+            raise PipelineError(
+                f"The backend did not fill {', '.join(missing)}, which estimators or losses of this run need.",
+                "Mend the backend's `process`, or its capabilities.",
+            )
 
 
 class EstimateAdvantages:
@@ -56,7 +63,7 @@ class EstimateAdvantages:
     def _estimator_of(self, role: str) -> tuple[str, RoleEstimator]:
         if role not in self._loaded:
             chosen = self._context.estimator_of(role)
-            function = chosen.plugin.load()
+            function = chosen.registered.load()
             self._loaded[role] = (chosen.plugin.name, lambda inputs: function(inputs, chosen.params))
         return self._loaded[role]
 

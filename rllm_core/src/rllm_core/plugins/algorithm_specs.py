@@ -149,7 +149,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
                 pass
 
             async def __call__(self, step):
-                step.metrics["my/groups"] = float(len(step.groups))
+                step.metrics["my/groups"] = float(len(step.trajectory_groups))
 
         @hookimpl
         def rllm_stages():
@@ -159,7 +159,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
                     summary="Log how many groups there are.",
                     params=NoParams,
                     load=lambda: CountGroups,
-                    reads=frozenset({"groups"}),
+                    reads=frozenset({"trajectory_groups"}),
                     writes=frozenset(),
                 )
             ]

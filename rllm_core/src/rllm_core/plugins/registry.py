@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rllm_core.contracts.plugin import Plugin
-from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.errors import PluginError, RllmError, did_you_mean
 from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
 from rllm_core.plugins.loading import load_records, new_manager, reason_of
 from rllm_core.plugins.notices import warn_once
@@ -37,6 +37,18 @@ class Registered(Generic[RecordT]):
     @property
     def name(self) -> str:
         return self.plugin.name
+
+    def load(self) -> Any:
+        """The implementation; raises `PluginError` naming the plugin when it cannot be loaded."""
+        try:
+            return self.plugin.load()
+        except RllmError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"{self.kind} {self.qualified_name} cannot be loaded: {type(error).__name__}: {error}.",
+                "`rllm plugins doctor` shows where it fails.",
+            ) from error
 
     @property
     def qualified_name(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rllm_core.contracts.environment import Message
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.seeding import derive_seed
 from rllm_core.types import Step, Trajectory
 
 
@@ -48,8 +49,7 @@ class Conversation:
         sampling = replace(
             context.sampling,
             max_tokens=min(context.max_response_length, room),
-            # Turns of one attempt must not share draws; a large odd stride keeps them apart.
-            seed=context.sampling.seed + turn * 0x9E3779B1,
+            seed=derive_seed(context.sampling.seed, "turn", turn),
         )
         completion = await engine.generate(prompt_ids, sampling, session=self._session)
         return self.trajectory.add_step(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.errors import RllmError, RolloutError
+from rllm_core.errors import ConfigError, PipelineError, PluginError, RolloutError
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Episode, Task, TerminationReason
 
@@ -76,14 +76,14 @@ class RolloutRunner:
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_own_sampling(order, uid, number), task, uid)
-            except RllmError:
-                raise
+            except (ConfigError, PluginError, PipelineError):
+                raise  # trying again cannot help
             except asyncio.CancelledError as error:
                 if (this := asyncio.current_task()) is None or this.cancelling():
                     raise
                 last = error  # Nobody cancelled the attempt: it awaited something of its own that was cancelled.
                 continue
-            except Exception as error:  # noqa: BLE001  (workflows and environments are anybody's code)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (workflows and environments are anybody's code)
                 last = error
                 continue
             episode.data_source = task.data_source
@@ -105,7 +105,7 @@ class RolloutRunner:
             episode.termination_reason = TerminationReason.TIMEOUT
             episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
         if not isinstance(episode, Episode):
-            raise RolloutError(
+            raise PluginError(
                 f"Workflow {type(workflow).__name__} returned {episode!r:.200} for attempt {uid!r}.",
                 "Return an Episode.",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,10 @@ from rllm_core.contracts.workflow import Workflow
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory
+from rllm_core.types import Episode, TerminationReason, Trajectory
+
+SECONDS_TO_CLOSE = 30.0
+"""An environment whose `close` takes longer is left behind, so that it cannot stop the other attempts."""
 
 
 class EnvironmentWorkflow(Workflow):
@@ -35,12 +39,14 @@ class EnvironmentWorkflow(Workflow):
         # Set before the first turn: what was played before a timeout is kept.
         self.episode = Episode(id=uid, trajectories=[trajectory])
         conversation = Conversation(self.context, trajectory, session=f"{trajectory.uid}#{self.context.sampling.seed}")
-        environment = make_environment()
+        environment = await self._ask(make_environment)
         try:
             await self._play(environment, conversation, task, self.episode)
         finally:
             try:
-                await self._ask(environment.close)
+                # The attempt's own limit may have fired already: closing has one of its own.
+                async with asyncio.timeout(SECONDS_TO_CLOSE):
+                    await self._ask(environment.close)
             finally:
                 await conversation.close()
         return self.episode
@@ -50,27 +56,32 @@ class EnvironmentWorkflow(Workflow):
     ) -> None:
         trajectory = conversation.trajectory
         trajectory.reward = 0.0
-        conversation.hear(await self._ask(environment.reset, task))
+        observation = await self._ask(environment.reset, task)
+        if observation is None:
+            raise TypeError(f"reset() of {type(environment).__name__} returned None, not what the agent sees first")
+        conversation.hear(observation)
         for _ in range(self.max_turns):
             try:
                 step = await conversation.reply()
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            outcome: Outcome = await self._ask(environment.step, step.text)
+            outcome = await self._ask(environment.step, step.text)
+            if not isinstance(outcome, Outcome):
+                raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
             trajectory.reward += step.reward
             if outcome.done:
                 episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
                 episode.is_correct = trajectory.reward > 0 if outcome.correct is None else bool(outcome.correct)
-                episode.termination_reason = self.reason_when_done(step)
+                cut_off = step.info["finish_reason"] == "length" and not episode.is_correct
+                # An answer that is right although it was cut off had said what mattered.
+                episode.termination_reason = (
+                    TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
+                )
                 return
             conversation.hear(outcome.observation)
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
-
-    def reason_when_done(self, last: Step) -> TerminationReason:
-        """How an attempt ended that the environment says is done. `last` is its last step."""
-        return TerminationReason.ENV_DONE
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return await call(method, *arguments, blocking=self.context.environment_blocks)
@@ -90,7 +101,3 @@ class SingleTurnWorkflow(EnvironmentWorkflow):
     @property
     def max_turns(self) -> int:
         return 1
-
-    def reason_when_done(self, last: Step) -> TerminationReason:
-        cut_off = last.info["finish_reason"] == "length"
-        return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE

@@ -25,27 +25,27 @@ class Trackers:
         for entry in chosen:
             self._guard(entry.plugin.name, partial(self._start, entry))
 
-    @property
-    def observers(self) -> list[Observer]:
-        """The trackers that also watch the loop, such as the progress display."""
-        return [tracker for _, tracker in self._trackers if isinstance(tracker, Observer)]
-
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of one step."""
         self._folder.log(global_step, metrics)
-        self._trackers = [
-            (name, tracker)
-            for name, tracker in self._trackers
-            if self._guard(name, partial(tracker.log, global_step, metrics))
-        ]
+        self._each(lambda tracker: tracker.log(global_step, metrics))
+
+    def tell(self, event: str, *arguments: Any) -> None:
+        """Pass an event of the loop on to the trackers that also watch it, such as the progress display."""
+        self._each(lambda tracker: getattr(tracker, event)(*arguments) if isinstance(tracker, Observer) else None)
 
     def close(self) -> None:
         for name, tracker in self._trackers:
             self._guard(name, tracker.close)
         self._trackers.clear()
 
+    def _each(self, action: Callable[[Tracker], None]) -> None:
+        self._trackers = [
+            (name, tracker) for name, tracker in self._trackers if self._guard(name, partial(action, tracker))
+        ]
+
     def _start(self, entry: Chosen[TrackerPlugin[Any]]) -> None:
-        self._trackers.append((entry.plugin.name, entry.plugin.load()(self._folder.path, entry.params)))
+        self._trackers.append((entry.plugin.name, entry.registered.load()(self._folder.path, entry.params)))
 
     def _guard(self, name: str, action: Callable[[], None]) -> bool:
         """Whether the action went well."""

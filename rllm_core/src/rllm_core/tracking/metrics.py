@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import comb
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rllm_core.batch import TokenBatch
-from rllm_core.types import Episode, TerminationReason, TrajectoryGroup
+from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from rllm_core.pipeline.step import TrainStep
@@ -100,10 +101,27 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
         solved = list(solved_by_task(part).values())
         for k in sorted({1, rollouts}):
             metrics[f"val/{source}/pass@{k}"] = float(np.mean([pass_at_k(len(s), sum(s), k) for s in solved]))
-        rewards = [float(trajectory.reward or 0.0) for episode in part for trajectory in episode.trajectories]
-        metrics[f"val/{source}/reward"] = float(np.mean(rewards)) if rewards else 0.0
+        rewards = [reward_of(trajectory) for episode in part for trajectory in episode.trajectories]
+        usable = [reward for reward in rewards if reward is not None]
+        metrics[f"val/{source}/reward"] = float(np.mean(usable)) if usable else 0.0
+        if len(usable) < len(rewards):
+            metrics[f"val/{source}/missing_rewards"] = float(len(rewards) - len(usable))
         metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_figures(part).items()}
     return metrics
+
+
+def reward_of(trajectory: Trajectory) -> float | None:
+    """The trajectory's reward, else that of its last step; None when it is missing, NaN or infinite."""
+    reward = trajectory.reward
+    if reward is None and trajectory.steps:
+        reward = trajectory.steps[-1].reward
+    return float(reward) if reward is not None and math.isfinite(reward) else None
+
+
+def split_validation_name(name: str) -> tuple[str, str]:
+    """``val/openai/gsm8k/pass@1`` is the figure ``pass@1`` of the data source ``openai/gsm8k``."""
+    source, _, figure = name.removeprefix("val/").rpartition("/")
+    return source, figure
 
 
 def pass_at_k(attempts: int, correct: int, k: int) -> float:

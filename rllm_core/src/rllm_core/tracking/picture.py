@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FILE_NAME = "reward_curve.png"
-
 
 def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str) -> Path | None:
     """Draw the lines of `metrics.jsonl`; returns None when no step has a reward yet.

@@ -11,8 +11,7 @@ from pathlib import Path
 from rllm_core.config.resolve import leaves
 from rllm_core.files import write_atomically
 from rllm_core.plan import RunPlan
-
-FILE_NAME = "report.html"
+from rllm_core.run_folder import REPORT
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -49,7 +48,7 @@ def write_report(plan: RunPlan, folder: Path, validation: Mapping[str, float], p
         "<h2>Plugins</h2>",
         _table(("kind", "name", "distribution", "version"), plugins),
     ]
-    file = folder / FILE_NAME
+    file = folder / REPORT
     write_atomically(file, "\n".join(parts))
     return file
 
