@@ -225,6 +225,41 @@ def test_what_is_intact_is_checked_and_not_assumed(store: CheckpointStore, saved
     assert caught.value.hint.startswith("step_000001 is intact")
 
 
+@pytest.mark.parametrize("state", [{"stages": {1, 2}}, {"stages": {(1, 2): 3}}, {"path": Path("x")}], ids=str)
+def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
+    store: CheckpointStore, saved: Path, state: dict[str, object]
+) -> None:
+    async def never(folder: Path) -> None:
+        raise AssertionError("the backend must not be asked to write")
+
+    (saved / ".step_000009.1.tmp").mkdir()  # a leftover, which any write would remove
+    before = _names(saved)
+    with pytest.raises(CheckpointError) as caught:
+        asyncio.run(store.save(3, state, never))
+    assert caught.value.message.startswith("The state of step 3 is no JSON data: ")
+    assert "state_dict" in caught.value.hint
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert _names(saved) == before
+
+
+def test_a_state_that_holds_itself_is_no_json_data_either(store: CheckpointStore, folder: Path) -> None:
+    state: dict[str, object] = {}
+    state["itself"] = state
+    with pytest.raises(CheckpointError, match="The state of step 1 is no JSON data"):
+        asyncio.run(store.save(1, state, _write_backend))
+    assert not folder.exists()
+
+
+def test_the_link_can_be_pointed_at_an_older_checkpoint(store: CheckpointStore, saved: Path) -> None:
+    assert (saved / "latest").readlink() == Path("step_000002")
+    store.point_latest_at(saved / "step_000001")
+    assert (saved / "latest").readlink() == Path("step_000001")
+    assert _names(saved) == ["latest", "step_000001", "step_000002"]
+    (saved / "latest").unlink()
+    store.point_latest_at(saved / "step_000002")
+    assert (saved / "latest").readlink() == Path("step_000002")
+
+
 def test_a_first_save_that_fails_says_that_there_is_nothing_earlier(store: CheckpointStore, folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         asyncio.run(store.save(1, {}, _fail))

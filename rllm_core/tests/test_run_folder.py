@@ -14,7 +14,8 @@ import pytest
 
 from rllm_core.config.schema import TrainerSection
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.run_folder import RunFolder, read_lines, run_folder_path
+from rllm_core.plugins.registry import Registry
+from rllm_core.run_folder import WRITTEN, RunFolder, read_lines, run_folder_path
 
 OpenFolder = Callable[..., RunFolder]
 
@@ -41,6 +42,7 @@ def open_folder(trainer: TrainerSection) -> Iterator[OpenFolder]:
 def finished(open_folder: OpenFolder) -> Path:
     """The folder of a run of three steps that has ended."""
     folder = open_folder()
+    folder.begin({"seed": 1}, [])
     for step in range(3):
         folder.log(step, {"reward": step / 2})
     folder.checkpoints.mkdir()
@@ -84,30 +86,93 @@ def test_resume_takes_up_what_is_there(finished: Path, open_folder: OpenFolder) 
     assert [line["step"] for line in folder.history()] == [0, 1, 2, 3]
 
 
-def test_overwrite_clears_everything_and_stays_locked(finished: Path, open_folder: OpenFolder) -> None:
-    (finished / "link").symlink_to(finished / "checkpoints", target_is_directory=True)
+def _contents(folder: Path) -> dict[str, str | None]:
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_opening_to_overwrite_removes_nothing_and_locks(finished: Path, open_folder: OpenFolder) -> None:
+    before = _contents(finished)
     folder = open_folder(overwrite=True)
-    assert [path.name for path in finished.iterdir()] == [".lock"]
-    assert not folder.holds_a_run()
+    assert folder.holds_a_run()
+    assert _contents(finished) == before
     with pytest.raises(RllmError, match="Another process is training"):
         open_folder(resume=True)
+    folder.close()
+    assert [line["step"] for line in open_folder(resume=True).history()] == [0, 1, 2]
 
 
-def test_overwrite_does_not_follow_links_out_of_the_folder(
+def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
+    finished: Path, open_folder: OpenFolder
+) -> None:
+    (finished / "episodes").mkdir()
+    (finished / "episodes" / "step_000000.jsonl.gz").touch()
+    for name in ("reward_curve.png", "report.html"):
+        (finished / name).write_text("old")
+    (finished / "mine").mkdir()
+    (finished / "mine" / "metrics.jsonl").write_text("keep")
+    assert {path.name for path in finished.iterdir()} == {*WRITTEN, ".lock", "notes.txt", "mine"}
+    folder = open_folder(overwrite=True)
+    folder.begin({"seed": 2}, [])
+    assert _contents(finished) == {
+        ".lock": "",
+        "config.yaml": (finished / "config.yaml").read_text(),
+        "mine": None,
+        "mine/metrics.jsonl": "keep",
+        "notes.txt": "mine",
+        "plugins.json": "[]\n",
+    }
+    assert "seed: 2" in (finished / "config.yaml").read_text()
+    folder.log(0, {"reward": 9.0})
+    folder.begin({"seed": 3}, [])  # what it replaced is gone: this is its own
+    assert folder.history() == [{"step": 0, "reward": 9.0}]
+
+
+def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open_folder: OpenFolder) -> None:
+    folder = open_folder(resume=True, overwrite=True)
+    folder.begin({"seed": 2}, [])
+    assert [line["step"] for line in folder.history()] == [0, 1, 2]
+    assert (folder.checkpoints / "step_000003").is_dir()
+    assert "seed: 2" in (finished / "config.yaml").read_text()
+
+
+def test_beginning_does_not_follow_links_out_of_the_folder(
     finished: Path, open_folder: OpenFolder, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("keep")
-    (finished / "link").symlink_to(tmp_path / "precious", target_is_directory=True)
-    open_folder(overwrite=True)
+    for name in ("link", "episodes"):
+        (finished / name).symlink_to(tmp_path / "precious", target_is_directory=True)
+    open_folder(overwrite=True).begin({}, [])
     assert (tmp_path / "precious" / "data").read_text() == "keep"
+    assert not (finished / "episodes").is_symlink()
+    assert (finished / "link").is_symlink()
 
 
-def test_a_folder_without_metrics_and_checkpoints_holds_no_run(open_folder: OpenFolder) -> None:
+def test_a_folder_holds_a_run_once_it_has_begun(open_folder: OpenFolder) -> None:
     folder = open_folder()
-    folder.note_plugins([])
+    folder.log(0, {})
+    folder.checkpoints.mkdir()
+    assert not folder.holds_a_run()
+    folder.begin({}, [])
+    assert folder.holds_a_run()
     folder.close()
-    assert not open_folder().holds_a_run()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        open_folder()
+
+
+@pytest.mark.parametrize("garbage", ["no json\n", "{\n", '{"step": 1} x\n', "\n"])
+def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
+    finished: Path, open_folder: OpenFolder, garbage: str
+) -> None:
+    file = finished / "metrics.jsonl"
+    file.write_text(garbage + file.read_text())
+    with pytest.raises(RllmError) as caught:
+        open_folder(resume=True).history()
+    assert caught.value.message.startswith(f"{file} holds a line that is no JSON: ")
+    assert caught.value.hint == "Restore the file, or start again with --overwrite."
 
 
 HOLD = """
@@ -238,11 +303,9 @@ def test_a_run_that_starts_over_also_forgets_the_validation_before_its_first_ste
 
 
 def test_the_plugins_of_a_run_are_noted(open_folder: OpenFolder) -> None:
-    from rllm_core.plugins.registry import Registry
-
     folder = open_folder()
     registry = Registry.load(allow=[], environ={})
-    folder.note_plugins([registry.get("estimator", "grpo"), registry.get("loss", "ppo")])
+    folder.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")])
     noted = json.loads((folder.path / "plugins.json").read_text())
     assert [(entry["kind"], entry["name"], entry["distribution"]) for entry in noted] == [
         ("estimator", "grpo", "rllm-core"),

@@ -79,6 +79,22 @@ def test_numbers_up_to_31_and_the_words_of_the_games_are_one_token_each(tokenize
     assert len({_encode(tokenizer, str(number))[0] for number in range(32)}) == 32
 
 
+@pytest.mark.parametrize("alphabet", [string.ascii_lowercase, string.digits, "z", "0"])
+def test_a_word_of_100_000_letters_or_digits_survives_encoding_and_decoding(tokenizer: Any, alphabet: str) -> None:
+    word = (alphabet * 100_000)[:100_000]
+    ids = _encode(tokenizer, word)
+    assert UNKNOWN not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == word
+
+
+def test_runs_of_letters_and_digits_are_cut_after_16(tokenizer: Any) -> None:
+    guess, number = _encode(tokenizer, "guess"), _encode(tokenizer, "31")
+    assert _encode(tokenizer, "guess" * 3) == guess * 3
+    assert _encode(tokenizer, "guess" * 4) == [*guess * 3, *_encode(tokenizer, "g"), *_encode(tokenizer, "uess")]
+    assert _encode(tokenizer, "31" * 8) == number * 8
+    assert _encode(tokenizer, "1" + "31" * 8)[-1:] == _encode(tokenizer, "1")
+
+
 def test_upper_case_is_read_as_lower_case(tokenizer: Any) -> None:
     assert _encode(tokenizer, "Guess A NUMBER") == _encode(tokenizer, "guess a number")
 

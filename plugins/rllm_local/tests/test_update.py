@@ -15,7 +15,7 @@ import torch
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.errors import RllmError
+from rllm_core.errors import LossError, RllmError
 from rllm_local.rows import sampled_per_row
 from rllm_local.update import Updater
 
@@ -355,9 +355,45 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
 ) -> None:
     model = build_tiny(0)
     before = weights_of(model)
-    plan = make_plan({"agent": lambda inputs, params: inputs.logprobs * math.nan}, global_step=12)
-    with pytest.raises(RllmError, match="gradient of step 12 is not finite"):
-        make_updater(model).update(random_batch([(4, 3)]), plan)
+
+    def steep(inputs: LossInput, params: Any) -> torch.Tensor:
+        """Zero everywhere, with the infinite slope of a root at zero."""
+        losses = (inputs.logprobs * 0).sqrt()
+        assert losses.isfinite().all()
+        return losses
+
+    with pytest.raises(RllmError, match="A gradient of step 12 is not finite") as caught:
+        make_updater(model).update(random_batch([(4, 3)]), make_plan({"agent": steep}, global_step=12))
+    assert not isinstance(caught.value, LossError)
+    assert torch.equal(weights_of(model), before)
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (lambda inputs, params: -inputs.logprobs.mean(), "returned shape (); needed is (3,)"),
+        (lambda inputs, params: -inputs.logprobs[:2], "returned shape (2,); needed is (3,)"),
+        (lambda inputs, params: 0.5, "returned float; needed is (3,)"),
+        (lambda inputs, params: None, "returned NoneType; needed is (3,)"),
+        (lambda inputs, params: inputs.logprobs * math.nan, "returned 3 losses that are NaN or infinite"),
+        (lambda inputs, params: inputs.logprobs / 0, "returned 3 losses that are NaN or infinite"),
+    ],
+    ids=["mean", "too few", "float", "nothing", "nan", "infinite"],
+)
+def test_an_unusable_loss_stops_the_run_before_it_reaches_the_weights_and_is_named(
+    loss: Any,
+    complaint: str,
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    make_updater: Callable[..., Updater],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    model = build_tiny(0)
+    before = weights_of(model)
+    with pytest.raises(LossError) as caught:
+        make_updater(model).update(random_batch([(4, 3)]), make_plan({"agent": loss}))
+    assert caught.value.message.startswith(f"loss 'custom' for role 'agent' {complaint}")
     assert torch.equal(weights_of(model), before)
 
 

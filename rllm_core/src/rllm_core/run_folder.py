@@ -24,8 +24,8 @@ PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
 LOCK = ".lock"
-WRITTEN = (CONFIG, PLUGINS, METRICS, "checkpoints", "episodes", PICTURE, REPORT)
-"""Everything a run leaves behind; `plugins.json` is what tells a run's folder from others."""
+WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", PICTURE, REPORT, PLUGINS)
+"""Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
 def run_folder_path(trainer: TrainerSection) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rllm_core.contracts.engine import RolloutEngine, SamplingParams
 from rllm_core.contracts.environment import Environment, Split
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plan import RunPlan
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
 from rllm_core.types import Task
@@ -28,6 +28,8 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     name = f"Environment {plan.environment.plugin.name!r}"
     try:
         tasks = list(environment.tasks(split, plan.environment.params))
+    except RllmError:
+        raise
     except Exception as error:
         raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
     strangers = [task for task in tasks if not isinstance(task, Task)]

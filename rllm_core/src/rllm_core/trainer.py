@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,8 +112,13 @@ class UnifiedTrainer:
             parts = _Parts(backend, runner, pipeline, trackers)
             await self._take_up(parts)
             self.folder.begin(self.plan.composed.tree, self.plan.registered())
+            # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
+            # collection cost 10 to 30 ms of a step of 350 ms.
+            gc.collect()
+            gc.freeze()
             await self._loop(parts)
         finally:
+            gc.unfreeze()
             trackers.close()
             await backend.close()
         return self.last_validation

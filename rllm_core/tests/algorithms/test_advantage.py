@@ -241,7 +241,12 @@ def test_scaling_rewards_hardly_changes_advantages_that_are_divided_by_a_std(
 
 def test_the_estimators_here_have_the_scopes_they_declare() -> None:
     scopes = {record.name: record.scope for record in rllm_estimators()}
-    assert scopes == {"grpo": "group", "reinforce": "group", "rloo": "group", "reinforce_plus_plus_baseline": "role"}
+    assert scopes == {
+        "grpo": "group",
+        "reinforce": "trajectory",
+        "rloo": "group",
+        "reinforce_plus_plus_baseline": "role",
+    }
 
 
 @pytest.mark.parametrize("estimator", GROUP_SCOPED)
@@ -251,6 +256,14 @@ def test_group_scoped_estimators_give_the_same_for_each_group_alone(
 ) -> None:
     alone = [value for group in groups for value in estimator(make_inputs([group]))]
     assert estimator(make_inputs(groups)) == pytest.approx(alone, rel=1e-12, abs=1e-12)
+
+
+@given(groups=GROUPS)
+def test_a_trajectory_scoped_estimator_gives_the_same_for_each_trajectory_alone(
+    make_inputs: MakeInputs, groups: Rewards
+) -> None:
+    alone = [value for group in groups for reward in group for value in reinforce(make_inputs([[reward]]))]
+    assert reinforce(make_inputs(groups)) == alone
 
 
 def test_a_role_scoped_estimator_does_not(make_inputs: MakeInputs) -> None:

@@ -183,6 +183,21 @@ def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_rol
         estimate(batch, lambda role: ("mine", lambda inputs: result))
 
 
+def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make_groups: MakeGroups) -> None:
+    def spoil(inputs: AdvantageInput) -> Advantages:
+        inputs.rewards[0] = 0.0
+        raise AssertionError("never reached")
+
+    batch = build_batch(make_groups([[1, 0]], role="solver"))
+    with pytest.raises(AdvantageError) as caught:
+        estimate(batch, lambda role: ("mine", spoil))
+    assert caught.value.message == (
+        "Estimator 'mine' failed for role 'solver': ValueError: assignment destination is read-only."
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "read-only" in caught.value.hint
+
+
 def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
     values = np.array([np.nan, 0, 1, 0, 1, 1])  # the NaN is at a token that was not sampled
     with pytest.raises(AdvantageError, match="NaN"):

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rllm_core.algorithms.losses import MAX_LOG_RATIO, importance_sampling, ppo, reinforce
+from rllm_core.algorithms.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, reinforce
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import LossError
 
 Loss = Callable[[LossInput], Tensor]
 
@@ -150,3 +151,44 @@ def test_a_loss_is_one_number_per_token_in_the_type_of_its_inputs(name: str) -> 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_tokens_have_no_loss(name: str) -> None:
     assert LOSSES[name](_inputs([], [], [])).shape == (0,)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_finite_number_per_token_passes_the_check_as_it_is(name: str) -> None:
+    inputs = _inputs([-1.0, -2.0, -3.0], [-1.1, -2.0, -2.5], [1.0, -1.0, 0.5])
+    losses = LOSSES[name](inputs)
+    assert checked(losses, inputs, "loss 'mine'") is losses
+    nothing = _inputs([], [], [])
+    assert checked(LOSSES[name](nothing), nothing, "loss 'mine'").shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        (torch.tensor(0.5), "shape ()"),
+        (torch.zeros(1), "shape (1,)"),
+        (torch.zeros(3, 1), "shape (3, 1)"),
+        (torch.zeros(4), "shape (4,)"),
+        (0.5, "float"),
+        ([0.0, 0.0, 0.0], "list"),
+        (None, "NoneType"),
+    ],
+    ids=str,
+)
+def test_a_loss_that_is_not_one_number_per_token_is_an_error(result: object, found: str) -> None:
+    inputs = _inputs([-1.0, -2.0, -3.0], [-1.0] * 3, [1.0] * 3)
+    with pytest.raises(LossError) as caught:
+        checked(result, inputs, "loss 'mine' for role 'agent'")
+    assert caught.value.message == (
+        f"loss 'mine' for role 'agent' returned {found}; needed is (3,), one loss per sampled token."
+    )
+    assert "rllm.algorithm.loss_agg_mode" in caught.value.hint
+
+
+@pytest.mark.parametrize(("bad", "count"), [([math.nan], 1), ([math.inf, -math.inf], 2), ([math.nan, math.inf], 2)])
+def test_a_loss_that_is_not_finite_is_an_error_that_counts_the_tokens(bad: list[float], count: int) -> None:
+    inputs = _inputs([-1.0] * 3, [-1.0] * 3, [1.0] * 3)
+    losses = torch.tensor([*bad, *[0.5] * (3 - len(bad))])
+    with pytest.raises(LossError) as caught:
+        checked(losses, inputs, "loss 'mine'")
+    assert caught.value.message == f"loss 'mine' returned {count} losses that are NaN or infinite."

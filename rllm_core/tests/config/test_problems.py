@@ -95,7 +95,12 @@ def _message(composed: Compose, *words: str) -> str:
         (
             "rllm.trainer.project_name=a/b",
             '`rllm.trainer.project_name` is "a/b" (from command line): '
-            "expected text that matches the pattern ^[\\w.-]+$.",
+            "expected text that matches the pattern ^[\\w-][\\w.-]*$.",
+        ),
+        (
+            "rllm.trainer.experiment_name=.hidden",
+            '`rllm.trainer.experiment_name` is ".hidden" (from command line): '
+            "expected text that matches the pattern ^[\\w-][\\w.-]*$.",
         ),
         ("training.betas=[1, x]", '`training.betas.1` is "x" (from command line): expected a number.'),
         ("rllm.backend=needy", "`endpoint` must be given, and no layer gives it."),

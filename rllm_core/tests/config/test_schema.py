@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from rllm_core.config.compose import BASE_YAML
 from rllm_core.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import layer_from_file
 from rllm_core.config.resolve import leaves
-from rllm_core.config.schema import Choice, RunConfig
+from rllm_core.config.schema import Choice, RunConfig, TrainerSection
 from rllm_core.contracts.plugin import Params
 
 
@@ -92,3 +92,16 @@ def test_a_choice_may_be_a_name_or_a_mapping() -> None:
     choices: list[Any] = ["rloo", {"name": "grpo", "norm_adv_by_std_in_grpo": False}]
     config = RunConfig.model_validate({"rllm": {"trainer": {"logger": choices}}})
     assert config.rllm.trainer.logger == choices
+
+
+@pytest.mark.parametrize("name", ["a", "-", "_a", "run-2.5", "é"])
+def test_a_run_may_be_named_with_letters_digits_dashes_and_inner_dots(name: str) -> None:
+    section = TrainerSection(project_name=name, experiment_name=name)
+    assert (section.project_name, section.experiment_name) == (name, name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a b"])
+@pytest.mark.parametrize("key", ["project_name", "experiment_name"])
+def test_a_run_cannot_be_named_like_a_hidden_file_or_another_folder(key: str, name: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        TrainerSection.model_validate({key: name})

@@ -26,7 +26,7 @@ def steps(draw: st.DrawFn) -> Step:
     response = draw(st.lists(TOKEN, max_size=4))
     length = len(response)
     return Step(
-        draw(st.lists(TOKEN, max_size=4)),
+        draw(st.lists(TOKEN, min_size=1 if response else 0, max_size=4)),
         response,
         draw(st.lists(FLOAT32, min_size=length, max_size=length)),
         reward=draw(st.none() | FLOAT64),

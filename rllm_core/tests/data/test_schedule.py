@@ -72,3 +72,21 @@ def test_seeds_fit_into_63_bits() -> None:
 )
 def test_different_places_have_different_seeds(one: tuple[int | str, ...], other: tuple[int | str, ...]) -> None:
     assert derive_seed(*one) != derive_seed(*other)  # type: ignore[arg-type]
+
+
+def test_a_digest_depends_on_ids_their_order_and_the_batch_size_only() -> None:
+    def digest(ids: str, batch_size: int = 2, seed: int = 0, **fields: object) -> str:
+        tasks = [Task(id=task_id, **fields) for task_id in ids.split()]  # type: ignore[arg-type]
+        return TaskSchedule(tasks, batch_size, seed).digest()
+
+    same = digest("a b c")
+    assert same == digest("a b c", seed=9)
+    assert same == digest("a b c", data={"n": 1}, data_source="other")
+    others = [digest("a b"), digest("a c b"), digest("a b d"), digest("a b c c"), digest("a b c", 3), digest("ab c")]
+    assert len({same, *others}) == 7
+
+
+def test_a_digest_does_not_change_while_steps_are_drawn_and_is_the_same_on_every_machine() -> None:
+    schedule = _schedule(3, 2)
+    schedule.batch(5)
+    assert schedule.digest() == "2e98be869046829de56493cfbbca4a7140b15cb409214368d1cc39dbb10eab90"

@@ -24,7 +24,7 @@ def turns(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[float]]]:
     for _ in range(draw(st.integers(0, 8))):
         start = history if draw(st.booleans()) else draw(st.lists(TOKEN, max_size=4))
         prompt = start + draw(st.lists(TOKEN, max_size=3))
-        response = draw(st.lists(TOKEN, max_size=4))
+        response = draw(st.lists(TOKEN, max_size=4 if prompt else 0))
         logprobs = draw(st.lists(LOGPROB, min_size=len(response), max_size=len(response)))
         made.append((prompt, response, logprobs))
         history = prompt + response
@@ -164,6 +164,29 @@ def test_a_log_prob_too_many_or_too_few_is_an_error(logprobs: list[float]) -> No
         trajectory.add_step([1], [2, 3], logprobs)
     assert trajectory.steps == []
     assert len(trajectory.tokens) == 0
+
+
+def test_a_reply_to_nothing_is_an_error_and_leaves_the_trajectory_as_it_was() -> None:
+    complaint = "a model call starts from at least one token: what is sampled first cannot be trained on"
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        Step([], [1], [-1.0])
+    trajectory = Trajectory("agent")
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        trajectory.add_step([], [1, 2], None)
+    assert (trajectory.steps, len(trajectory.tokens)) == ([], 0)
+    trajectory.add_step([1], [2], [-1.0])
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        trajectory.add_step([], [3], [-1.0])
+    assert len(trajectory.steps) == 1
+    assert trajectory.tokens.ids.tolist() == [1, 2]
+    assert trajectory.tokens.prefix_breaks == 0
+
+
+def test_a_turn_without_any_token_is_no_error() -> None:
+    buffer = TokenBuffer()
+    buffer.append_turn([], [], None)
+    buffer.append_turn([1], [2], None)
+    assert (buffer.turns, buffer.prefix_breaks, buffer.ids.tolist()) == (2, 0, [1, 2])
 
 
 def test_unknown_log_probs_are_stored_as_zero() -> None:

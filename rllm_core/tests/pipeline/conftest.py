@@ -126,6 +126,7 @@ def registry(tmp_path: Path) -> Registry:
                 params=ProbeSections,
                 load=lambda: ProbeBackend,
                 config_yaml=lambda: backend_yaml,
+                model_key="probe.size",
                 capabilities=capabilities,
             )
         )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rllm_core.config.schema import EntropySection
+from rllm_core.errors import CheckpointError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.pipeline.update_stages import entropy_coeff
 from rllm_core.types import Episode, TerminationReason, Trajectory
@@ -118,7 +119,9 @@ def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step
     first.runner.episodes = attempts([1.0, 1.0], task="solved")
     assert _run(first, step()).skip_reason == "waiting_for_more_groups"
     state = json.loads(json.dumps(first.pipeline.state_dict()))
-    assert list(state) == ["reject"]
+    assert list(state) == ["5:rllm-core/reject"]
+    assert state["5:rllm-core/reject"]["mode"] == "rllm-core/episode"
+    assert len(state["5:rllm-core/reject"]["state"]["gathered"]) == 1
     second.pipeline.load_state_dict(state)
     second.runner.episodes = attempts([1.0, 0.0], task="partly")
     done = _run(second, step())
@@ -127,27 +130,61 @@ def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step
     assert done.batch.n_rows == 4
 
 
-def test_state_of_stages_that_are_gone_is_left_alone(bench: Any) -> None:
+def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
+    state = bench().pipeline.state_dict()
     made = bench({"rllm.pipeline.remove": ["reject"]})
-    made.pipeline.load_state_dict({"reject": {"gathered": []}})
     assert made.pipeline.state_dict() == {}
+    made.pipeline.load_state_dict({})
+    with pytest.raises(CheckpointError) as caught:
+        made.pipeline.load_state_dict(state)
+    assert caught.value.message == (
+        "The checkpoint holds state of 5:rllm-core/reject; this pipeline keeps state in none."
+    )
+    assert caught.value.hint == "Resume with the rllm.pipeline the run was started with."
+
+
+def test_stages_that_are_new_or_elsewhere_are_an_error(bench: Any, add_stage: Any) -> None:
+    add_stage("counter", Counter)
+    usual = bench().pipeline
+    more = bench({"rllm.pipeline.insert": [{"stage": "counter", "after": "log"}]}).pipeline
+    moved = bench({"rllm.pipeline.insert": [{"stage": "counter", "before": "generate"}]}).pipeline
+    for saved, resumed in ((usual, more), (more, usual), (more, moved), (moved, more)):
+        before = resumed.state_dict()
+        with pytest.raises(CheckpointError, match="The checkpoint holds state of"):
+            resumed.load_state_dict(saved.state_dict())
+        assert resumed.state_dict() == before
+
+
+class Counter:
+    """A stage that counts its steps."""
+
+    def __init__(self, context: object, params: object) -> None:
+        self.count = 0
+
+    async def __call__(self, step: TrainStep) -> None:
+        self.count += 1
+        step.extras["count"] = self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def test_a_stage_that_is_there_twice_keeps_both_states(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    add_stage("counter", Counter)
+    add_stage("skip", lambda step: step.skip("no_reason"))
+    settings = {"rllm.pipeline.stages": ["counter", "skip", "counter"]}
+    first, second = bench(settings), bench(settings)
+    _run(first, step())
+    state = first.pipeline.state_dict()
+    assert state == {"0:in-process/counter": {"count": 1}, "2:in-process/counter": {"count": 0}}
+    second.pipeline.load_state_dict(state)
+    assert second.pipeline.state_dict() == state
 
 
 def test_a_stage_of_another_package_keeps_its_state(bench: Any, step: MakeStep, add_stage: Any) -> None:
-    class Counter:
-        def __init__(self, context: object, params: object) -> None:
-            self.count = 0
-
-        async def __call__(self, step: TrainStep) -> None:
-            self.count += 1
-            step.extras["count"] = self.count
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"count": self.count}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.count = state["count"]
-
     add_stage("counter", Counter)
     settings = {"rllm.pipeline.stages": ["counter"]}
     first, second = bench(settings), bench(settings)

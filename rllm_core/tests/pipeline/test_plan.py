@@ -106,8 +106,49 @@ def test_rejection_modes_take_the_options_beside_them(plan: MakePlan) -> None:
     assert (made.rejection.plugin.name, made.rejection.params.min_trajs_per_group) == ("group", 5)
     made = plan(settings | {"rllm.rejection_sample.mode": {"name": "group", "min_trajs_per_group": 7}})
     assert made.rejection.params.min_trajs_per_group == 7
-    made = plan(settings | {"rllm.rejection_sample.enable": False})
+    assert plan({"rllm.rejection_sample.enable": False}).rejection.plugin.name == "none"
+
+
+WITHOUT_EFFECT = pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "episode"),
+        ("mode", {"name": "group", "min_trajs_per_group": 7}),
+        ("multiplier", 2),
+        ("min_partial_solve_tasks", 3),
+        ("min_trajs_per_group", 5),
+    ],
+)
+
+
+@WITHOUT_EFFECT
+def test_options_of_rejection_are_refused_while_it_is_off(plan: MakePlan, name: str, value: Any) -> None:
+    key = f"rllm.rejection_sample.{name}"
+    for settings in ({key: value}, {key: value, "rllm.rejection_sample.enable": False}):
+        error = _error(plan, settings)
+        assert error.message.startswith(f"{key} (from ")
+        assert error.message.endswith(") has no effect while rllm.rejection_sample.enable is false.")
+        assert error.hint == "Set rllm.rejection_sample.enable=true as well."
+
+
+@WITHOUT_EFFECT
+def test_options_of_rejection_are_fine_while_it_is_on(plan: MakePlan, name: str, value: Any) -> None:
+    made = plan({f"rllm.rejection_sample.{name}": value, "rllm.rejection_sample.enable": True})
+    assert made.rejection.plugin.name == ("episode" if value == "episode" else "group")
+
+
+def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(plan: MakePlan) -> None:
+    defaults = {"mode": "group", "multiplier": 1, "min_partial_solve_tasks": 1, "min_trajs_per_group": 2}
+    made = plan({f"rllm.rejection_sample.{name}": value for name, value in defaults.items()})
     assert made.rejection.plugin.name == "none"
+
+
+def test_groups_of_one_are_warned_of_for_estimators_that_compare_within_a_group(plan: MakePlan) -> None:
+    single = {"rllm.rollout.n": 1}
+    for estimator, warned in (("grpo", True), ("rloo", True), ("reinforce", False)):
+        warnings = plan(single | {"rllm.algorithm.adv_estimator": estimator}).warnings()
+        starts = f"rllm.rollout.n=1 leaves estimator {estimator} groups of one: "
+        assert [line.startswith(starts) for line in warnings] == [True] * warned
 
 
 @pytest.mark.parametrize(

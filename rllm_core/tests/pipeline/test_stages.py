@@ -11,8 +11,9 @@ import pytest
 
 from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import RewardError
+from rllm_core.errors import CheckpointError, PipelineError, RewardError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
@@ -86,7 +87,55 @@ def test_group_counts_prefix_breaks(bench: Any, step: MakeStep) -> None:
     episodes = [Episode(id="a:0", trajectories=[broken]), Episode(id="a:1", trajectories=[Trajectory("agent")])]
     done = _run(bench().stage("group"), step(episodes=episodes))
     assert [(group.group_id, len(group.trajectories)) for group in done.trajectory_groups] == [("a:agent", 2)]
-    assert done.metrics == {"batch/prefix_breaks": 2.0}
+    assert done.metrics == {"batch/prefix_breaks": 2.0, "batch/trajectories_ungrouped": 0.0}
+
+
+@pytest.fixture
+def grouped(bench: Any, step: MakeStep, registry: Any) -> Callable[[Any], TrainStep]:
+    """A step of two attempts after a grouping made of this function of the trajectories."""
+
+    def run(body: Any) -> TrainStep:
+        def grouping(episodes: Any, params: NoParams) -> list[TrajectoryGroup]:
+            made: list[TrajectoryGroup] = body([t for episode in episodes for t in episode.trajectories])
+            return made
+
+        registry.add(GroupingPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: grouping))
+        episodes = [Episode(id=f"t:{index}", trajectories=[Trajectory("agent")]) for index in range(2)]
+        return _run(bench({"rllm.transform.grouping": "mine"}).stage("group"), step(episodes=episodes))
+
+    return run
+
+
+def test_group_counts_the_trajectories_that_are_in_no_group(grouped: Any) -> None:
+    done = grouped(lambda all_of_them: [TrajectoryGroup(group_id="t", trajectories=all_of_them[:1])])
+    assert done.metrics["batch/trajectories_ungrouped"] == 1.0
+
+
+def test_a_trajectory_that_is_in_two_groups_or_is_new_does_not_hide_one_in_none(grouped: Any) -> None:
+    def grouping(made: list[Trajectory]) -> list[TrajectoryGroup]:
+        given = [made[:1], made[:1], [Trajectory("new")]]
+        return [TrajectoryGroup(group_id=f"t{index}", trajectories=part) for index, part in enumerate(given)]
+
+    assert grouped(grouping).metrics["batch/trajectories_ungrouped"] == 1.0
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+def test_a_group_with_metadata_for_some_of_its_trajectories_is_an_error(grouped: Any, entries: int) -> None:
+    def grouping(made: list[Trajectory]) -> list[TrajectoryGroup]:
+        return [TrajectoryGroup(group_id="t:a", trajectories=made, metadata=[{} for _ in range(entries)])]
+
+    with pytest.raises(PipelineError) as caught:
+        grouped(grouping)
+    assert caught.value.message == (f"Grouping 'mine' gave group 't:a' 2 trajectories and {entries} metadata entries.")
+    assert caught.value.hint == "Give one entry per trajectory, or none at all."
+
+
+@pytest.mark.parametrize("entries", [0, 2])
+def test_a_group_may_have_metadata_for_all_of_its_trajectories_or_for_none(grouped: Any, entries: int) -> None:
+    def grouping(made: list[Trajectory]) -> list[TrajectoryGroup]:
+        return [TrajectoryGroup(group_id="t:a", trajectories=made, metadata=[{} for _ in range(entries)])]
+
+    assert len(grouped(grouping).trajectory_groups) == 1
 
 
 UNUSABLE = pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), float("-inf")], ids=str)
@@ -176,6 +225,47 @@ def test_reject_keeps_everything_unless_it_is_on(bench: Any, step: MakeStep) -> 
     assert _run(bench().stage("reject"), step(trajectory_groups=groups)).trajectory_groups == groups
 
 
+ON = {"rllm.rejection_sample.enable": True}
+EPISODE = ON | {"rllm.rejection_sample.mode": "episode"}
+
+
+def _waiting(bench: Any, step: MakeStep) -> dict[str, Any]:
+    """The state of a reject stage that keeps a group for later."""
+    stage = bench(EPISODE).stage("reject")
+    assert _run(stage, step(trajectory_groups=[_group(1.0, 1.0)])).skip_reason == "waiting_for_more_groups"
+    state: dict[str, Any] = stage.state_dict()
+    return state
+
+
+def test_reject_saves_its_mode_s_state_under_the_mode_s_name(bench: Any, step: MakeStep) -> None:
+    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}}
+    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}}
+    state = _waiting(bench, step)
+    assert (state["mode"], len(state["state"]["gathered"])) == ("rllm-core/episode", 1)
+    again = bench(EPISODE).stage("reject")
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+
+
+@pytest.mark.parametrize("settings", [{}, ON], ids=["none", "group"])
+def test_reject_refuses_the_state_of_another_mode(bench: Any, step: MakeStep, settings: dict[str, Any]) -> None:
+    stage = bench(settings).stage("reject")
+    own = stage.state_dict()
+    with pytest.raises(CheckpointError) as caught:
+        stage.load_state_dict(_waiting(bench, step))
+    assert caught.value.message.startswith(
+        f"The checkpoint was made with rejection mode rllm-core/episode, this run has {own['mode']}; "
+    )
+    assert caught.value.hint == "Resume with the rllm.rejection_sample.mode the run was started with."
+    # Nothing waits in either here, so nothing can be lost.
+    bench(EPISODE).stage("reject").load_state_dict(own)
+
+
+@pytest.mark.parametrize(("saved", "resumed"), [({}, ON), (ON, {})], ids=["none to group", "group to none"])
+def test_a_mode_without_state_may_follow_another(bench: Any, saved: dict[str, Any], resumed: dict[str, Any]) -> None:
+    bench(resumed).stage("reject").load_state_dict(bench(saved).stage("reject").state_dict())
+
+
 def test_build_batch_counts_rows_and_tokens(bench: Any, step: MakeStep) -> None:
     done = _run(bench().stage("build_batch"), step(trajectory_groups=[_group(1.0, 0.0)]))
     assert done.filled_batch.n_rows == 2
@@ -189,6 +279,21 @@ def test_process_asks_for_what_estimators_and_losses_of_the_batch_s_roles_need(
     done = _run(made.stage("process"), step(batch=build_batch([_group(1.0)])))
     assert made.backend.calls == [("process", frozenset({"old_logprobs"}))]
     assert done.filled_batch.old_logprobs is not None
+
+
+def test_process_stops_when_the_backend_leaves_a_needed_column_empty(bench: Any, step: MakeStep) -> None:
+    made = bench()
+
+    async def forget(batch: Any, needs: frozenset[str]) -> Any:
+        return batch
+
+    made.backend.process = forget
+    with pytest.raises(PipelineError) as caught:
+        _run(made.stage("process"), step(batch=build_batch([_group(1.0)])))
+    assert caught.value.message == (
+        "The backend did not fill old_logprobs, which estimators or losses of this run need."
+    )
+    assert caught.value.hint == "Mend the backend's `process`, or its capabilities."
 
 
 def test_advantages_calls_each_role_s_estimator_with_its_options(bench: Any, step: MakeStep, registry: Any) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import API_VERSION, NoParams
-from rllm_core.errors import PluginError
+from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry
 
 IMPORTS = """
@@ -256,3 +256,36 @@ def test_only_valid_records_can_be_added(estimator) -> None:
         Registry().add(estimator("No Name"))
     with pytest.raises(PluginError, match=r"3 is no plugin record"):
         Registry().add(3)
+
+
+def test_a_plugin_is_loaded_through_its_record(estimator) -> None:
+    def raw() -> None:
+        raise NotImplementedError
+
+    assert Registry().add(estimator("mine", load=lambda: raw)).load() is raw
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), ZeroDivisionError("by zero")])
+def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(estimator, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    added = Registry().add(estimator("mine", load=fail), distribution="my-plugin")
+    with pytest.raises(PluginError) as raised:
+        added.load()
+
+    reason = f"{type(error).__name__}: {error}"
+    assert raised.value.message == f"estimator my-plugin/mine cannot be loaded: {reason}."
+    assert raised.value.hint == "`rllm plugins doctor` shows where it fails."
+    assert raised.value.__cause__ is error
+
+
+def test_an_error_on_purpose_while_loading_is_passed_on(estimator) -> None:
+    error = ConfigError("No key.", "Set one.")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(ConfigError) as raised:
+        Registry().add(estimator("mine", load=fail)).load()
+    assert raised.value is error

@@ -13,7 +13,7 @@ import pytest
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.errors import ConfigError, RewardError, RolloutError
+from rllm_core.errors import ConfigError, PipelineError, PluginError, RewardError, RllmError, RolloutError
 from rllm_core.rollout.runner import RolloutOrder, RolloutRunner, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 from rllm_core.types import Episode, Task, TerminationReason, Trajectory
@@ -98,7 +98,7 @@ def test_at_most_the_allowed_number_run_at_once(limit: int) -> None:
     assert most == min(limit, 20)
 
 
-def _fails_at_first(times: int, error: Exception) -> tuple[Body, list[int]]:
+def _fails_at_first(times: int, error: BaseException) -> tuple[Body, list[int]]:
     """Fails `times` times, then succeeds; the list holds the seeds of all tries."""
     seeds: list[int] = []
 
@@ -315,13 +315,41 @@ def test_a_cancellation_inside_the_workflow_is_an_error_like_any_other() -> None
     assert len(tries) == 3
 
 
-@pytest.mark.parametrize("error", [ConfigError("No environment."), RewardError("No reward.")])
-def test_errors_on_purpose_are_neither_tried_again_nor_hidden(error: Exception) -> None:
+@pytest.mark.parametrize("error", [ConfigError("No environment."), PluginError("Broken."), PipelineError("No fit.")])
+def test_errors_that_trying_again_cannot_mend_are_neither_tried_again_nor_hidden(error: Exception) -> None:
     body, seeds = _fails_at_first(100, error)
     with pytest.raises(type(error)) as caught:
         _run(body, raise_on_error=False)
     assert caught.value is error
     assert len(seeds) == 1
+
+
+@pytest.mark.parametrize("error", [RolloutError("No answer."), RewardError("No reward."), RllmError("No luck.")])
+def test_every_other_error_on_purpose_is_a_failed_try(error: Exception) -> None:
+    body, seeds = _fails_at_first(1, error)
+    (episode,) = _run(body)
+    assert (episode.is_correct, episode.metrics) == (True, {"retries": 1.0})
+    assert len(set(seeds)) == 2
+    body, seeds = _fails_at_first(100, error)
+    (episode,) = _run(body, raise_on_error=False)
+    assert episode.termination_reason is TerminationReason.ERROR
+    assert episode.error == f"{type(error).__name__}: {error}"
+    assert len(seeds) == 3
+    with pytest.raises(RolloutError) as caught:
+        _run(_fails_at_first(100, error)[0])
+    assert caught.value.__cause__ is error
+
+
+def test_a_workflow_that_exits_is_a_failed_try() -> None:
+    body, seeds = _fails_at_first(1, SystemExit(3))
+    (episode,) = _run(body)
+    assert episode.metrics == {"retries": 1.0}
+    assert len(seeds) == 2
+    (episode,) = _run(_fails_at_first(100, SystemExit(3))[0], raise_on_error=False)
+    assert episode.termination_reason is TerminationReason.ERROR
+    assert episode.error == "SystemExit: 3"
+    with pytest.raises(RolloutError, match=r"Attempt 't0:0' failed 3 times, last with SystemExit: 3"):
+        _run(_fails_at_first(100, SystemExit(3))[0])
 
 
 def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
@@ -337,8 +365,8 @@ def test_a_workflow_that_returns_no_episode_is_told_so(result: Any) -> None:
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         return result  # type: ignore[no-any-return]
 
-    with pytest.raises(RolloutError, match=r"Workflow FunctionWorkflow returned .* for attempt 't0:0'") as caught:
-        _run(body)
+    with pytest.raises(PluginError, match=r"Workflow FunctionWorkflow returned .* for attempt 't0:0'") as caught:
+        _run(body, raise_on_error=False)
     assert caught.value.hint == "Return an Episode."
 
 

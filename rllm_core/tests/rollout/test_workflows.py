@@ -14,6 +14,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.errors import ConfigError
+from rllm_core.rollout import workflows
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 from rllm_core.types import Episode, TerminationReason
 
@@ -153,21 +154,118 @@ def test_a_conversation_that_grows_too_long_keeps_what_was_played(
     assert episode.trajectories[0].reward == 0.5
 
 
-def test_replies_are_cut_at_the_allowed_length(engine: Any, environment: Any, context: MakeContext) -> None:
+@BOTH
+def test_replies_are_cut_at_the_allowed_length(
+    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
+) -> None:
     engine.answer = lambda prompt, sampling: "a very long answer$"
     actions = []
 
     def step(action: str) -> Outcome:
         actions.append(action)
-        return Outcome(done=True, reward=1.0)
+        return Outcome(done=True, reward=0.0)
 
-    make = context(make_environment=lambda: environment(step=step), max_response_length=6)
-    episode = _play(SingleTurnWorkflow, make)
-    assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
+    episode = _play(kind, context(make_environment=lambda: environment(step=step), max_response_length=6))
     assert actions == ["a very"]
-    assert episode.is_correct
     assert episode.trajectories[0].steps[0].info == {"finish_reason": "length"}
-    assert _play(MultiTurnWorkflow, make).termination_reason is TerminationReason.ENV_DONE
+    assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("reply", "outcome", "reason"),
+    [
+        ("too long$", Outcome(done=True, reward=0.0), TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED),
+        ("too long$", Outcome(done=True, reward=1.0, correct=False), TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED),
+        ("too long$", Outcome(done=True, reward=1.0), TerminationReason.ENV_DONE),
+        ("too long$", Outcome(done=True, reward=0.0, correct=True), TerminationReason.ENV_DONE),
+        ("short$", Outcome(done=True, reward=0.0), TerminationReason.ENV_DONE),
+        ("short$", Outcome(done=True, reward=1.0), TerminationReason.ENV_DONE),
+    ],
+)
+def test_only_an_answer_that_is_cut_off_and_not_correct_has_ended_by_its_length(
+    engine: Any,
+    environment: Any,
+    context: MakeContext,
+    kind: type[Workflow],
+    reply: str,
+    outcome: Outcome,
+    reason: TerminationReason,
+) -> None:
+    engine.answer = lambda prompt, sampling: reply
+    world = environment(step=_outcomes(outcome))
+    episode = _play(kind, context(make_environment=lambda: world, max_response_length=6))
+    assert episode.termination_reason is reason
+
+
+def test_only_the_last_reply_s_length_decides(engine: Any, environment: Any, context: MakeContext) -> None:
+    replies = iter(["far too long$", "short$"])
+    engine.answer = lambda prompt, sampling: next(replies)
+    world = environment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
+    episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
+    assert [step.info["finish_reason"] for step in episode.trajectories[0].steps] == ["length", "stop"]
+    assert episode.termination_reason is TerminationReason.ENV_DONE
+
+
+@BOTH
+@pytest.mark.parametrize("answer", [None, (1.0, True), {"reward": 1.0}])
+def test_a_step_that_returns_no_outcome_is_told_so(
+    environment: Any, context: MakeContext, kind: type[Workflow], answer: Any
+) -> None:
+    world = environment(step=lambda action: answer)
+    with pytest.raises(TypeError) as caught:
+        _play(kind, context(make_environment=lambda: world))
+    assert str(caught.value) == f"step() of FunctionEnvironment returned {answer!r}, not an Outcome"
+    assert world.closed == 1
+
+
+@BOTH
+def test_a_reset_that_returns_nothing_is_told_so(
+    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
+) -> None:
+    world = environment(reset=lambda task: None)
+    with pytest.raises(TypeError) as caught:
+        _play(kind, context(make_environment=lambda: world))
+    assert str(caught.value) == "reset() of FunctionEnvironment returned None, not what the agent sees first"
+    assert engine.prompts == []
+    assert world.closed == 1
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_blocking_environment_is_made_in_a_thread_of_its_own(
+    environment: Any, context: MakeContext, blocks: bool
+) -> None:
+    threads: list[int] = []
+
+    def make_environment() -> Any:
+        threads.append(threading.get_ident())
+        return environment()
+
+    _play(SingleTurnWorkflow, context(make_environment=make_environment, environment_blocks=blocks))
+    assert [thread != threading.get_ident() for thread in threads] == [blocks]
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_an_environment_that_cannot_be_made_raises_its_own_error(context: MakeContext, blocks: bool) -> None:
+    with pytest.raises(ValueError, match="boom"):
+        _play(SingleTurnWorkflow, context(make_environment=_boom, environment_blocks=blocks))
+
+
+@BOTH
+def test_an_environment_that_hangs_while_it_is_closed_is_left_behind_and_its_session_ended(
+    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert workflows.SECONDS_TO_CLOSE == 30.0
+    monkeypatch.setattr(workflows, "SECONDS_TO_CLOSE", 0.05)
+    release = threading.Event()
+    world = environment(close=lambda: release.wait() and None)
+    try:
+        episode = _play(kind, context(make_environment=lambda: world, environment_blocks=True))
+    finally:
+        release.set()
+    assert episode.trajectories[0].steps, "what was played counts"
+    assert world.closed == 1
+    assert len(engine.ended) == 1
 
 
 def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(

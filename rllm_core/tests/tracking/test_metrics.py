@@ -16,10 +16,12 @@ from rllm_core.tracking.metrics import (
     episode_metrics,
     pass_at_k,
     reward_metrics,
+    reward_of,
+    split_validation_name,
     throughput_metrics,
     validation_metrics,
 )
-from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
 
 MakeAttempt = Callable[..., Episode]
 
@@ -131,11 +133,53 @@ def test_validation_by_data_source(attempt: MakeAttempt) -> None:
         "val/math/guesses": 3.0,
         "val/code/pass@1": 1.0,
         "val/code/pass@2": 1.0,
-        "val/code/reward": 1.0,
+        "val/code/reward": 2.0,
+        "val/code/missing_rewards": 1.0,
         "val/empty/pass@1": 0.0,
         "val/empty/pass@2": 0.0,
         "val/empty/reward": 0.0,
     }
+
+
+def test_rewards_that_are_missing_are_left_out_of_the_mean_and_counted(attempt: MakeAttempt) -> None:
+    unusable = [None, float("nan"), float("inf"), float("-inf")]
+    metrics = validation_metrics([attempt("a", rewards=[1.0, 0.0, *unusable]), attempt("b", rewards=[0.5])], 1)
+    assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.5, 4.0)
+    metrics = validation_metrics([attempt("a", rewards=[None])], 1)
+    assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.0, 1.0)
+
+
+def test_a_trajectory_without_a_reward_has_that_of_its_last_step(attempt: MakeAttempt) -> None:
+    steps = [Step([1], [2], reward=4.0), Step([1], [2], reward=0.25)]
+    episode = attempt("a")
+    episode.trajectories.append(Trajectory("agent", steps))
+    assert validation_metrics([episode], 1) == {"val/default/pass@1": 0.0, "val/default/reward": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("reward", "of_steps", "expected"),
+    [
+        (1.5, [0.5], 1.5),
+        (0.0, [0.5], 0.0),
+        (None, [0.5, 0.25], 0.25),
+        (None, [0.5, None], None),
+        (None, [], None),
+        (None, [float("nan")], None),
+        (float("nan"), [0.5], None),
+        (float("-inf"), [], None),
+    ],
+)
+def test_a_reward_is_the_trajectory_s_or_the_last_step_s(
+    reward: float | None, of_steps: list[float | None], expected: float | None
+) -> None:
+    trajectory = Trajectory("agent", [Step([1], [2], reward=value) for value in of_steps], reward)
+    assert reward_of(trajectory) == expected
+
+
+@pytest.mark.parametrize("source", ["default", "openai/gsm8k", "a/b/c", "val", "val/x"])
+@pytest.mark.parametrize("figure", ["reward", "pass@1", "missing_rewards"])
+def test_a_validation_name_is_split_at_its_last_slash(source: str, figure: str) -> None:
+    assert split_validation_name(f"val/{source}/{figure}") == (source, figure)
 
 
 def test_one_rollout_gives_pass_at_one_only(attempt: MakeAttempt) -> None:

@@ -41,7 +41,14 @@ class ListTracker:
 
 
 class WatchingTracker(ListTracker, Observer):
-    pass
+    """Also remembers two events of the loop."""
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self._call("on_train_start")
+        self.events = [(total_steps, first_step)]
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self._call("on_epoch_end")
 
 
 def _choice(name: str, make: Callable[..., Any]) -> Chosen[Any]:
@@ -132,10 +139,29 @@ def test_of_two_trackers_of_one_name_only_the_one_that_raises_is_switched_off(tr
     assert len(warnings) == 1
 
 
-def test_trackers_that_watch_the_loop_are_observers(trackers: Callable[..., Made]) -> None:
-    watching = WatchingTracker()
-    made, _ = trackers(("plain", ListTracker()), ("watching", watching))
-    assert made.observers == [watching]
+def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: Callable[..., Made]) -> None:
+    plain, watching = ListTracker(), WatchingTracker()
+    made, warnings = trackers(("plain", plain), ("watching", watching))
+    made.tell("on_train_start", 10, 3)
+    made.tell("on_epoch_start", 0)
+    assert (plain.calls, watching.calls, watching.events) == ([], ["on_train_start"], [(10, 3)])
+    assert warnings == []
+
+
+def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
+    trackers: Callable[..., Made], folder: RunFolder
+) -> None:
+    bad, good = WatchingTracker(raises=("on_epoch_end",)), WatchingTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    made.log(0, {"reward": 0.5})
+    for epoch in range(3):
+        made.tell("on_epoch_end", epoch)
+    made.log(1, {"reward": 1.0})
+    made.close()
+    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert bad.calls == ["log", "on_epoch_end"]
+    assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
+    assert [line["step"] for line in _lines(folder)] == [0, 1]
 
 
 def test_trackers_are_given_the_run_folder(folder: RunFolder) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.errors import AdvantageError
+from rllm_core.errors import AdvantageError, RllmError
 
 RoleEstimator = Callable[[AdvantageInput], Advantages]
 """An estimator with its options bound."""
@@ -33,6 +33,8 @@ def estimate(batch: TokenBatch, estimator_of: Callable[[str], tuple[str, RoleEst
         inputs = role_columns(batch, index)
         try:
             result = estimator(inputs)
+        except RllmError:
+            raise
         except Exception as error:
             raise AdvantageError(
                 f"Estimator {name!r} failed for role {role!r}: {type(error).__name__}: {error}.",

@@ -47,10 +47,10 @@ class WaitForPartialSolves:
         return Verdict(train=ready)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"gathered": [codec.group_to_json(group) for group in self._gathered]}
+        return {"gathered": [codec.group_to_json(group) for group in self._gathered]} if self._gathered else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._gathered = [codec.group_from_json(group) for group in state["gathered"]]
+        self._gathered = [codec.group_from_json(group) for group in state.get("gathered", [])]
 
 
 class DropWithoutSignal:

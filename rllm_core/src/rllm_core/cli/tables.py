@@ -1,34 +1,40 @@
-"""Tables on the terminal; into a pipe they are as wide as they need to be, so that nothing is cut off."""
+"""Tables on the terminal; into a pipe they are plain text, as wide as they need to be, so that nothing is cut off."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-PIPE_WIDTH = 1000
-"""Columns assumed when the output is no terminal: wider than any row."""
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int = 0) -> None:
     """Print rows of plain text under headings, if there are any. `bold` is the index of the column to stand out."""
     if not rows:
         click.echo("None.")
-        return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
+    elif sys.stdout.isatty():
+        _print_for_people(headings, rows, bold)
+    else:
+        _print_for_programs(headings, rows)
+
+
+def _print_for_programs(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [headings, *rows] if headings else list(rows)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_for_people(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: int) -> None:
+    # Imported here: it takes longer than everything else that listing plugins to a pipe does.
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD if headings else None, show_header=bool(headings), pad_edge=False)
     for index, heading in enumerate(headings or [""] * len(rows[0])):
         table.add_column(heading, style="bold" if index == bold else "", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    with console.capture() as printed:
-        console.print(table)
-    for line in printed.get().strip("\n").splitlines():
-        if line.strip():
-            click.echo(line.rstrip())
+    Console().print(table)

@@ -15,9 +15,7 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
     The thread is a daemon made for this call: one that hangs past its timeout can neither use up a pool nor keep the
     process from ending.
     """
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    if not blocking:
+    if not blocking or inspect.iscoroutinefunction(function):
         result = function(*arguments)
         return await result if inspect.isawaitable(result) else result
     loop = asyncio.get_running_loop()

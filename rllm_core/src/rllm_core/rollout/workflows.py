@@ -44,9 +44,7 @@ class EnvironmentWorkflow(Workflow):
             await self._play(environment, conversation, task, self.episode)
         finally:
             try:
-                # The attempt's own limit may have fired already: closing has one of its own.
-                async with asyncio.timeout(SECONDS_TO_CLOSE):
-                    await self._ask(environment.close)
+                await self._close(environment)
             finally:
                 await conversation.close()
         return self.episode
@@ -82,6 +80,16 @@ class EnvironmentWorkflow(Workflow):
                 return
             conversation.hear(outcome.observation)
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+
+    async def _close(self, environment: Environment) -> None:
+        """Close within a limit of its own: the attempt's may have fired already. What was played counts either way."""
+        limit = asyncio.timeout(SECONDS_TO_CLOSE)
+        try:
+            async with limit:
+                await self._ask(environment.close)
+        except TimeoutError:
+            if not limit.expired():
+                raise
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return await call(method, *arguments, blocking=self.context.environment_blocks)
