@@ -144,4 +144,4 @@ def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> Non
         assert describe(verdict.train) == describe(expected.train)
         assert verdict.waiting == expected.waiting
     assert len(expected.train) == 4
-    assert mode.state_dict() == straight.state_dict() == {"gathered": []}
+    assert mode.state_dict() == straight.state_dict() == {}
