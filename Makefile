@@ -4,16 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis types-PyYAML
+# For the trackers of these names; tests read back what they write.
+TOOLS += tensorboardX tensorboard wandb
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test lint types tests clean
+.PHONY: help install demo test lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
+	@echo "make docs     make docs/reference/config.md from the schemas"
 	@echo "make clean    remove the virtual environment"
 
 install: $(INSTALLED)
@@ -46,6 +49,9 @@ tests: install
 	$(BIN)/pytest -n $(WORKERS)
 
 test: lint types tests
+
+docs: install
+	$(BIN)/python -m rllm_core.config_reference > docs/reference/config.md
 
 clean:
 	rm -rf $(VENV)

@@ -17,11 +17,11 @@ from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import layers_from_overrides
 from rllm_core.contracts.observer import Observer
 from rllm_core.pipeline.step import TrainStep
-from rllm_core.plan import make_plan
+from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import tasks_of
-from rllm_core.trainer import UnifiedTrainer
+from rllm_core.training_loop import TrainingLoop
 
 
 class StepClock(Observer):
@@ -41,7 +41,7 @@ def framework_seconds(composed: Composed, registry: Registry) -> float:
     clock = StepClock()
     folder = RunFolder.open(composed.config.rllm.trainer, overwrite=True)
     tasks = tasks_of(plan, "train")
-    UnifiedTrainer(plan, folder, train_tasks=tasks, val_tasks=(), observers=[clock]).fit()
+    TrainingLoop(plan, folder, train_tasks=tasks, val_tasks=(), observers=[clock]).fit()
     folder.close()
     return clock.seconds
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 import yaml
 
 from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.config.schema import RunConfig
+from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import ConfigError, RllmError, RolloutError
 from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local import tiny
 from rllm_local.backend import LocalBackend
 from rllm_local.engine import LocalEngine
 from rllm_local.plugin import rllm_backends
@@ -165,6 +167,27 @@ def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 
 
+WITHOUT_THINKING = RunConfig(rllm=RllmSection(disable_thinking=True))
+
+
+@pytest.mark.parametrize(("config", "opening"), [(RunConfig(), "go"), (WITHOUT_THINKING, "go=")])
+def test_thinking_is_switched_off_through_the_chat_template(
+    config: RunConfig, opening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = "{%- if enable_thinking is defined and not enable_thinking -%}={%- endif -%}"
+    monkeypatch.setattr(tiny, "CHAT_TEMPLATE", tiny.CHAT_TEMPLATE + switch)
+
+    async def play(backend: LocalBackend, engine: LocalEngine) -> str:
+        return engine.renderer.text(engine.renderer.prompt([{"role": "user", "content": "go"}]))
+
+    assert _run(replace(_context(), config=config), play) == opening
+
+
+def test_a_model_that_has_no_switch_for_thinking_cannot_start_without_it() -> None:
+    with pytest.raises(ConfigError, match="the chat template of this model has no switch `enable_thinking`"):
+        _run(replace(_context(), config=WITHOUT_THINKING), lambda *_: asyncio.sleep(0))
+
+
 def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None:
     backend = LocalBackend()
     with pytest.raises(RllmError, match="has not been started"):
@@ -183,7 +206,9 @@ def test_sampling_after_the_end_is_a_rollout_error() -> None:
 
 def test_the_yaml_of_the_plugin_holds_every_setting_with_its_default() -> None:
     (record,) = rllm_backends()
-    assert yaml.safe_load(record.config_yaml().read_text()) == LocalConfig().model_dump()
+    values = yaml.safe_load(record.config_yaml().read_text())
+    assert values.pop("rllm") == {"backend": "local"}
+    assert values == LocalConfig().model_dump()
     assert record.load() is LocalBackend
     assert record.params is LocalConfig
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllm_core.rollout.renderer import Renderer
+from rllm_local.tiny import build_tokenizer
 
 ALPHABET = string.ascii_lowercase + string.digits + " .,?!:+-=\n"
 PIECES = [
@@ -170,6 +171,14 @@ def test_a_conversation_always_has_the_text_of_the_template(
     messages = [first, {"role": "assistant", "content": reply}, second]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokens, skip_special_tokens=False) == whole
+
+
+def test_the_tiny_model_has_no_marks_for_thinking_unless_its_tokenizer_is_given_them(renderer: Renderer) -> None:
+    assert renderer.reasoning_ids is None
+    reasoning = build_tokenizer()
+    reasoning.add_tokens(["<think>", "</think>"])
+    size = len(reasoning)
+    assert Renderer(reasoning, [END]).reasoning_ids == (size - 2, size - 1)
 
 
 def test_rendered_tokens_are_shared_and_therefore_read_only(renderer: Renderer) -> None:

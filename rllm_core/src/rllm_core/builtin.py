@@ -12,6 +12,8 @@ from rllm_core.algorithms.options import (
     GrpoParams,
     PpoParams,
 )
+from rllm_core.contracts.agent import AgentPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -21,6 +23,10 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
+from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
+from rllm_core.task_files import TaskFileParams
+from rllm_core.tracking.options import JsonLinesParams, TensorboardParams, WeightsAndBiasesParams
+from rllm_core.tracking.packages import needing
 
 
 def _from(module: str, name: str) -> Callable[[], Any]:
@@ -121,14 +127,36 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="single_turn_workflow",
         summary="One prompt, one answer.",
-        params=NoParams,
+        params=AgentWorkflowParams,
         load=_from("rollout.workflows", "SingleTurnWorkflow"),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args"}),
     )
     yield WorkflowPlugin(
         name="multi_turn_workflow",
         summary="Turns with the environment until it is done.",
-        params=NoParams,
+        params=AgentWorkflowParams,
         load=_from("rollout.workflows", "MultiTurnWorkflow"),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"}),
+    )
+
+
+@hookimpl
+def rllm_agents() -> Iterable[AgentPlugin[Any]]:
+    yield AgentPlugin(
+        name="math_agent",
+        summary="Plain chat: the model's whole reply is the action; the default.",
+        params=MathAgentParams,
+        load=_from("rollout.agents", "MathAgent"),
+    )
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="jsonl",
+        summary="Tasks from a file, one JSON object per line.",
+        params=TaskFileParams,
+        load=_from("task_files", "read_tasks"),
     )
 
 
@@ -140,12 +168,36 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         params=NoParams,
         load=_from("tracking.console", "ConsoleTracker"),
     )
+    yield TrackerPlugin(
+        name="jsonl",
+        summary="One JSON object per line, in a file.",
+        params=JsonLinesParams,
+        load=_from("tracking.jsonl", "JsonLinesTracker"),
+    )
+    yield TrackerPlugin(
+        name="tensorboard",
+        summary="Event files for TensorBoard.",
+        params=TensorboardParams,
+        load=needing("tensorboardX", "tensorboard", _from("tracking.tensorboard", "TensorboardTracker")),
+    )
+    yield TrackerPlugin(
+        name="wandb",
+        summary="A run of Weights & Biases, online or offline.",
+        params=WeightsAndBiasesParams,
+        load=needing("wandb", "wandb", _from("tracking.weights_and_biases", "WeightsAndBiasesTracker")),
+    )
 
 
 @hookimpl
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
     def stage(
-        name: str, summary: str, load: Callable[[], Any], reads: str, writes: str, always: bool = False
+        name: str,
+        summary: str,
+        load: Callable[[], Any],
+        reads: str,
+        writes: str,
+        honours: str = "",
+        always: bool = False,
     ) -> StagePlugin[Any]:
         return StagePlugin(
             name=name,
@@ -154,6 +206,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
             load=load,
             reads=frozenset(reads.split()),
             writes=frozenset(writes.split()),
+            honours=frozenset(f"rllm.{key}" for key in honours.split()),
             always=always,
         )
 
@@ -172,6 +225,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(transform, "CompactFilter"),
         "episodes",
         "episodes",
+        "compact_filtering.* agent.overlong_filter mask_truncated_samples",
     )
     yield stage(
         "group",
@@ -179,6 +233,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(transform, "Group"),
         "episodes trajectory_names",
         "trajectory_groups",
+        "transform.grouping",
     )
     yield stage(
         "check_rewards",
@@ -186,6 +241,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(transform, "CheckRewards"),
         "trajectory_groups",
         "trajectory_groups rewards",
+        "algorithm.on_missing_reward",
     )
     yield stage(
         "reject",
@@ -193,6 +249,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(transform, "Reject"),
         "trajectory_groups rewards",
         "trajectory_groups",
+        "rejection_sample.enable rejection_sample.mode",
     )
     yield stage("build_batch", "Lay all tokens end to end.", _from(update, "BuildBatch"), "trajectory_groups", "batch")
     yield stage(
@@ -208,6 +265,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(update, "EstimateAdvantages"),
         "batch rewards",
         "batch.advantages",
+        "algorithm.adv_estimator algorithm.estimator_map stepwise_advantage.*",
     )
     yield stage(
         "update",
@@ -215,5 +273,6 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(update, "Update"),
         "batch batch.old_logprobs batch.advantages",
         "weights",
+        "algorithm.loss_fn algorithm.loss_map",
     )
     yield stage("log", "Send metrics to the trackers.", _from(update, "Log"), "episodes", "metrics", always=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from rllm_core.config.run_sections import TrainerSection
 from rllm_core.config.save import FILE_NAME as CONFIG
 from rllm_core.config.save import save_config
-from rllm_core.config.schema import TrainerSection
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.plugins.registry import Registered
@@ -24,7 +24,9 @@ PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
 LOCK = ".lock"
-WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", PICTURE, REPORT, PLUGINS)
+TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
+"""What the core's trackers write here."""
+WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
@@ -137,10 +139,6 @@ class RunFolder:
             return
         kept = [line for line in read_lines(path) if finished_steps and line["step"] < finished_steps]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
-        if self.episodes.exists():
-            for file in self.episodes.glob("step_*"):
-                if int(file.name.split("_")[1].split(".")[0]) >= finished_steps:
-                    file.unlink()
 
     def history(self) -> list[dict[str, Any]]:
         """All lines of `metrics.jsonl`."""

@@ -1,264 +1,203 @@
-"""UnifiedTrainer: the training loop, from the first rollout to the last checkpoint, the same for every backend."""
+"""The front door from Python: AgentTrainer, and UnifiedTrainer for those who want to hold the loop in their hands."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rllm_core.checkpoint import CheckpointStore
-from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.config.compose import allowed_plugins, compose
+from rllm_core.config.from_python import PythonConfig, layer_from_python, without_packaged
+from rllm_core.config.layers import Layer, layer_from_dotted
+from rllm_core.contracts.backend import Backend, BackendPlugin
+from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
-from rllm_core.data import TaskSchedule
-from rllm_core.errors import CheckpointError, ConfigError
-from rllm_core.pipeline.context import StageContext
-from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.pipeline.step import TrainStep
+from rllm_core.contracts.workflow import Workflow
 from rllm_core.plan import RunPlan
-from rllm_core.rollout.runner import RolloutRunner
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.python_plugins import (
+    GroupingByHook,
+    GroupingHook,
+    backend_plugin,
+    estimator_choice,
+    rLLMAdvantageEstimator,
+    workflow_plugin,
+)
 from rllm_core.run_folder import RunFolder
-from rllm_core.runner_setup import make_runner
-from rllm_core.tracking.episode_log import EpisodeLog
-from rllm_core.tracking.fan_out import Trackers
+from rllm_core.runner_setup import tasks_of
+from rllm_core.task_files import tasks_from_rows
+from rllm_core.training_loop import TrainingLoop
 from rllm_core.types import Task
-from rllm_core.validation import validate
+
+__all__ = ["AgentTrainer", "UnifiedTrainer", "rLLMAdvantageEstimator"]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What exists only while a run is under way."""
-
-    backend: Backend
-    runner: RolloutRunner
-    pipeline: Pipeline
-    trackers: Trackers
+Dataset = Iterable[Task | Mapping[str, Any]]
+"""Tasks, or rows: mappings with whatever a task's `data` shall hold. ``id`` and ``data_source`` name the task."""
 
 
 class UnifiedTrainer:
-    """One run. `fit` trains and returns the last validation's figures; `stop` makes it end after the current step."""
+    """One run, set up from Python. Everything is checked here; nothing is loaded before `fit`.
+
+    Args:
+        backend_cls: name of a backend, a subclass of `Backend`, or a `BackendPlugin`; None: ``rllm.backend``.
+        config: a mapping, an OmegaConf object, or the path of a YAML file; what it leaves out has its default.
+        workflow_class: the workflow that makes an attempt; None: ``rllm.workflow.name``.
+        train_dataset: training tasks; None: ``data.train_dataset``, or those of the environment.
+        val_dataset: validation tasks; None: ``data.val_dataset``, or those of the environment.
+        workflow_args: constructor arguments of the workflow, which may be any objects if `workflow_class` is given.
+        backend_args: the backend's own config sections, such as ``{"training": {"learning_rate": 1e-4}}``.
+        traj_grouping_hook: ``hook(episodes, transform_config, compact_filtering_config=None)`` that returns groups.
+        traj_group_adv_estimator_map: estimator by group role; a value may be a pair (estimator, loss).
+        observers: what shall watch the loop.
+        resume: go on with the run in the folder, from its newest checkpoint, if there is one.
+        overwrite: replace the run in the folder, if there is one.
+
+    Raises:
+        ConfigError: something in the configuration is wrong, or the folder holds a run already.
+    """
 
     def __init__(
         self,
-        plan: RunPlan,
-        folder: RunFolder,
+        backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
+        config: PythonConfig = None,
+        workflow_class: type[Workflow] | None = None,
+        train_dataset: Dataset | None = None,
+        val_dataset: Dataset | None = None,
+        workflow_args: Mapping[str, Any] | None = None,
+        backend_args: Mapping[str, Any] | None = None,
+        traj_grouping_hook: GroupingHook | None = None,
+        traj_group_adv_estimator_map: Mapping[str, Any] | None = None,
         *,
-        train_tasks: Sequence[Task],
-        val_tasks: Sequence[Task],
         observers: Sequence[Observer] = (),
         resume: bool = False,
-        warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
+        overwrite: bool = False,
     ) -> None:
-        self.plan = plan
-        self.folder = folder
-        self._settings = plan.config.rllm.trainer
-        self._val_tasks = val_tasks
-        self._resume = resume
-        self._warn = warn
-        multiplier = plan.config.rllm.rejection_sample.multiplier if plan.config.rllm.rejection_sample.enable else 1
-        self._schedule = TaskSchedule(
-            train_tasks,
-            min(plan.config.data.train_batch_size * multiplier, max(len(train_tasks), 1)),
-            self._settings.seed,
+        hook = GroupingByHook(traj_grouping_hook) if traj_grouping_hook is not None else None
+        self.plan = _plan(
+            config,
+            backend_cls,
+            backend_args or {},
+            workflow_class,
+            workflow_args or {},
+            hook,
+            traj_group_adv_estimator_map or {},
         )
-        chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
-        self._observers: list[Observer] = [*chosen, *observers]
-        if plan.config.rllm.episode_logging.log_episodes:
-            self._observers.append(EpisodeLog(folder.episodes))
-        self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
-        self._finished = 0
-        self._weight_version = 0
-        self._saved: int | None = None
-        self._stop_requested = False
-        self._warned_of_failures = False
-        self.last_validation: dict[str, float] = {}
+        if hook is not None:
+            hook.config = self.plan.config
+        train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
+        self._folder = RunFolder.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+        self._loop = TrainingLoop(
+            self.plan,
+            self._folder,
+            train_tasks=train_tasks,
+            val_tasks=val_tasks,
+            observers=observers,
+            resume=resume,
+        )
+
+    @property
+    def global_step(self) -> int:
+        """Steps finished so far."""
+        return self._loop.finished_steps
 
     @property
     def total_steps(self) -> int:
-        if self._settings.total_batches > 0:
-            return self._settings.total_batches
-        return self._settings.total_epochs * self._schedule.steps_per_epoch
+        return self._loop.total_steps
 
     @property
-    def finished_steps(self) -> int:
-        return self._finished
-
-    @property
-    def stopped_early(self) -> bool:
-        return self._stop_requested and self._finished < self.total_steps
-
-    def stop(self) -> None:
-        """End after the current step, with a checkpoint."""
-        self._stop_requested = True
+    def run_folder(self) -> RunFolder:
+        """Where metrics, checkpoints and the configuration are kept."""
+        return self._folder
 
     def fit(self) -> dict[str, float]:
-        """`fit_async` for callers without an event loop."""
+        """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
         return asyncio.run(self.fit_async())
 
     async def fit_async(self) -> dict[str, float]:
-        """Train to the end, or until `stop`; returns the last validation's figures."""
-        if not self._schedule.tasks and not self._settings.val_only:
-            raise ConfigError("There are no training tasks.", "Name an environment, or pass train tasks.")
-        for line in self.plan.warnings():
-            self._warn(line)
-        backend: Backend = self.plan.backend.load()()
-        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._warn)
+        """`fit` for callers with an event loop."""
+        return await self._loop.fit_async()
+
+    def stop(self) -> None:
+        """Let `fit` end after the current step, with a checkpoint. May be called from another thread."""
+        self._loop.stop()
+
+    def shutdown(self) -> None:
+        """Release the run folder. Safe to call more than once."""
+        self._folder.close()
+
+    def _tasks(self, split: Split, given: Dataset | None) -> Sequence[Task]:
+        if given is not None:
+            return tasks_from_rows(given, f"{split}_dataset")
+        if split == "val" and self.plan.environment is None and self.plan.val_dataset is None:
+            return ()
+        return tasks_of(self.plan, split)
+
+
+class AgentTrainer:
+    """Trains an agent: ``AgentTrainer(config, backend="local", workflow_class=MyWorkflow, …).train()``.
+
+    Takes what `UnifiedTrainer` takes, with `backend` in place of `backend_cls`.
+    """
+
+    def __init__(
+        self,
+        config: PythonConfig = None,
+        backend: str | type[Backend] | BackendPlugin[Any] | None = None,
+        workflow_class: type[Workflow] | None = None,
+        workflow_args: Mapping[str, Any] | None = None,
+        train_dataset: Dataset | None = None,
+        val_dataset: Dataset | None = None,
+        traj_grouping_hook: GroupingHook | None = None,
+        traj_group_adv_estimator_map: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.trainer = UnifiedTrainer(
+            backend,
+            config,
+            workflow_class,
+            train_dataset,
+            val_dataset,
+            workflow_args,
+            traj_grouping_hook=traj_grouping_hook,
+            traj_group_adv_estimator_map=traj_group_adv_estimator_map,
+            **more,
+        )
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, and return the figures of the last validation."""
         try:
-            engine = await backend.start(self._run_context())
-            runner = make_runner(self.plan, engine)
-            pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
-            parts = _Parts(backend, runner, pipeline, trackers)
-            await self._take_up(parts)
-            self.folder.begin(self.plan.composed.tree, self.plan.registered())
-            # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
-            # collection cost 10 to 30 ms of a step of 350 ms.
-            gc.collect()
-            gc.freeze()
-            await self._loop(parts)
+            return self.trainer.fit()
         finally:
-            gc.unfreeze()
-            trackers.close()
-            await backend.close()
-        return self.last_validation
+            self.trainer.shutdown()
 
-    async def _loop(self, parts: _Parts) -> None:
-        first = self._finished
-        self._tell("on_train_start", self.total_steps, first)
-        if first >= self.total_steps and not self._settings.val_only:
-            self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
-        before = self._settings.val_before_train and first == 0 and not self._stop_requested
-        if self._settings.val_only or before:
-            await self._validate(parts)
-        if not self._settings.val_only:
-            for global_step in range(first, self.total_steps):
-                if self._stop_requested:
-                    break
-                await self._train_step(global_step, parts.pipeline)
-                if self._is_due(self._settings.test_freq) or self._is_last():
-                    await self._validate(parts)
-                if self._is_due(self._settings.save_freq):
-                    await self._save(parts)
-            await self._save(parts)
-        self._tell("on_train_end", self._finished)
 
-    async def _train_step(self, global_step: int, pipeline: Pipeline) -> None:
-        epoch = self._schedule.epoch_of(global_step)
-        step = TrainStep(
-            global_step=global_step,
-            epoch=epoch,
-            total_steps=self.total_steps,
-            tasks=self._schedule.batch(global_step),
-            weight_version=self._weight_version,
-        )
-        if global_step % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_start", epoch)
-        self._tell("on_batch_start", step)
-        await pipeline.run(step)
-        if step.weight_version != self._weight_version:
-            self._weight_version = step.weight_version
-            self._tell("on_policy_updated", step)
-        self._finished = global_step + 1
-        self._warn_of_failures(step)
-        self._tell("on_batch_end", step)
-        if self._finished % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", epoch)
-
-    def _warn_of_failures(self, step: TrainStep) -> None:
-        """Say once what went wrong with an attempt that the run goes on without; metrics count them all."""
-        failed = [episode for episode in step.generated if episode.error]
-        if failed and not self._warned_of_failures:
-            self._warned_of_failures = True
-            self._warn(
-                f"attempt {failed[0].id!r} ended with {failed[0].termination_reason.value}: {failed[0].error}; "
-                f"{len(failed)} of {len(step.generated)} attempts of this step did, see batch/ended_* in the metrics"
-            )
-
-    async def _validate(self, parts: _Parts) -> None:
-        # Every observer is asked, so that one veto does not keep another from hearing of the validation.
-        votes = [observer.on_validation_start(self._finished) for observer in self._observers]
-        # Only a False is a veto: an observer that returns nothing has no opinion.
-        if not self._val_tasks or any(vote is False for vote in votes):
-            return
-        self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
-        # Logged with the step it follows; -1 is before the first.
-        parts.trackers.log(self._finished - 1, self.last_validation)
-        self._tell("on_validation_end", self._finished, self.last_validation)
-
-    async def _save(self, parts: _Parts) -> None:
-        if self._saved == self._finished:
-            return
-        state = {
-            "finished_steps": self._finished,
-            "weight_version": self._weight_version,
-            "seed": self._settings.seed,
-            "tasks": self._schedule.digest(),
-            "stages": parts.pipeline.state_dict(),
-            "last_validation": self.last_validation,
+def _plan(
+    config: PythonConfig,
+    backend: str | type[Backend] | BackendPlugin[Any] | None,
+    backend_args: Mapping[str, Any],
+    workflow_class: type[Workflow] | None,
+    workflow_args: Mapping[str, Any],
+    hook: GroupingByHook | None,
+    estimators: Mapping[str, Any],
+) -> RunPlan:
+    given = layer_from_python(config)
+    registry = Registry.load(allow=allowed_plugins([given]))
+    chosen: dict[str, Any] = {}
+    if isinstance(backend, str):
+        chosen["rllm.backend"] = backend
+    elif backend is not None:
+        chosen["rllm.backend"] = registry.add(backend_plugin(backend)).qualified_name
+    if workflow_class is not None:
+        chosen["rllm.workflow.name"] = registry.add(workflow_plugin(workflow_class, workflow_args)).qualified_name
+    elif workflow_args:
+        chosen["rllm.workflow.workflow_args"] = dict(workflow_args)
+    if hook is not None:
+        chosen["rllm.transform.grouping"] = registry.add(hook.as_plugin()).qualified_name
+    if estimators:
+        chosen["rllm.algorithm.estimator_map"] = {
+            str(role): estimator_choice(value) for role, value in estimators.items()
         }
-        self.folder.sync()
-        await self._store.save(self._finished, state, parts.backend.save)
-        self._saved = self._finished
-
-    async def _take_up(self, parts: _Parts) -> None:
-        """Go on from the newest usable checkpoint, if this is a resumed run that has one."""
-        if not self._resume:
-            return
-        checkpoint = self._store.newest_usable(self._warn)
-        if checkpoint is None:
-            self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
-            self.folder.forget_after(0)
-            return
-        if checkpoint.state["seed"] != self._settings.seed:
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with rllm.trainer.seed={checkpoint.state['seed']}, "
-                f"this run has {self._settings.seed}.",
-                "Resume with the same seed.",
-            )
-        if checkpoint.state["tasks"] != self._schedule.digest():
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with other training tasks than this run has.",
-                "Resume with the environment, its options and data.train_batch_size as they were.",
-            )
-        self._store.point_latest_at(checkpoint.folder)
-        await parts.backend.load(checkpoint.backend_folder)
-        parts.pipeline.load_state_dict(checkpoint.state["stages"])
-        self._finished = self._saved = checkpoint.state["finished_steps"]
-        self._weight_version = checkpoint.state["weight_version"]
-        self.last_validation = checkpoint.state["last_validation"]
-        await parts.backend.publish(self._weight_version)
-        self.folder.forget_after(self._finished)
-
-    def _run_context(self) -> RunContext:
-        return RunContext(
-            config=self.plan.config,
-            backend_config=self.plan.composed.backend_config,
-            seed=self._settings.seed,
-            total_steps=self.total_steps,
-        )
-
-    def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
-        return StageContext(
-            config=self.plan.config,
-            seed=self._settings.seed,
-            backend=backend,
-            runner=runner,
-            grouping=self.plan.grouping,
-            rejection_name=self.plan.rejection.registered.qualified_name,
-            rejection=self.plan.rejection.registered.load()(self.plan.rejection.params),
-            estimator_of=self.plan.estimators.of,
-            loss_of=self.plan.loss_of,
-            log=trackers.log,
-        )
-
-    def _is_due(self, frequency: int) -> bool:
-        return frequency > 0 and self._finished % frequency == 0
-
-    def _is_last(self) -> bool:
-        return self._finished == self.total_steps
-
-    def _tell(self, event: str, *arguments: Any) -> None:
-        for observer in self._observers:
-            getattr(observer, event)(*arguments)
-        self._trackers.tell(event, *arguments)
+    arguments = [Layer("backend_args", dict(backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
+    return make_plan(compose(registry, [*without_packaged(given, registry), *arguments]), registry)

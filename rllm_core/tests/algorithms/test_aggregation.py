@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rllm_core.algorithms.aggregation import token_weights
-from rllm_core.config.schema import AlgorithmSection
+from rllm_core.config.algorithm_sections import AlgorithmSection
 
 LONGEST = 16
 Rows = list[list[float]]

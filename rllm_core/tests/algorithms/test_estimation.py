@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.algorithms.estimation import RoleEstimator, estimate, role_columns
+from rllm_core.algorithms.estimation import RoleEstimator, divide_by_steps, estimate, role_columns
 from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
@@ -219,3 +219,29 @@ def test_the_batch_is_left_writable_and_unchanged(make_groups: MakeGroups) -> No
     estimate(batch, _always([1, 0]))
     assert np.array_equal(batch.loss_mask, before)
     assert batch.loss_mask.flags.writeable
+
+
+def test_an_advantage_is_divided_by_the_number_of_steps_of_its_own_trajectory(
+    rewritten: Trajectory, two_turns: Trajectory
+) -> None:
+    silent = Trajectory("agent", [Step([1, 2], [])], reward=-1.0)
+    batch = build_batch([_group(two_turns, silent, Trajectory("agent", reward=0.0)), _group(rewritten)])
+    divided = divide_by_steps(batch, estimate(batch, _always([1.0, 9.0, 9.0, 6.0])))
+    # Two steps in one row; nothing said; no steps at all; three steps in two rows.
+    assert divided.tolist() == [0, 0, 0.5, 0, 0.5, 0.5, 0, 2, 0, 2, 0, 0, 2, 2]
+    assert divided.dtype == np.float32
+
+
+def test_the_steps_of_a_trajectory_then_weigh_as_much_as_it_would_alone() -> None:
+    long, short = Trajectory("agent", reward=0.0), Trajectory("agent", reward=0.0)
+    for turn in range(4):
+        long.add_step([*long.tokens.ids, 7], [turn], [-1.0])
+    short.add_step([7], [9], [-1.0])
+    batch = build_batch([_group(long, short)])
+    divided = divide_by_steps(batch, estimate(batch, _always([3.0, 3.0])))
+    assert [divided[batch.row_offsets[row] : batch.row_offsets[row + 1]].sum() for row in (0, 1)] == [3.0, 3.0]
+
+
+def test_nothing_is_divided_where_there_is_nothing() -> None:
+    batch = build_batch([])
+    assert divide_by_steps(batch, np.zeros(0, np.float32)).tolist() == []

@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllm_core.algorithms.filtering import compact_filter, masked_reasons
+from rllm_core.algorithms.filtering import OVERLONG, compact_filter, drop_truncated, masked_reasons
 from rllm_core.algorithms.grouping import by_task_and_role
-from rllm_core.config.schema import CompactFilteringSection
+from rllm_core.config.algorithm_sections import CompactFilteringSection
+from rllm_core.config.run_sections import AgentSection
+from rllm_core.config.schema import RllmSection
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.types import Episode, TerminationReason, Trajectory
+from rllm_core.types import Episode, Step, TerminationReason, Trajectory
 
 MASKS = [f"mask_{reason.value}" for reason in TerminationReason]
+
+
+def _settings(enable: bool, masks: dict[str, bool], overlong: bool = False) -> RllmSection:
+    return RllmSection(
+        compact_filtering=CompactFilteringSection(enable=enable, **masks), agent=AgentSection(overlong_filter=overlong)
+    )
 
 
 def _episode(task: str, index: int, *roles: str, correct: bool = False) -> Episode:
@@ -72,7 +80,7 @@ def test_there_is_a_mask_for_every_way_of_ending() -> None:
 @pytest.mark.parametrize("reason", TerminationReason)
 def test_each_mask_takes_out_its_own_way_of_ending_only(reason: TerminationReason) -> None:
     only = dict.fromkeys(MASKS, False) | {f"mask_{reason.value}": True}
-    masked = masked_reasons(CompactFilteringSection(enable=True, **only))
+    masked = masked_reasons(_settings(True, only))
     assert masked == {reason}
     episodes = [Episode(id=f"{other.value}:0", termination_reason=other) for other in (*TerminationReason, reason)]
     kept, dropped = compact_filter(episodes, masked)
@@ -81,7 +89,43 @@ def test_each_mask_takes_out_its_own_way_of_ending_only(reason: TerminationReaso
 
 
 def test_masks_do_nothing_unless_filtering_is_on() -> None:
-    assert masked_reasons(CompactFilteringSection(**dict.fromkeys(MASKS, True))) == frozenset()
+    assert masked_reasons(_settings(False, dict.fromkeys(MASKS, True))) == frozenset()
+
+
+def test_the_overlong_filter_masks_what_ran_out_of_room_turns_or_time() -> None:
+    assert masked_reasons(_settings(False, dict.fromkeys(MASKS, True), overlong=True)) == OVERLONG
+    assert {reason.value for reason in TerminationReason} - {reason.value for reason in OVERLONG} == {
+        "env_done",
+        "error",
+        "unknown",
+    }
+
+
+def test_both_filters_together_mask_what_either_masks() -> None:
+    only_errors = dict.fromkeys(MASKS, False) | {"mask_error": True}
+    assert masked_reasons(_settings(True, only_errors, overlong=True)) == OVERLONG | {TerminationReason.ERROR}
+
+
+def _said(*reasons: str) -> Trajectory:
+    return Trajectory("agent", [Step([1], [2], [-1.0], info={"finish_reason": reason}) for reason in reasons])
+
+
+def test_only_the_last_answer_decides_whether_a_trajectory_is_cut_off() -> None:
+    episode = Episode(id="t:0", trajectories=[_said("length", "stop"), _said("stop", "length"), Trajectory("judge")])
+    (kept,), count = drop_truncated([episode])
+    assert kept.trajectories == [episode.trajectories[0], episode.trajectories[2]]
+    assert (count, len(episode.trajectories)) == (1, 3)
+
+
+def test_an_episode_that_loses_nothing_is_not_copied_and_one_that_loses_everything_is_gone() -> None:
+    episodes = [
+        Episode(id="t:0", trajectories=[_said("stop")]),
+        Episode(id="t:1", trajectories=[_said("length"), _said("length")]),
+    ]
+    kept, count = drop_truncated(episodes)
+    assert [id(episode) for episode in kept] == [id(episodes[0])]
+    assert count == 2
+    assert drop_truncated([]) == ([], 0)
 
 
 def test_what_is_kept_is_kept_in_order_and_not_copied() -> None:

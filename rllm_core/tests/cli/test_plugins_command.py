@@ -97,8 +97,8 @@ def test_info_shows_facts_and_options(rllm, install) -> None:
     assert "level token" in lines
     assert "scope group" in lines
     assert "needs values" in lines
-    assert "scale float > 0 1.5 Multiplies every advantage." in lines
-    assert "target str required" in lines
+    assert "scale number > 0 1.5 Multiplies every advantage." in lines
+    assert "target text required" in lines
 
 
 def test_info_on_an_unknown_name_gets_the_nearest_one(rllm) -> None:

@@ -11,13 +11,14 @@ from pydantic import Field
 
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import Layer
-from rllm_core.config.schema import Choice
+from rllm_core.config.section import Choice
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.plugins.registry import Registry
 
-BACKEND_YAML = """
+BACKEND_YAML = """\
+# @package _global_
 model:
   name: tiny
 training:
@@ -55,7 +56,8 @@ def _no_environment() -> Callable[[Any], Environment]:
 
 @pytest.fixture
 def backend_yaml(tmp_path: Path) -> Path:
-    file = tmp_path / "backend.yaml"
+    file = tmp_path / "rllm" / "backend" / "local.yaml"
+    file.parent.mkdir(parents=True)
     file.write_text(BACKEND_YAML)
     return file
 
@@ -78,7 +80,7 @@ def registry(backend_yaml: Path, environment: dict[str, Any]) -> Registry:
             summary="A backend that is never loaded.",
             params=params,
             load=_no_backend,
-            config_yaml=lambda: backend_yaml,
+            config_yaml=(lambda: backend_yaml) if name == "local" else None,
             capabilities=Capabilities(),
         )
         registry.add(record, distribution="rllm-local")

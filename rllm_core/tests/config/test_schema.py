@@ -10,11 +10,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from rllm_core.config.compose import BASE_YAML
 from rllm_core.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import layer_from_file
+from rllm_core.config.packaged import FOLDER
 from rllm_core.config.resolve import leaves
-from rllm_core.config.schema import Choice, RunConfig, TrainerSection
+from rllm_core.config.run_sections import TrainerSection
+from rllm_core.config.schema import RunConfig
+from rllm_core.config.section import Choice
 from rllm_core.contracts.plugin import Params
 
 
@@ -39,7 +41,7 @@ def test_every_section_refuses_unknown_keys_and_changes(section: type[BaseModel]
 
 
 def test_base_yaml_holds_exactly_the_defaults_of_the_schema() -> None:
-    in_file = dict(leaves(layer_from_file(BASE_YAML).tree))
+    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
     in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
     assert in_file.keys() - in_schema.keys() == set()
     assert in_schema.keys() - in_file.keys() == set()
@@ -47,7 +49,7 @@ def test_base_yaml_holds_exactly_the_defaults_of_the_schema() -> None:
 
 
 def test_base_yaml_has_the_types_of_the_defaults() -> None:
-    in_file = dict(leaves(layer_from_file(BASE_YAML).tree))
+    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
     in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
     assert {key: type(value) for key, value in in_file.items()} == {key: type(in_schema[key]) for key in in_file}
 

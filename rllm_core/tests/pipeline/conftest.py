@@ -21,7 +21,8 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.pipeline.step import TrainStep
-from rllm_core.plan import RunPlan, make_plan
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.runner import RolloutOrder
 from rllm_core.types import Episode, Task, TerminationReason, Trajectory
@@ -109,11 +110,9 @@ class Bench:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
+def registry() -> Registry:
     """The core's own plugins, and backends `probe` (any loss), `poor` (one loss) and `weak` (no loss, no columns)."""
     registry = Registry.load(allow=[], environ={})
-    backend_yaml = tmp_path / "probe.yaml"
-    backend_yaml.write_text("probe:\n  size: 1\n")
     for name, capabilities in (
         ("probe", Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))),
         ("poor", Capabilities(losses=frozenset({"ppo"}), columns=frozenset({"old_logprobs"}))),
@@ -125,7 +124,7 @@ def registry(tmp_path: Path) -> Registry:
                 summary="For tests.",
                 params=ProbeSections,
                 load=lambda: ProbeBackend,
-                config_yaml=lambda: backend_yaml,
+                honours=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"}),
                 model_key="probe.size",
                 capabilities=capabilities,
             )

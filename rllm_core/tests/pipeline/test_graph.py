@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.errors import ConfigError, PipelineError, RllmError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_core.pipeline.graph import BUILT_IN
 
 NAMES = ", ".join(BUILT_IN)
@@ -134,7 +134,7 @@ def test_an_edit_that_cannot_be_made_says_which_and_why(
     plan: Callable[..., Any], nothing: str, settings: dict[str, Any], message: str, hint: str
 ) -> None:
     error = _error(plan, settings)
-    assert isinstance(error, PipelineError)
+    assert isinstance(error, ConfigError)
     assert (error.message, error.hint) == (message, hint)
 
 
@@ -191,4 +191,4 @@ def test_each_built_in_stage_is_either_needed_or_can_be_left_out(plan: Callable[
     if removed in optional:
         assert removed not in _stages(plan, settings)
     else:
-        assert isinstance(_error(plan, settings), PipelineError)
+        assert isinstance(_error(plan, settings), ConfigError)

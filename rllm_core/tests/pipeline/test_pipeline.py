@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.schema import EntropySection
+from rllm_core.config.algorithm_sections import EntropySection
 from rllm_core.errors import CheckpointError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.pipeline.update_stages import entropy_coeff

@@ -126,15 +126,25 @@ def test_options_of_rejection_are_refused_while_it_is_off(plan: MakePlan, name: 
     key = f"rllm.rejection_sample.{name}"
     for settings in ({key: value}, {key: value, "rllm.rejection_sample.enable": False}):
         error = _error(plan, settings)
-        assert error.message.startswith(f"{key} (from ")
-        assert error.message.endswith(") has no effect while rllm.rejection_sample.enable is false.")
-        assert error.hint == "Set rllm.rejection_sample.enable=true as well."
+        assert error.message.startswith(f"`{key}` is ")
+        assert error.message.endswith(" (from my.yaml) and has no effect while rllm.rejection_sample.enable is false.")
+        assert error.hint == "Set rllm.rejection_sample.enable=true as well, or leave it out."
 
 
 @WITHOUT_EFFECT
 def test_options_of_rejection_are_fine_while_it_is_on(plan: MakePlan, name: str, value: Any) -> None:
-    made = plan({f"rllm.rejection_sample.{name}": value, "rllm.rejection_sample.enable": True})
-    assert made.rejection.plugin.name == ("episode" if value == "episode" else "group")
+    mode = "episode" if value == "episode" or name == "min_partial_solve_tasks" else "group"
+    settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}
+    made = plan(settings | {f"rllm.rejection_sample.{name}": value})
+    assert made.rejection.plugin.name == mode
+
+
+@pytest.mark.parametrize(("mode", "name"), [("group", "min_partial_solve_tasks"), ("episode", "min_trajs_per_group")])
+def test_options_of_another_rejection_mode_are_refused(plan: MakePlan, mode: str, name: str) -> None:
+    settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}
+    error = _error(plan, settings | {f"rllm.rejection_sample.{name}": 3})
+    assert error.message == f"`rllm.rejection_sample.{name}` is 3 (from my.yaml), and nothing this run uses acts on it."
+    assert f"This run uses rejection {mode}." in error.hint
 
 
 def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(plan: MakePlan) -> None:
@@ -146,7 +156,7 @@ def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(p
 def test_groups_of_one_are_warned_of_for_estimators_that_compare_within_a_group(plan: MakePlan) -> None:
     single = {"rllm.rollout.n": 1}
     for estimator, warned in (("grpo", True), ("rloo", True), ("reinforce", False)):
-        warnings = plan(single | {"rllm.algorithm.adv_estimator": estimator}).warnings()
+        warnings = plan(single | {"rllm.algorithm.adv_estimator": estimator}).warnings
         starts = f"rllm.rollout.n=1 leaves estimator {estimator} groups of one: "
         assert [line.startswith(starts) for line in warnings] == [True] * warned
 
@@ -159,7 +169,7 @@ def test_groups_of_one_are_warned_of_for_estimators_that_compare_within_a_group(
         ("rllm.algorithm.loss_fn", "ppoo", "rllm.algorithm.loss_fn: "),
         ("rllm.algorithm.loss_map", {"judge": "ppoo"}, "rllm.algorithm.loss_map.judge: "),
         ("rllm.transform.grouping", "task_rol", "rllm.transform.grouping: "),
-        ("rllm.workflow.name", "single_turn", "rllm.workflow: "),
+        ("rllm.workflow.name", "single_turn", "rllm.workflow.name: "),
         ("rllm.trainer.logger", ["console", "consol"], "rllm.trainer.logger[1]: "),
         ("rllm.trainer.observers", ["watcher"], "rllm.trainer.observers[0]: "),
     ],
@@ -184,17 +194,17 @@ def test_an_unknown_rejection_mode_is_an_error_with_its_place(plan: MakePlan) ->
         (
             "rllm.algorithm.adv_estimator",
             {"name": "rloo", "leave_out": 2},
-            "rllm.algorithm.adv_estimator: estimator 'rloo' has no option 'leave_out' (= 2).",
+            "rllm.algorithm.adv_estimator.leave_out is 2: estimator 'rloo' has no such option.",
         ),
         (
             "rllm.algorithm.loss_map",
             {"judge": {"name": "ppo", "epsclip": 2}},
-            "rllm.algorithm.loss_map.judge: loss 'ppo' has no option 'epsclip' (= 2).",
+            "rllm.algorithm.loss_map.judge.epsclip is 2: loss 'ppo' has no such option.",
         ),
         (
             "rllm.workflow.workflow_args",
             {"turns": 3},
-            "rllm.workflow: workflow 'single_turn_workflow' has no option 'turns' (= 3).",
+            "rllm.workflow.workflow_args.turns is 3: workflow 'single_turn_workflow' has no such option.",
         ),
     ],
 )
@@ -229,3 +239,36 @@ def test_every_plugin_of_a_run_is_listed_once(plan: MakePlan) -> None:
     assert len(listed) == len(set(listed))
     assert {("backend", "probe"), ("estimator", "grpo"), ("estimator", "rloo"), ("loss", "ppo")} <= set(listed)
     assert {name for kind, name in listed if kind == "stage"} == {stage.plugin.name for stage in made.stages}
+
+
+def test_a_role_may_have_its_loss_beside_its_estimator(plan: MakePlan) -> None:
+    choices = {"solver": "grpo", "judge": {"name": "reinforce", "loss_fn": "ppo"}}
+    made = plan({"rllm.algorithm.estimator_map": choices, "rllm.algorithm.adv_estimator": "rloo"})
+    assert {role: made.estimators.of(role).plugin.name for role in ("solver", "judge", "other")} == {
+        "solver": "grpo",
+        "judge": "reinforce",
+        "other": "rloo",
+    }
+    losses = {role: made.loss_of(role).plugin.name for role in ("solver", "judge", "other")}
+    assert losses == {"solver": "ppo", "judge": "ppo", "other": "importance_sampling"}
+
+
+def test_a_loss_beside_the_estimator_may_have_options(plan: MakePlan) -> None:
+    choice = {"name": "rloo", "loss_fn": {"name": "ppo", "eps_clip": 0.5}}
+    assert plan({"rllm.algorithm.estimator_map": {"judge": choice}}).loss_of("judge").params.eps_clip == 0.5
+
+
+def test_two_losses_for_one_role_are_refused(plan: MakePlan) -> None:
+    choices = {
+        "rllm.algorithm.estimator_map": {"judge": {"name": "reinforce", "loss_fn": "ppo"}},
+        "rllm.algorithm.loss_map": {"judge": "reinforce"},
+    }
+    error = _error(plan, choices)
+    assert "estimator_map.judge.loss_fn is 'ppo'" in error.message
+    assert "loss_map.judge is 'reinforce'" in error.message
+
+
+def test_a_pipeline_that_updates_nothing_is_warned_of(plan: MakePlan) -> None:
+    assert plan({"rllm.pipeline.remove": ["update"]}).warnings == (
+        "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
+    )

@@ -1,19 +1,30 @@
-"""The tasks an environment gives, and what is wrong with them."""
+"""Where tasks come from and what is wrong with them, and what plays them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Split
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.contracts.agent import Agent, AgentPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
+from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runner_setup import tasks_of
-from rllm_core.types import Task
+from rllm_core.rollout.options import MathAgentParams
+from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.runner_setup import make_runner, tasks_of
+from rllm_core.types import Episode, Task, TerminationReason
 
 
 @pytest.fixture
@@ -48,9 +59,15 @@ def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> N
     assert [task.id for task in tasks_of(made, "val")] == ["val-0", "val-1", "val-2"]
 
 
-def test_a_run_without_an_environment_is_told_to_name_one(plan: Callable[..., RunPlan]) -> None:
-    with pytest.raises(ConfigError, match="No environment is named"):
-        tasks_of(plan(), "train")
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_run_without_tasks_is_told_to_name_an_environment_or_a_dataset(
+    plan: Callable[..., RunPlan], split: Split
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tasks_of(plan(), split)
+    assert caught.value.message == "No environment is named, and no dataset."
+    assert "`rllm train NAME`" in caught.value.hint
+    assert f"data.{split}_dataset={{name: jsonl, path: FILE}}" in caught.value.hint
 
 
 @pytest.mark.parametrize("stranger", [{"id": "a"}, "a", None])
@@ -101,3 +118,247 @@ def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPl
     assert caught.value.message == (
         "environment in-process/mine cannot be loaded: ImportError: No module named 'pygame'."
     )
+
+
+@pytest.fixture
+def offer(registry: Registry) -> Callable[..., None]:
+    """Offers datasets of these names, whose tasks come from a function."""
+
+    def make(**datasets: Callable[[], Any]) -> None:
+        for name, tasks in datasets.items():
+            registry.add(
+                DatasetPlugin(
+                    name=name,
+                    summary="For tests.",
+                    params=NoParams,
+                    load=lambda tasks=tasks: lambda params: tasks(),  # type: ignore[misc]
+                )
+            )
+
+    return make
+
+
+def _named(*ids: str) -> Callable[[], Iterator[Task]]:
+    return lambda: (Task(id=name) for name in ids)
+
+
+def test_each_split_has_its_own_dataset(plan: Callable[..., RunPlan], offer: Callable[..., None]) -> None:
+    offer(ours=_named("a", "b"), theirs=_named("a"))
+    made = plan({"data.train_dataset": "ours", "data.val_dataset": "theirs"})
+    assert tasks_of(made, "train") == [Task(id="a"), Task(id="b")]
+    assert tasks_of(made, "val") == [Task(id="a")]
+
+
+def test_a_dataset_goes_before_the_environment_and_the_other_split_stays_the_environment_s(
+    plan_with: Callable[..., RunPlan], plan: Callable[..., RunPlan], offer: Callable[..., None]
+) -> None:
+    plan_with(lambda split: [Task(id=f"{split} of the environment")])
+    offer(ours=_named("a"))
+    for chosen, others in (("train", "val"), ("val", "train")):
+        made = plan({"rllm.env.name": "mine", f"data.{chosen}_dataset": "ours"})
+        assert tasks_of(made, chosen) == [Task(id="a")]  # type: ignore[arg-type]
+        assert tasks_of(made, others) == [Task(id=f"{others} of the environment")]  # type: ignore[arg-type]
+
+
+def test_a_run_that_trains_on_a_dataset_alone_has_no_validation_tasks(
+    plan: Callable[..., RunPlan], offer: Callable[..., None]
+) -> None:
+    offer(ours=_named("a"))
+    assert list(tasks_of(plan({"data.train_dataset": "ours"}), "val")) == []
+    with pytest.raises(ConfigError, match="No environment is named, and no dataset"):
+        tasks_of(plan({"data.val_dataset": "ours"}), "train")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "error", "message"),
+    [
+        (_named("a", "b", "a"), ConfigError, "Dataset 'ours' has two train tasks with id 'a'."),
+        (lambda: [{"id": "a"}], PluginError, "Dataset 'ours' gave {'id': 'a'} as a train task."),
+        (
+            lambda: None,
+            PluginError,
+            "Dataset 'ours' could not give its train tasks: TypeError: 'NoneType' object is not iterable.",
+        ),
+    ],
+)
+def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
+    plan: Callable[..., RunPlan],
+    offer: Callable[..., None],
+    tasks: Callable[[], Any],
+    error: type[RllmError],
+    message: str,
+) -> None:
+    offer(ours=tasks)
+    with pytest.raises(error) as caught:
+        tasks_of(plan({"data.train_dataset": "ours"}), "train")
+    assert caught.value.message == message
+
+
+def test_a_file_of_json_lines_is_a_dataset(plan: Callable[..., RunPlan], tmp_path: Path) -> None:
+    file = tmp_path / "gsm.jsonl"
+    file.write_text('{"id": 7, "question": "2 + 2?"}\n')
+    made = plan({"data.train_dataset": {"name": "jsonl", "path": str(file)}})
+    assert tasks_of(made, "train") == [Task(id="7", data={"id": 7, "question": "2 + 2?"}, data_source="gsm")]
+    file.write_text("[]")
+    with pytest.raises(ConfigError, match=r"line 1: .* is no JSON object"):
+        tasks_of(made, "train")
+
+
+class Echoes:
+    """In place of an engine: says `reply`, and remembers what it was asked."""
+
+    max_context = 1000
+
+    def __init__(self, reply: str = "ok", delay: float = 0.0) -> None:
+        self.reply, self.delay = reply, delay
+        self.prompts: list[str] = []
+        self.renderer = Renderer(Characters(), [])
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        self.prompts.append("".join(map(chr, prompt_ids)))
+        await asyncio.sleep(self.delay)
+        ids = np.array([ord(character) for character in self.reply], np.int32)
+        return Completion(
+            token_ids=ids, logprobs=np.zeros(len(ids), np.float32), finish_reason="stop", weight_version=0
+        )
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+
+class Characters:
+    """A tokenizer of characters, for which ``{`` and ``}`` are the marks of thinking."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        return "".join(f"<{message['role']}>{message['content']}" for message in conversation) + "<assistant>"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text.replace("<think>", "{").replace("</think>", "}")]
+
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
+
+
+class TwoTurns(Environment):
+    """Ends with the second answer and gives a reward for each."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.actions: list[str] = []
+
+    @classmethod
+    def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
+        return [Task(id="t")]
+
+    def reset(self, task: Any) -> str:
+        return "go"
+
+    def step(self, action: str) -> Outcome:
+        self.actions.append(action)
+        return Outcome(observation=action, reward=1.0, done=len(self.actions) == 2)
+
+
+@pytest.fixture
+def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list[Episode]]:
+    """Two attempts at the task of `TwoTurns`, with these settings and engine."""
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
+    registry.add(EnvironmentPlugin(name="twice", load=lambda: TwoTurns, blocking=False, **common))
+    registry.add(EstimatorPlugin(name="steps", load=lambda: None, needs=ALWAYS_FILLED, **common))
+
+    def run(settings: dict[str, Any], engine: Any) -> list[Episode]:
+        made = plan({"rllm.env.name": "twice", "rllm.workflow.name": "multi_turn_workflow"} | settings)
+        order = RolloutOrder(
+            tasks=tasks_of(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
+        )
+        return asyncio.run(make_runner(made, engine).run(order))
+
+    return run
+
+
+def test_every_attempt_has_the_chosen_agent_with_its_options(
+    play: Callable[..., list[Episode]], registry: Registry
+) -> None:
+    made: list[Any] = []
+
+    class Shout(Agent):
+        def __init__(self, params: MathAgentParams) -> None:
+            made.append(params)
+
+        def observe(self, observation: Any) -> Any:
+            return [{"role": "user", "content": observation.upper()}]
+
+        def act(self, reply: str) -> str:
+            return f"{reply}!"
+
+    registry.add(AgentPlugin(name="shout", summary="For tests.", params=MathAgentParams, load=lambda: Shout))
+    engine = Echoes()
+    play({"rllm.agent.name": "shout", "rllm.agent.agent_args": {"system_prompt": "x"}}, engine)
+    assert made == [MathAgentParams(system_prompt="x")] * 2
+    assert sorted(engine.prompts) == ["<user>GO<assistant>"] * 2 + ["<user>GO<assistant>ok<user>OK!<assistant>"] * 2
+
+
+def test_an_agent_that_cannot_be_loaded_is_named_before_anything_is_played(
+    play: Callable[..., list[Episode]], registry: Registry
+) -> None:
+    def fail() -> Any:
+        raise ImportError("No module named 'sympy'")
+
+    registry.add(AgentPlugin(name="solver", summary="For tests.", params=NoParams, load=fail))
+    engine = Echoes()
+    with pytest.raises(PluginError, match="agent in-process/solver cannot be loaded: ImportError"):
+        play({"rllm.agent.name": "solver"}, engine)
+    assert engine.prompts == []
+
+
+def test_math_agent_opens_with_its_system_prompt(play: Callable[..., list[Episode]]) -> None:
+    engine = Echoes()
+    play({"rllm.agent.agent_args": {"system_prompt": "be brief"}}, engine)
+    assert engine.prompts[0] == "<system>be brief<user>go<assistant>"
+
+
+def test_options_of_the_workflow_reach_it(play: Callable[..., list[Episode]]) -> None:
+    first, _ = play({"rllm.workflow.workflow_args": {"gamma": 0.5}, "rllm.algorithm.adv_estimator": "steps"}, Echoes())
+    assert [step.reward for step in first.trajectories[0].steps] == [1.5, 1.0]
+    assert first.trajectories[0].reward == 2.0
+
+
+@pytest.mark.parametrize(("accumulate", "kept"), [(False, ""), (True, "{hm}")])
+def test_reasoning_is_accumulated_when_that_is_asked_for(
+    play: Callable[..., list[Episode]], accumulate: bool, kept: str
+) -> None:
+    engine = Echoes("{hm}ok")
+    play({"rllm.accumulate_reasoning": accumulate}, engine)
+    assert engine.prompts[-1] == f"<user>go<assistant>{kept}ok<user>{{hm}}ok<assistant>"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rllm.workflow.workflow_args": {"timeout": 0.05}},
+        {"rllm.workflow.workflow_args": {"timeout": 0.05}, "rllm.agent.trajectory_timeout": 60.0},
+        {"rllm.workflow.workflow_args": {"timeout": 60.0}, "rllm.agent.trajectory_timeout": 0.05},
+        {"rllm.agent.trajectory_timeout": 0.05},
+    ],
+)
+def test_an_attempt_ends_after_the_smaller_of_both_time_limits(
+    play: Callable[..., list[Episode]], settings: dict[str, Any]
+) -> None:
+    episodes = play(settings, Echoes(delay=3600.0))
+    assert [episode.termination_reason for episode in episodes] == [TerminationReason.TIMEOUT] * 2
+    assert {episode.error for episode in episodes} == {"not finished after 0.05 s"}
+
+
+@pytest.mark.parametrize("limit", [None, 0.05])
+def test_a_workflow_with_other_options_has_the_limit_of_all_attempts(
+    play: Callable[..., list[Episode]], registry: Registry, limit: float | None
+) -> None:
+    class Sleep(Workflow):
+        async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+            await asyncio.sleep(0.1 if limit is None else 3600.0)
+            return Episode(id=uid)
+
+    class SleepParams(Params):
+        timeout: float = 0.01
+
+    registry.add(WorkflowPlugin(name="sleep", summary="For tests.", params=SleepParams, load=lambda: Sleep))
+    episodes = play({"rllm.workflow.name": "sleep", "rllm.agent.trajectory_timeout": limit}, Echoes())
+    assert [episode.termination_reason is TerminationReason.TIMEOUT for episode in episodes] == [limit is not None] * 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rllm_core.batch import build_batch
-from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, Advantages, EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import CheckpointError, PipelineError, RewardError
@@ -80,6 +80,78 @@ def test_compact_filter_takes_out_and_counts(bench: Any, step: MakeStep) -> None
 def test_compact_filter_does_nothing_when_it_is_off(bench: Any, step: MakeStep) -> None:
     done = _run(bench().stage("compact_filter"), step(episodes=_endings()))
     assert (len(done.episodes), done.metrics) == (8, {})
+
+
+def test_attempts_that_ran_out_of_room_turns_or_time_are_masked_when_that_is_asked_for(
+    bench: Any, step: MakeStep
+) -> None:
+    done = _run(bench({"rllm.agent.overlong_filter": True}).stage("compact_filter"), step(episodes=_endings()))
+    assert [episode.termination_reason.value for episode in done.episodes] == ["env_done", "error", "unknown"]
+    assert done.metrics == {
+        "batch/masked_max_prompt_length_exceeded": 1.0,
+        "batch/masked_max_response_length_exceeded": 1.0,
+        "batch/masked_max_turns_exceeded": 1.0,
+        "batch/masked_timeout": 2.0,
+    }
+
+
+def _ending_with(*reasons: str) -> list[Trajectory]:
+    steps = [Step([1], [2], [-1.0], info={"finish_reason": reason}) for reason in reasons]
+    return [Trajectory("agent", [Step([1], [2], [-1.0], info={"finish_reason": "length"}), step]) for step in steps]
+
+
+TRUNCATED = {"rllm.mask_truncated_samples": True}
+
+
+def test_trajectories_whose_last_answer_was_cut_off_are_masked_and_counted(bench: Any, step: MakeStep) -> None:
+    whole = Episode(id="t:0", trajectories=_ending_with("stop", "stop"))
+    partly = Episode(id="t:1", trajectories=_ending_with("length", "stop", "length"), is_correct=True)
+    cut = Episode(id="t:2", trajectories=_ending_with("length"))
+    training = step(generated=[whole, partly, cut], episodes=[whole, partly, cut])
+    done = _run(bench(TRUNCATED).stage("compact_filter"), training)
+    assert done.episodes[0] is whole
+    assert (done.episodes[1].id, done.episodes[1].is_correct) == ("t:1", True)
+    assert [id(trajectory) for trajectory in done.episodes[1].trajectories] == [id(partly.trajectories[1])]
+    assert len(done.episodes) == 2
+    assert done.metrics == {"batch/masked_truncated": 3.0}
+    assert done.skip_reason == ""
+    # What was played stays as it was.
+    assert [len(episode.trajectories) for episode in done.generated] == [2, 3, 1]
+
+
+def test_a_trajectory_without_steps_or_without_a_word_on_its_end_is_not_cut_off(bench: Any, step: MakeStep) -> None:
+    episodes = [Episode(id="t:0", trajectories=[Trajectory("agent"), Trajectory("agent", [Step([1], [2], [-1.0])])])]
+    done = _run(bench(TRUNCATED).stage("compact_filter"), step(episodes=episodes))
+    assert (done.episodes, done.metrics) == (episodes, {"batch/masked_truncated": 0.0})
+
+
+def test_trajectories_of_attempts_masked_already_are_not_counted_again(bench: Any, step: MakeStep) -> None:
+    episodes = [
+        Episode(id="t:0", trajectories=_ending_with("length"), termination_reason=TerminationReason.TIMEOUT),
+        Episode(id="t:1", trajectories=_ending_with("length")),
+        Episode(id="t:2", trajectories=_ending_with("stop")),
+    ]
+    stage = bench(TRUNCATED | {"rllm.agent.overlong_filter": True}).stage("compact_filter")
+    done = _run(stage, step(episodes=episodes))
+    assert [episode.id for episode in done.episodes] == ["t:2"]
+    assert (done.metrics["batch/masked_timeout"], done.metrics["batch/masked_truncated"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("settings", [TRUNCATED, {"rllm.agent.overlong_filter": True}])
+def test_a_step_of_which_everything_is_masked_is_skipped(bench: Any, step: MakeStep, settings: dict[str, Any]) -> None:
+    episodes = [
+        Episode(
+            id="t:0",
+            trajectories=_ending_with("length"),
+            termination_reason=TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED,
+        )
+    ]
+    assert _run(bench(settings).stage("compact_filter"), step(episodes=episodes)).skip_reason == "everything_masked"
+
+
+def test_attempts_without_trajectories_do_not_keep_a_step_going(bench: Any, step: MakeStep) -> None:
+    episodes = [Episode(id="t:0"), Episode(id="t:1", trajectories=_ending_with("length"))]
+    assert _run(bench(TRUNCATED).stage("compact_filter"), step(episodes=episodes)).skip_reason == "everything_masked"
 
 
 def test_group_counts_prefix_breaks(bench: Any, step: MakeStep) -> None:
@@ -281,6 +353,16 @@ def test_process_asks_for_what_estimators_and_losses_of_the_batch_s_roles_need(
     assert done.filled_batch.old_logprobs is not None
 
 
+def test_process_does_not_ask_for_what_is_always_there(bench: Any, step: MakeStep, registry: Any) -> None:
+    needs = ALWAYS_FILLED | {"old_logprobs"}
+    registry.add(
+        EstimatorPlugin(name="stepwise", summary="For tests.", params=NoParams, load=lambda: None, needs=needs)
+    )
+    made = bench({"rllm.algorithm.adv_estimator": "stepwise"})
+    _run(made.stage("process"), step(batch=build_batch([_group(1.0)])))
+    assert made.backend.calls == [("process", frozenset({"old_logprobs"}))]
+
+
 def test_process_stops_when_the_backend_leaves_a_needed_column_empty(bench: Any, step: MakeStep) -> None:
     made = bench()
 
@@ -318,6 +400,31 @@ def test_advantages_calls_each_role_s_estimator_with_its_options(bench: Any, ste
         assert done.filled_batch.advantages.tolist() == [0, 0.5, 0, -0.5, 0, 6, 0, 8]
     assert loads == ["doubled"]  # once for the run, not once per step
     assert done.metrics["advantage/judge/mean"] == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"enable": True, "normalize_by_steps": True}, [0.0, 0.25, 0.0, 0.25, 0.0, -0.5]),
+        ({"enable": True}, [0.0, 0.5, 0.0, 0.5, 0.0, -0.5]),
+        ({}, [0.0, 0.5, 0.0, 0.5, 0.0, -0.5]),
+    ],
+)
+def test_advantages_are_divided_by_the_number_of_steps_when_that_is_asked_for(
+    bench: Any, step: MakeStep, settings: dict[str, bool], expected: list[float]
+) -> None:
+    group = _group(1.0, 0.0)
+    group.trajectories[0].steps.append(Step([1, 2, 3], [4], [-1.0]))
+    made = bench(
+        {
+            "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+            **{f"rllm.stepwise_advantage.{name}": value for name, value in settings.items()},
+        }
+    )
+    done = _run(made.stage("advantages"), step(batch=build_batch([group])))
+    assert done.filled_batch.advantages is not None
+    assert done.filled_batch.advantages.tolist() == expected
+    assert done.metrics["advantage/agent/max"] == max(expected)
 
 
 def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: MakeStep) -> None:

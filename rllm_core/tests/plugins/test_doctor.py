@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import discover
 from rllm_core.plugins.doctor import Finding, examine
 from rllm_core.plugins.registry import Registry
@@ -54,20 +56,48 @@ def test_a_load_that_returns_nothing_of_use_is_an_error(estimator) -> None:
 
 def test_a_backend_without_its_file_of_defaults_is_an_error(tmp_path: Path) -> None:
     registry = Registry()
+    file = tmp_path / "rllm" / "backend" / "bare.yaml"
     registry.add(
         BackendPlugin(
             name="bare",
             summary="No defaults.",
             params=NoParams,
             load=lambda: Backend,
-            config_yaml=lambda: tmp_path / "bare.yaml",
+            config_yaml=lambda: file,
             capabilities=Capabilities(),
         )
     )
 
     assert "there is no file" in _only(registry).problem
-    (tmp_path / "bare.yaml").touch()
+    file.parent.mkdir(parents=True)
+    file.touch()
     assert examine(registry) == []
+
+
+def test_a_backend_whose_file_hydra_would_not_find_is_an_error(tmp_path: Path) -> None:
+    registry = Registry()
+    (tmp_path / "bare.yaml").touch()
+    record = BackendPlugin(
+        name="bare",
+        summary="Misplaced defaults.",
+        params=NoParams,
+        load=lambda: Backend,
+        config_yaml=lambda: tmp_path / "bare.yaml",
+        capabilities=Capabilities(),
+    )
+    registry.add(record)
+    assert "must end in rllm/backend/bare.yaml" in _only(registry).problem
+
+
+def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it(estimator) -> None:
+    registry = Registry()
+
+    def load() -> Any:
+        raise PluginError("tracker 'shiny' needs the package shiny.", "pip install shiny")
+
+    registry.add(estimator("shiny", load=load))
+    finding = _only(registry)
+    assert (finding.severity, finding.remedy) == ("note", "pip install shiny")
 
 
 def test_a_clash_of_names_is_a_warning_with_both_qualified_names(estimator) -> None:

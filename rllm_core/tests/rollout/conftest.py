@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.rollout.agents import MathAgent
+from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.renderer import Renderer
 from rllm_core.types import Task
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 STOP = ord("$")
 
@@ -134,6 +140,8 @@ def context(engine: ScriptedEngine) -> Callable[..., WorkflowContext]:
             "max_prompt_length": 200,
             "max_response_length": 20,
             "max_steps": 4,
+            "accumulate_reasoning": False,
+            "make_agent": lambda: MathAgent(MathAgentParams()),
             "make_environment": None,
             "environment_blocks": False,
         }

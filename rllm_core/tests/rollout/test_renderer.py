@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.errors import RolloutError
-from rllm_core.rollout.renderer import REPLY, Renderer
+from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.rollout.renderer import REPLY, Renderer, options_without_thinking
 
 STOP = ord("$")
 USER = [{"role": "user", "content": "hi"}]
@@ -90,6 +90,70 @@ def test_what_is_remembered_cannot_be_changed(renderer: Renderer) -> None:
     for tokens in (renderer.prompt(USER), renderer.continuation(STOP, USER), renderer.continuation(ord("x"), USER)):
         with pytest.raises(ValueError, match="read-only"):
             tokens[0] = 0
+
+
+class Vocabulary:
+    """A tokenizer that knows these words and nothing else."""
+
+    def __init__(self, **tokens: list[int]) -> None:
+        self.tokens = {"<think>": tokens["start"], "</think>": tokens["end"]}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self.tokens[text]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ([7], [8], (7, 8)),
+        ([7, 1], [8], None),
+        ([7], [8, 1], None),
+        ([], [], None),
+        ([0], [0], None),  # both unknown to the tokenizer
+    ],
+)
+def test_a_model_reasons_when_each_mark_is_one_token_of_its_own(start: Any, end: Any, expected: Any) -> None:
+    tokenizer: Any = Vocabulary(start=start, end=end)
+    assert Renderer(tokenizer, []).reasoning_ids == expected
+
+
+def test_a_tokenizer_of_characters_knows_no_marks(renderer: Renderer) -> None:
+    assert renderer.reasoning_ids is None
+
+
+def test_template_options_reach_the_template_in_prompts_and_continuations(tokenizer: Any) -> None:
+    given: list[dict[str, Any]] = []
+    template = tokenizer.apply_chat_template
+
+    def remember(conversation: Any, **options: Any) -> Any:
+        given.append({name: options.pop(name) for name in list(options) if name.startswith("enable")})
+        return template(conversation, **options)
+
+    tokenizer.apply_chat_template = remember
+    renderer = Renderer(tokenizer, [STOP], {"enable_thinking": False})
+    assert _text(renderer.prompt(USER)) == "<u>hi<a>"
+    assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
+    assert given == [{"enable_thinking": False}] * 2
+
+
+SWITCH = "{% if enable_thinking is false %}<think></think>{% endif %}"
+
+
+@pytest.mark.parametrize("template", [SWITCH, {"default": SWITCH, "tool_use": ""}])
+def test_thinking_is_switched_off_through_the_template(tokenizer: Any, template: Any) -> None:
+    tokenizer.chat_template = template
+    assert options_without_thinking(tokenizer) == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}", {"default": "", "tool_use": SWITCH}, {}])
+def test_a_template_without_the_switch_cannot_switch_thinking_off(tokenizer: Any, template: Any) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(ConfigError) as caught:
+        options_without_thinking(tokenizer)
+    assert caught.value.message == (
+        "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`."
+    )
+    assert caught.value.hint == "Leave it out, or choose another model."
 
 
 def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() -> None:

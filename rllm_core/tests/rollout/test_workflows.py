@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.errors import ConfigError
 from rllm_core.rollout import workflows
+from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 from rllm_core.types import Episode, TerminationReason
 
@@ -93,6 +95,49 @@ def test_unknown_correctness_means_a_reward_above_zero(
 def test_the_whole_reward_decides_and_not_the_last_turn_s(environment: Any, context: MakeContext) -> None:
     world = environment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
     assert _play(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
+
+
+def _three_turns(environment: Any) -> Any:
+    """An environment that gives 0, 1 and 3."""
+    return environment(step=_outcomes(Outcome(), Outcome(reward=1.0), Outcome(reward=3.0, done=True)))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.0, 1.0, 3.0]),
+        ({"gamma": 0.5}, [0.5 * (1.0 + 0.5 * 3.0), 1.0 + 0.5 * 3.0, 3.0]),
+        ({"reward_bonus_coeff": 0.5}, [0.0, 1.0 + 0.5 * 1.0, 3.0 + 0.5 * 2.0]),
+        ({"gamma": 1.0, "reward_bonus_coeff": 0.5}, [5.5, 5.5, 4.0]),
+    ],
+)
+def test_rewards_of_steps_are_shaped_and_the_trajectory_s_stays_the_sum_of_what_was_given(
+    environment: Any, context: MakeContext, options: dict[str, float], expected: list[float]
+) -> None:
+    world = _three_turns(environment)
+    workflow = MultiTurnWorkflow(context(make_environment=lambda: world), **options)
+    (trajectory,) = asyncio.run(workflow.run({}, "t:0")).trajectories
+    assert [step.reward for step in trajectory.steps] == expected
+    assert trajectory.reward == 4.0
+
+
+def test_the_options_of_the_plugin_are_the_constructor_s_arguments(environment: Any, context: MakeContext) -> None:
+    options = AgentWorkflowParams(gamma=1.0).model_dump()
+    world = _three_turns(environment)
+    episode = asyncio.run(MultiTurnWorkflow(context(make_environment=lambda: world), **options).run({}, "t:0"))
+    assert [step.reward for step in episode.trajectories[0].steps] == [4.0, 4.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gamma", -0.1), ("gamma", 1.1), ("reward_bonus_coeff", -1.0), ("timeout", 0.0)]
+)
+def test_options_that_mean_nothing_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        AgentWorkflowParams(**{name: value})
+
+
+def test_a_workflow_finds_its_engine(engine: Any, context: MakeContext) -> None:
+    assert MultiTurnWorkflow(context()).rollout_engine is engine
 
 
 def test_numbers_of_numpy_become_plain_ones(environment: Any, context: MakeContext) -> None:
@@ -388,3 +433,25 @@ def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, 
     ) as caught:
         _play(kind, context())
     assert "rllm.env.name" in caught.value.hint
+
+
+def test_what_was_played_before_a_cancellation_is_shaped_too(environment: Any, context: MakeContext, hang: Any) -> None:
+    given = iter([1.0, 2.0])
+
+    def step(action: str) -> Any:
+        reward = next(given, None)
+        return hang() if reward is None else Outcome(observation="more", reward=reward)
+
+    workflow = MultiTurnWorkflow(context(make_environment=lambda: environment(step=step)), gamma=0.5)
+
+    async def run() -> None:
+        async with asyncio.timeout(0.05):
+            await workflow.run({}, "t:0")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+    assert workflow.episode is not None
+    (trajectory,) = workflow.episode.trajectories
+    # The third answer was under way to the environment: it has earned nothing yet.
+    assert [step.reward for step in trajectory.steps] == [1.0 + 0.5 * 2.0, 2.0, None]
+    assert trajectory.reward == 3.0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.config.schema import TrainerSection
+from rllm_core.config.run_sections import TrainerSection
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.run_folder import RunFolder
 from rllm_core.types import Episode, TerminationReason, Trajectory
 
@@ -43,3 +44,9 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
     opened = RunFolder.open(TrainerSection(output_dir=str(tmp_path)))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def run(folder: RunFolder) -> TrackedRun:
+    config = {"rllm": {"rollout": {"n": 8}, "trainer": {"logger": ["console", {"name": "jsonl"}]}}, "data": None}
+    return TrackedRun(folder=folder.path, project_name="numbers", experiment_name="first", config=config)

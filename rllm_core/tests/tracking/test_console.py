@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.tracking import console
 from rllm_core.tracking.console import ConsoleTracker, step_figures, validation_figures
@@ -35,8 +35,8 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture
-def tracker(clock: dict[str, float], printed: io.StringIO, tmp_path: Path) -> ConsoleTracker:
-    return ConsoleTracker(tmp_path, NoParams())
+def tracker(clock: dict[str, float], printed: io.StringIO, run: TrackedRun) -> ConsoleTracker:
+    return ConsoleTracker(run, NoParams())
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def test_no_validation_figures_give_no_text() -> None:
 
 
 def test_in_a_terminal_there_is_a_live_line(
-    clock: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: dict[str, float], run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = io.StringIO()
     monkeypatch.setattr(console.sys, "stdout", printed)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    tracker = ConsoleTracker(tmp_path, NoParams())
+    tracker = ConsoleTracker(run, NoParams())
     tracker.on_train_start(2, 0)
     tracker.on_batch_end(_step(0, total_steps=2))
     tracker.on_validation_end(1, {"val/guess/pass@1": 0.5})

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.tracker import TrackerPlugin
-from rllm_core.errors import RllmError
+from rllm_core.contracts.tracker import TrackedRun, TrackerPlugin
+from rllm_core.errors import PluginError, RllmError
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered
 from rllm_core.run_folder import RunFolder
@@ -22,8 +21,9 @@ from rllm_core.tracking.fan_out import Trackers
 class ListTracker:
     """Remembers what it gets; raises in the methods named."""
 
-    def __init__(self, raises: tuple[str, ...] = ()) -> None:
+    def __init__(self, raises: tuple[str, ...] = (), error: BaseException | None = None) -> None:
         self.raises = raises
+        self.error = error or ConnectionError("no route")
         self.got: list[tuple[int, dict[str, float]]] = []
         self.calls: list[str] = []
 
@@ -37,7 +37,7 @@ class ListTracker:
     def _call(self, method: str) -> None:
         self.calls.append(method)
         if method in self.raises:
-            raise ConnectionError("no route")
+            raise self.error
 
 
 class WatchingTracker(ListTracker, Observer):
@@ -51,8 +51,8 @@ class WatchingTracker(ListTracker, Observer):
         self._call("on_epoch_end")
 
 
-def _choice(name: str, make: Callable[..., Any]) -> Chosen[Any]:
-    plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=lambda: make)
+def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None = None) -> Chosen[Any]:
+    plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=load or (lambda: make))
     return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
 
 
@@ -60,13 +60,13 @@ Made = tuple[Trackers, list[str]]
 
 
 @pytest.fixture
-def trackers(folder: RunFolder) -> Callable[..., Made]:
+def trackers(folder: RunFolder, run: TrackedRun) -> Callable[..., Made]:
     """Trackers by name, and the warnings they gave."""
 
     def make(*named: tuple[str, Any]) -> Made:
         warnings: list[str] = []
-        chosen = [_choice(name, lambda path, params, tracker=tracker: tracker) for name, tracker in named]
-        return Trackers(chosen, folder, warnings.append), warnings
+        chosen = [_choice(name, lambda run, params, tracker=tracker: tracker) for name, tracker in named]
+        return Trackers(chosen, folder, run, warnings.append), warnings
 
     return make
 
@@ -95,19 +95,19 @@ def test_a_tracker_that_raises_is_switched_off_with_one_warning(
         made.log(step, {"reward": float(step)})
     made.close()
     assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
-    assert bad.calls == ["log"]
+    assert bad.calls == ["log", "close"]
     assert [step for step, _ in good.got] == [0, 1, 2]
     assert [line["step"] for line in _lines(folder)] == [0, 1, 2]
 
 
-def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(folder: RunFolder) -> None:
-    def broken(path: Path, params: NoParams) -> ListTracker:
+def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(folder: RunFolder, run: TrackedRun) -> None:
+    def broken(run: TrackedRun, params: NoParams) -> ListTracker:
         raise OSError("no server")
 
     good = ListTracker()
     warnings: list[str] = []
-    chosen = [_choice("bad", broken), _choice("good", lambda path, params: good)]
-    made = Trackers(chosen, folder, warnings.append)
+    chosen = [_choice("bad", broken), _choice("good", lambda run, params: good)]
+    made = Trackers(chosen, folder, run, warnings.append)
     made.log(0, {})
     assert warnings == ["tracker 'bad' failed and is switched off: OSError: no server"]
     assert good.got == [(0, {})]
@@ -159,20 +159,62 @@ def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
     made.log(1, {"reward": 1.0})
     made.close()
     assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
-    assert bad.calls == ["log", "on_epoch_end"]
+    assert bad.calls == ["log", "on_epoch_end", "close"]
     assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
     assert [line["step"] for line in _lines(folder)] == [0, 1]
 
 
-def test_trackers_are_given_the_run_folder(folder: RunFolder) -> None:
-    given: list[Path] = []
+@pytest.mark.parametrize("method", ["log", "on_epoch_end", "close"])
+@pytest.mark.parametrize("error", [ValueError("two\nlines"), SystemExit("two\nlines")], ids=["raises", "exits"])
+def test_no_way_of_failing_ends_the_run_or_is_said_twice(
+    trackers: Callable[..., Made], method: str, error: BaseException
+) -> None:
+    bad, good = WatchingTracker((method, "close"), error), WatchingTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    for step in range(2):
+        made.log(step, {})
+        made.tell("on_epoch_end", step)
+    made.close()
+    assert warnings == [f"tracker 'bad' failed and is switched off: {type(error).__name__}: two lines"]
+    assert good.calls == ["log", "on_epoch_end"] * 2 + ["close"]
 
-    def make(path: Path, params: NoParams) -> ListTracker:
-        given.append(path)
+
+def test_an_interrupt_while_a_tracker_is_at_work_is_not_taken_for_its_failure(trackers: Callable[..., Made]) -> None:
+    made, warnings = trackers(("one", ListTracker(("log",), KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        made.log(0, {})
+    assert warnings == []
+
+
+def test_a_tracker_that_failed_is_closed_so_that_what_it_has_is_kept(trackers: Callable[..., Made]) -> None:
+    bad = ListTracker(raises=("log",))
+    made, _ = trackers(("bad", bad))
+    made.log(0, {})
+    assert bad.calls == ["log", "close"]
+    made.close()
+    assert bad.calls == ["log", "close"]
+
+
+def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(folder: RunFolder, run: TrackedRun) -> None:
+    def load() -> Any:
+        raise ImportError("libmetrics.so: cannot open shared object file")
+
+    made: list[TrackedRun] = []
+    chosen = [_choice("good", lambda run, params: made.append(run)), _choice("bad", print, load)]
+    with pytest.raises(PluginError, match=r"tracker tests/bad cannot be loaded: ImportError: libmetrics\.so"):
+        Trackers(chosen, folder, run, lambda warning: None)
+    assert made == []
+
+
+def test_trackers_are_told_of_their_run(folder: RunFolder, run: TrackedRun) -> None:
+    given: list[TrackedRun] = []
+
+    def make(run: TrackedRun, params: NoParams) -> ListTracker:
+        given.append(run)
         return ListTracker()
 
-    Trackers([_choice("one", make)], folder, lambda warning: None)
-    assert given == [folder.path]
+    Trackers([_choice("one", make)], folder, run, lambda warning: None)
+    assert given == [run]
 
 
 def test_a_run_folder_that_cannot_be_written_ends_the_run(trackers: Callable[..., Made], folder: RunFolder) -> None:

@@ -13,7 +13,7 @@ import torch
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.errors import RllmError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.renderer import Renderer, options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.engine import LocalEngine
 from rllm_local.model import LoadedModel, load_model
@@ -37,6 +37,7 @@ class LocalBackend(Backend):
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         loaded = await self._in_worker(load_model, settings.model, derive_seed(run.seed, "model"))
         self._loaded = loaded
+        thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
         self._updater = Updater(
             loaded.model,
             settings.training,
@@ -46,7 +47,7 @@ class LocalBackend(Backend):
         )
         self._engine = LocalEngine(
             loaded.model,
-            Renderer(loaded.tokenizer, loaded.stop_ids),
+            Renderer(loaded.tokenizer, loaded.stop_ids, thinking),
             self._executor,
             max_context=min(loaded.max_context, settings.training.max_length),
             max_concurrency=settings.local.max_concurrency,

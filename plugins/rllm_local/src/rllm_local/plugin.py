@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
 from rllm_core.plugins import hookimpl
 from rllm_local.settings import LocalConfig
 
@@ -25,6 +25,11 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         summary="This machine: torch on a CPU or one GPU, trains and samples in one process.",
         params=LocalConfig,
         load=_load,
-        config_yaml=lambda: Path(__file__).parent / "yaml" / "rllm" / "backend" / "local.yaml",
+        honours=frozenset({"rllm.disable_thinking", "rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"}),
+        config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",
+        shared_keys=tuple(
+            SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)
+            for name in ("lr_schedule", "warmup_steps_ratio")
+        ),
         capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
     )

@@ -44,6 +44,16 @@ def estimate(batch: TokenBatch, estimator_of: Callable[[str], tuple[str, RoleEst
     return advantages
 
 
+def divide_by_steps(batch: TokenBatch, advantages: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Every token's advantage divided by the number of steps of its trajectory.
+
+    Long trajectories then weigh no more than short ones where each step counts as much (`normalize_by_steps`).
+    """
+    steps = np.array([len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories], np.float32)
+    # Trajectories without steps have no row, so none of these divisors is 0.
+    return (advantages / np.repeat(steps[batch.trajectory], batch.row_lengths)).astype(np.float32)
+
+
 def role_columns(batch: TokenBatch, role_index: int) -> AdvantageInput:
     """The estimator's view of one role. Arrays are made read-only: estimators must not change their inputs."""
     groups = [group for group in batch.groups if group.group_role == batch.roles[role_index]]

@@ -1,19 +1,30 @@
-"""Compact filtering: attempts that ended in certain ways are taken out of the gradient, and counted."""
+"""Attempts that ended in certain ways, and answers that were cut off, are taken out of the gradient and counted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rllm_core.config.schema import CompactFilteringSection
-from rllm_core.types import Episode, TerminationReason
+from rllm_core.config.schema import RllmSection
+from rllm_core.types import Episode, TerminationReason, Trajectory
+
+OVERLONG = frozenset(
+    {
+        TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
+        TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED,
+        TerminationReason.MAX_TURNS_EXCEEDED,
+        TerminationReason.TIMEOUT,
+    }
+)
+"""The ways of ending that `rllm.agent.overlong_filter` masks: out of room, turns or time."""
 
 
-def masked_reasons(settings: CompactFilteringSection) -> frozenset[TerminationReason]:
-    """The ways of ending that `settings` masks; empty when filtering is off."""
-    if not settings.enable:
-        return frozenset()
-    return frozenset(reason for reason in TerminationReason if getattr(settings, f"mask_{reason.value}"))
+def masked_reasons(settings: RllmSection) -> frozenset[TerminationReason]:
+    """The ways of ending that `compact_filtering` or `agent.overlong_filter` mask; empty when both are off."""
+    masks = settings.compact_filtering
+    masked = {reason for reason in TerminationReason if masks.enable and getattr(masks, f"mask_{reason.value}")}
+    return frozenset(masked | (OVERLONG if settings.agent.overlong_filter else set()))
 
 
 def compact_filter(
@@ -23,3 +34,22 @@ def compact_filter(
     kept = [episode for episode in episodes if episode.termination_reason not in masked]
     dropped = Counter(e.termination_reason.value for e in episodes if e.termination_reason in masked)
     return kept, dropped
+
+
+def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
+    """Episodes without the trajectories whose last answer was cut off, and how many trajectories that were.
+
+    An episode that loses some is a copy without them; one that is left without trajectories is not among them.
+    """
+    kept = []
+    for episode in episodes:
+        whole = [trajectory for trajectory in episode.trajectories if not _is_truncated(trajectory)]
+        if whole:
+            lost_none = len(whole) == len(episode.trajectories)
+            kept.append(episode if lost_none else replace(episode, trajectories=whole))
+    before, after = (sum(len(episode.trajectories) for episode in some) for some in (episodes, kept))
+    return kept, before - after
+
+
+def _is_truncated(trajectory: Trajectory) -> bool:
+    return bool(trajectory.steps) and trajectory.steps[-1].info.get("finish_reason") == "length"

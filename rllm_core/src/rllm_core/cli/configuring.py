@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm_core.config.compose import allowed_plugins, compose
-from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm_core.config.compose import allowed_plugins, backend_of, compose
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.save import FILE_NAME
-from rllm_core.config.schema import RllmSection
-from rllm_core.plan import RunPlan, make_plan
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
+
+if TYPE_CHECKING:
+    from rllm_core.types import Task
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -27,6 +30,7 @@ FLAGS = {
     "seed": ("rllm.trainer.seed", "Seed of every random draw."),
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
+MODEL_FLAG = "model"
 
 
 @dataclass(frozen=True)
@@ -73,27 +77,32 @@ def read_request(
 
 def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
     """Compose and resolve a request. `beneath` are layers under the user's own, such as a resumed run's config."""
+    return plan_and_registry(request, beneath)[0]
+
+
+def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
+    """`plan_for`, with the registry that was planned with."""
     layers = [*beneath, *(layer_from_file(file) for file in request.files)]
     if request.environment is not None:
-        layers.append(layer_from_dotted({"rllm.env.name": request.environment}, "command line"))
+        layers.append(layer_from_dotted({"rllm.env.name": request.environment}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
     registry = Registry.load(allow=allowed_plugins([*layers, *overrides]))
     if request.model is not None:
-        key = registry.get("backend", _backend_of([*layers, *overrides])).plugin.model_key
-        layers.append(layer_from_dotted({key: request.model}, "command line"))
+        key = registry.get("backend", backend_of([*layers, *overrides])).plugin.model_key
+        layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
-    return make_plan(compose(registry, layers), registry)
+    return make_plan(compose(registry, layers), registry), registry
+
+
+def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
+    """Everything that is checked before a run starts: the plan, its training tasks and its validation tasks."""
+    from rllm_core.runner_setup import tasks_of
+
+    plan = plan_for(request, beneath)
+    return plan, tasks_of(plan, "train"), tasks_of(plan, "val")
 
 
 def saved_config(run_folder: Path) -> Layer | None:
     """The config a run was started with, as a layer; None when the folder holds none."""
     file = run_folder / FILE_NAME
-    return layer_from_file(file) if file.is_file() else None
-
-
-def _backend_of(layers: Sequence[Layer]) -> str:
-    for layer in reversed(layers):
-        name = layer.tree.get("rllm", {}).get("backend") if isinstance(layer.tree.get("rllm"), dict) else None
-        if isinstance(name, str):
-            return name
-    return RllmSection().backend
+    return layer_from_file(file, tier=Tier.SAVED) if file.is_file() else None

@@ -34,5 +34,12 @@ def show_plan(plan: RunPlan) -> None:
         bold=1,
     )
     click.echo("\nConfig:")
+    show_values(plan)
+    for line in plan.warnings:
+        click.echo(f"warning: {line}", err=True)
+
+
+def show_values(plan: RunPlan) -> None:
+    """Print every value of a plan with its origin."""
     values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.tree)]
     print_table(("key", "value", "origin"), [(key, value, plan.composed.origins[key]) for key, value in values])

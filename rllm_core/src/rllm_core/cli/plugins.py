@@ -18,7 +18,7 @@ def plugins() -> None:
 
     \b
     Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection
-    modes, stages, backends, workflows, environments, trackers, observers.
+    modes, stages, backends, workflows, agents, environments, datasets, trackers, observers.
     \b
     More plugins come with `pip install`. To go without an installed one:
       RLLM_BLOCK_PLUGINS=rllm-example rllm train guess
@@ -79,8 +79,9 @@ def info(kind: str, name: str) -> None:
     Options are set where the plugin is chosen:
       rllm.algorithm.adv_estimator={name: grpo, norm_adv_by_std_in_grpo: false}
     """
-    from rllm_core.cli.facts import facts_of, options_of
+    from rllm_core.cli.facts import facts_of
     from rllm_core.cli.tables import print_table
+    from rllm_core.config.describe import options_of
     from rllm_core.plugins.registry import Registry
 
     entry = Registry.load().get(kind, name)
@@ -90,7 +91,8 @@ def info(kind: str, name: str) -> None:
         click.echo(f"DEPRECATED: {plugin.deprecated}")
     click.echo()
     facts = {"comes from": f"{entry.distribution} {entry.version}", "qualified name": entry.qualified_name}
-    print_table((), list((facts | facts_of(plugin)).items()))
+    acts_on = {"acts on": ", ".join(sorted(plugin.honours))} if plugin.honours else {}
+    print_table((), list((facts | facts_of(plugin) | acts_on).items()))
     options = list(options_of(plugin.params))
     click.echo("\nOptions:" if options else "\nIt has no options.")
     if options:

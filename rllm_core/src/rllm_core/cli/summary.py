@@ -13,13 +13,13 @@ from rllm_core.plan import RunPlan
 from rllm_core.tracking.metrics import split_validation_name
 
 if TYPE_CHECKING:
-    from rllm_core.trainer import UnifiedTrainer
+    from rllm_core.training_loop import TrainingLoop
 
 NARROWEST = 72
 """Columns of the widest row there usually is."""
 
 
-def show_summary(plan: RunPlan, trainer: UnifiedTrainer, seconds: float, picture: Path | None) -> None:
+def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float, picture: Path | None) -> None:
     """Print the last validation and where everything is."""
     console = results_console()
     console.print(results_table(plan, trainer.last_validation))

@@ -16,7 +16,7 @@ from rllm_core.cli.dry_run import show_plan
 from rllm_core.plan import RunPlan
 
 if TYPE_CHECKING:
-    from rllm_core.trainer import UnifiedTrainer
+    from rllm_core.training_loop import TrainingLoop
 
 
 @click.command()
@@ -85,7 +85,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.runner_setup import tasks_of
     from rllm_core.tracking.picture import draw_reward_curve
     from rllm_core.tracking.report import write_report
-    from rllm_core.trainer import UnifiedTrainer
+    from rllm_core.training_loop import TrainingLoop
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
     folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
@@ -93,7 +93,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         click.echo(
             f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
         )
-        trainer = UnifiedTrainer(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
+        trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         with _stopping_on_signals(trainer) as received:
             trainer.fit()
@@ -118,7 +118,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
 
 
 @contextmanager
-def _stopping_on_signals(trainer: UnifiedTrainer) -> Iterator[list[int]]:
+def _stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
     """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received."""
     received: list[int] = []
 

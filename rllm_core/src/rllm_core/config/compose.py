@@ -2,47 +2,31 @@
 
 From lowest to highest: the core's ``base.yaml``, the backend's YAML file, the environment's defaults, its recipe for
 the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment and the
-model, so their layers are looked at first; then the layers of what they chose are put beneath theirs.
+model, so their layers are looked at first; then the layers of what they chose are put beneath theirs. Last, keys that
+the backend shares with the core are made to agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from rllm_core.config.keys import KeyPath, known_keys
-from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file
+from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, merge_layers
+from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
-from rllm_core.config.schema import PluginsSection, RunConfig
+from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
+from rllm_core.config.schema import RllmSection, RunConfig
+from rllm_core.config.sharing import share_keys
 from rllm_core.errors import ConfigError, PluginError
 
-DEFAULT = "default"
-BASE_YAML = Path(__file__).parent / "yaml" / "rllm" / "base.yaml"
 BACKEND_KEY = "rllm.backend"
 ENVIRONMENT_KEY = "rllm.env.name"
-
-
-class RegisteredPlugin(Protocol):
-    """A plugin record and who ships it."""
-
-    @property
-    def plugin(self) -> Any: ...
-
-    @property
-    def distribution(self) -> str: ...
-
-
-class PluginSource(Protocol):
-    """The part of the registry that composing needs."""
-
-    def get(self, kind: str, name: str, /) -> RegisteredPlugin:
-        """The plugin of that kind and name; PluginError when there is none."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +41,9 @@ class Composed:
     """Every value of both, resolved, as plain data; what is saved as ``config.yaml``."""
     origins: dict[str, str]
     """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
+    by_user: frozenset[str]
+    """Dotted keys whose values a user set for this run, and not a package or an environment."""
+    warnings: tuple[str, ...] = ()
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -71,8 +58,7 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
-    base = layer_from_file(BASE_YAML, origin=DEFAULT)
-    chosen = merge_layers([base, *user_layers], [RunConfig])
+    chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     backend_name = _selected(chosen, BACKEND_KEY)
     environment_name = _selected(chosen, ENVIRONMENT_KEY)
     if not isinstance(backend_name, str):
@@ -82,25 +68,28 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
 
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     schemas = (RunConfig, backend.params)
-    lower = [base, layer_from_file(backend.config_yaml(), origin=f"backend {backend.name}")]
+    lower = packaged_layers(registry, backend)
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
-    if environment_name:
+    if environment_name != NO_ENVIRONMENT:
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
-        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}"))
+        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
         model = _selected(merge_layers([*lower, *user_layers], schemas), backend.model_key)
         recipe = f"{backend.name}/{model}"
         if isinstance(model, str) and recipe in environment.recipes:
-            lower.append(layer_from_dotted(environment.recipes[recipe], f"recipe {environment.name} {recipe}"))
+            origin = f"recipe {environment.name} {recipe}"
+            lower.append(layer_from_dotted(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
             decided[backend.model_key] = model
 
     merged = merge_layers([*lower, *user_layers], schemas)
     _require_unchanged(merged, decided)
-    return _validated(merged, resolve(merged), backend.params)
+    _settle_length_of_training(merged)
+    warnings = share_keys(merged, backend.shared_keys, backend.derived_keys)
+    return _validated(merged, resolve(merged), backend.params, tuple(warnings))
 
 
 def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
     """The value of ``rllm.plugins.allow``, which must be known before there is a registry to compose with."""
-    merged = merge_layers([layer_from_file(BASE_YAML, origin=DEFAULT), *user_layers], [RunConfig])
+    merged = merge_layers([base_layer(), *user_layers], [RunConfig])
     values = {"allow": _selected(merged, "rllm.plugins.allow")}
     try:
         return parse(PluginsSection, values).allow
@@ -109,10 +98,17 @@ def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
         raise as_config_error(lines) from error
 
 
-def _validated(merged: Merged, tree: dict[str, Any], backend_schema: type[BaseModel]) -> Composed:
-    core = {key: value for key, value in tree.items() if key in RunConfig.model_fields}
-    rest = {key: value for key, value in tree.items() if key not in core}
-    keys = known_keys(RunConfig) + known_keys(backend_schema)
+def backend_of(user_layers: Sequence[Layer]) -> str:
+    """The backend that user layers choose, before anything is composed."""
+    name = _selected(merge_layers([base_layer(), *user_layers], [RunConfig]), BACKEND_KEY)
+    return name if isinstance(name, str) else RllmSection().backend
+
+
+def _validated(
+    merged: Merged, tree: dict[str, Any], backend_schema: type[BaseModel], warnings: tuple[str, ...]
+) -> Composed:
+    core, rest = _split(tree, backend_schema)
+    keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
     instances: list[BaseModel] = []
     problems: list[str] = []
     for schema, values in ((RunConfig, core), (backend_schema, rest)):
@@ -125,8 +121,38 @@ def _validated(merged: Merged, tree: dict[str, Any], backend_schema: type[BaseMo
     config, backend_config = instances
     assert isinstance(config, RunConfig)
     _fill(tree, backend_config.model_dump(mode="json"), merged, ())
-    origins = {".".join(path): merged.origin(path) for path, _ in leaves(tree)}
-    return Composed(config, backend_config, tree, origins)
+    paths = [path for path, _ in leaves(tree)]
+    origins = {".".join(path): merged.origin(path) for path in paths}
+    by_user = frozenset(".".join(path) for path in paths if merged.tier(path) >= Tier.USER)
+    return Composed(config, backend_config, tree, origins, by_user, warnings)
+
+
+def _split(tree: dict[str, Any], backend_schema: type[BaseModel]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The core's part and the backend's. In a section that both have, the backend has the keys the core lacks."""
+    core: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in RunConfig.model_fields:
+            rest[key] = value
+        elif key in backend_schema.model_fields and isinstance(value, dict):
+            section = RunConfig.model_fields[key].annotation
+            known = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {}
+            core[key] = {name: item for name, item in value.items() if name in known}
+            rest[key] = {name: item for name, item in value.items() if name not in known}
+        else:
+            core[key] = value
+    return core, rest
+
+
+def _settle_length_of_training(merged: Merged) -> None:
+    """Epochs or steps: of the two keys for the length of a run, the one from the higher tier counts alone."""
+    epochs, batches = ("rllm", "trainer", "total_epochs"), ("rllm", "trainer", "total_batches")
+    if _selected(merged, ".".join(batches)) == -1:
+        return
+    if merged.tier(epochs) > merged.tier(batches):
+        merged.put(batches, -1, merged.origin(epochs), merged.tier(epochs))
+    elif merged.tier(batches) > merged.tier(epochs):
+        merged.put(epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
 
 
 def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at: KeyPath) -> None:
@@ -147,7 +173,9 @@ def _selected(merged: Merged, key: str) -> Any:
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
             raise ConfigError(f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.")
-        node = node.get(part)
+        if part not in node:
+            return None
+        node = node[part]
         if isinstance(node, str) and "${" in node:
             return _selected(Merged(resolve_interpolations(merged), merged.marks), key)
     return None if node == MISSING else node

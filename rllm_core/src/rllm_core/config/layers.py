@@ -9,15 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rllm_core.config.overrides import read_override
 from rllm_core.errors import ConfigError
 
 COMMAND_LINE = "command line"
 DEEPEST = 64
 """Most levels of a configuration. Real ones have five; a YAML anchor that contains itself has no end."""
+_LONGEST_NUMBER = 4096
+"""Most bits of a whole number. Python refuses to write numbers of more than 4300 digits as text."""
+
+
+class Tier(IntEnum):
+    """How a layer came about, lowest first. What a user asked for must have an effect; the rest may be idle."""
+
+    PACKAGED = 0
+    """The core's and the backend's YAML files."""
+    ENVIRONMENT = 1
+    """An environment's defaults and recipes."""
+    SAVED = 2
+    """The configuration of an earlier run that goes on."""
+    USER = 3
+    """Configuration files and Python."""
+    COMMAND_LINE = 4
+    """Words and flags of the command line."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +46,13 @@ class Layer:
     origin: str
     """Where the values came from: ``default``, ``backend local``, ``my.yaml``, ``command line``, …"""
     tree: dict[str, Any]
+    tier: Tier = Tier.USER
 
     def __post_init__(self) -> None:
         require_plain(self.tree, self.origin)
 
 
-def layer_from_file(path: str | Path, origin: str | None = None) -> Layer:
+def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Tier.USER) -> Layer:
     """Read a YAML file. An empty file is an empty layer; the origin is the path as given unless another is named."""
     file, name = Path(path), origin or str(path)
     try:
@@ -50,32 +70,24 @@ def layer_from_file(path: str | Path, origin: str | None = None) -> Layer:
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.")
-    return Layer(name, values)
+    return Layer(name, values, tier)
 
 
 def layers_from_overrides(words: Iterable[str], origin: str = COMMAND_LINE) -> list[Layer]:
     """One layer per ``key=value`` word, in order: where two set the same key, the later one wins.
 
-    Values are YAML as Hydra users write it: ``a.b=1``, ``a.b=null``, ``a.b=[1,2]``, ``a.b={x: 1}``; nothing after
-    ``=`` is the empty text. ``rllm/backend=local`` is Hydra's spelling of ``rllm.backend=local``.
+    The words are read by Hydra's own grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
+    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
+    ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
     """
     layers = []
     for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"`{word}` is not an override.", "Write key=value, such as rllm.rollout.n=4.")
-        key = key.strip()
-        if key[0] in "+~":
-            raise ConfigError(f"`{word}` starts with `{key[0]}`, which has no meaning here.", "Write key=value.")
-        if key == "rllm/backend":
-            key = "rllm.backend"
-        value = _read_yaml(text, f"{origin}, `{word}`") if text else ""
-        _refuse_unspaced_colon(value, word)
-        layers.append(layer_from_dotted({key: value}, origin))
+        key, value = read_override(word)
+        layers.append(layer_from_dotted({key: value}, origin, Tier.COMMAND_LINE))
     return layers
 
 
-def layer_from_dotted(values: Mapping[str, Any], origin: str) -> Layer:
+def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:
     """Make nested mappings of dotted keys: ``{"rllm.workflow.name": "x"}``."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -90,29 +102,36 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str) -> Layer:
         if last in node:
             raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.")
         node[last] = dict(value) if isinstance(value, Mapping) else value
-    return Layer(origin, tree)
+    return Layer(origin, tree, tier)
 
 
 def require_plain(value: Any, origin: str, path: tuple[str, ...] = ()) -> None:
-    """Raise ConfigError unless the value is text, a number, true, false, null, or lists and mappings of these."""
+    """Raise ConfigError unless the value is text, a number, true, false, null, or lists and mappings of these.
+
+    Of exactly these types: a NumPy number, which is a float to Python, can be neither merged by OmegaConf nor saved.
+    """
     here = f"`{'.'.join(path)}`" if path else "The top level"
     if len(path) > DEEPEST:
         raise ConfigError(f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.")
-    if isinstance(value, dict):
+    if type(value) is dict:
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
+                spelled = f"; on a command line write {'.'.join(path)}.{key}=VALUE" if path else ""
                 raise ConfigError(
-                    f"{here} (from {origin}) has the key {key!r}, which is not text.", "Put it in quotes."
+                    f"{here} (from {origin}) has the key {key!r}, which is not text.", f"Put it in quotes{spelled}."
                 )
             require_plain(key, origin, path)
             require_plain(item, origin, (*path, key))
-    elif isinstance(value, list):
+    elif type(value) is list:
         for index, item in enumerate(value):
             require_plain(item, origin, (*path, str(index)))
-    elif isinstance(value, str):
+    elif type(value) is str:
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise ConfigError(f"{here} (from {origin}) holds text that is not valid Unicode: {value!r}.")
-    elif not (value is None or isinstance(value, bool | int | float)):
+    elif type(value) is int:
+        if value.bit_length() > _LONGEST_NUMBER:
+            raise ConfigError(f"{here} (from {origin}) is a number of more than {_LONGEST_NUMBER} bits.")
+    elif not (value is None or type(value) in (bool, float)):
         raise ConfigError(
             f"{here} (from {origin}) is of type {type(value).__name__}.",
             "Use text, numbers, true, false, null, lists and mappings.",
@@ -141,18 +160,6 @@ def _yaml_loader() -> Any:
     from omegaconf._utils import get_yaml_loader
 
     return get_yaml_loader()
-
-
-def _refuse_unspaced_colon(value: Any, word: str) -> None:
-    """``{x:1}`` is ``{"x:1": null}`` to YAML, which nobody means."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if item is None and isinstance(key, str) and ":" in key:
-                raise ConfigError(f"`{word}`: YAML needs a space after the colon.", "Write {x: 1}, not {x:1}.")
-            _refuse_unspaced_colon(item, word)
-    elif isinstance(value, list):
-        for item in value:
-            _refuse_unspaced_colon(item, word)
 
 
 def _described(value: Any) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from rllm_core.config.keys import KeyPath, choice_keys, matches, named_sections
-from rllm_core.config.layers import Layer
+from rllm_core.config.layers import Layer, Tier
+from rllm_core.errors import ConfigError
 
 MISSING = "???"
 """A value that somebody must give before the run can start."""
@@ -30,12 +31,34 @@ class Merged:
     tree: dict[str, Any] = field(default_factory=dict)
     marks: dict[KeyPath, str] = field(default_factory=dict)
     """Origin of every value that a layer set; what lies beneath has the same origin unless it has its own mark."""
+    tiers: dict[str, Tier] = field(default_factory=dict)
+    """Tier of every origin."""
 
     def origin(self, path: KeyPath) -> str:
         """Where the value of a key came from; for a section of several origins, all of them."""
+        return ", ".join(self._origins(path))
+
+    def tier(self, path: KeyPath) -> Tier:
+        """The highest tier among the origins of a key."""
+        return max((self.tiers[origin] for origin in self._origins(path)), default=Tier.PACKAGED)
+
+    def _origins(self, path: KeyPath) -> list[str]:
         above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
         beneath = (origin for key, origin in self.marks.items() if key[: len(path)] == path)
-        return ", ".join(dict.fromkeys((*islice(above, 1), *beneath)))
+        return list(dict.fromkeys((*islice(above, 1), *beneath)))
+
+    def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
+        """Set a value, as a layer above all others would."""
+        node = self.tree
+        for depth, part in enumerate(path[:-1]):
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                section, key = ".".join(path[: depth + 1]), ".".join(path)
+                raise ConfigError(f"`{section}` is {node!r} and cannot hold `{key}`.", "Write its keys one by one.")
+        node[path[-1]] = deepcopy(value)
+        self.forget(path)
+        self.marks[path] = origin
+        self.tiers[origin] = max(tier, self.tiers.get(origin, tier))
 
     def forget(self, path: KeyPath) -> None:
         """Drop the marks of a key and of what lies beneath it."""
@@ -72,6 +95,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 merged.marks[path] = origin
 
     for layer in layers:
+        merged.tiers[layer.origin] = max(layer.tier, merged.tiers.get(layer.origin, layer.tier))
         merge(merged.tree, layer.tree, (), layer.origin)
     return merged
 

@@ -70,7 +70,7 @@ def describe(
     for detail in error.errors(include_url=False):
         path = at + _path(detail, values)
         if detail["type"] == "extra_forbidden":
-            unknown.append(_unknown_key(path, origin(path), keys))
+            unknown.append(unknown_key(path, origin(path), keys))
         elif detail["type"] == "missing":
             unknown.append(f"`{_dotted(path)}` must be given, and no layer gives it.")
         else:
@@ -89,13 +89,17 @@ def as_config_error(lines: Iterable[str]) -> ConfigError:
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
     """`` `rllm.rollout.n` is "many" (from my.yaml)``: the beginning of a message about a value."""
+    return f"`{_dotted(path) or 'the configuration'}` is {show_value(value)} (from {origin})"
+
+
+def show_value(value: Any) -> str:
+    """A value as JSON, shortened."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
-    if len(shown) > LONGEST_VALUE:
-        shown = shown[: LONGEST_VALUE - 1] + "…"
-    return f"`{_dotted(path) or 'the configuration'}` is {shown} (from {origin})"
+    return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
 
 
-def _unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
+def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
+    """What to say of a key that is in no schema: what was meant, or what there is in its place."""
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
     meant = _meant(name, section, siblings, keys)

@@ -20,14 +20,19 @@ UNICODE_LINE_BREAKS = "\x85\u2028\u2029"
 
 def save_config(tree: Mapping[str, Any], folder: str | Path) -> Path:
     """Write a resolved tree into an existing folder, and return the file. Never leaves half a file behind."""
-    import yaml
-
     file = Path(folder) / FILE_NAME
     written = file.with_suffix(".yaml.tmp")
-    text = yaml.dump(escape(dict(tree)), Dumper=_yaml_dumper(), allow_unicode=True, sort_keys=False)
-    written.write_text(text, encoding="utf-8")
+    written.write_text(as_yaml(tree), encoding="utf-8")
     written.replace(file)
     return file
+
+
+def as_yaml(tree: Mapping[str, Any]) -> str:
+    """A resolved tree as the text of a configuration file."""
+    import yaml
+
+    text: str = yaml.dump(escape(dict(tree)), Dumper=_yaml_dumper(), allow_unicode=True, sort_keys=False)
+    return text
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

@@ -67,6 +67,36 @@ class RunContext:
     """Length of the whole run in steps, for schedules."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedKey:
+    """One setting that a backend keeps under a path of its own and the core under another; the two always agree.
+
+    Of the two values the one from the higher tier counts (command line, files, environment, packaged YAML); in the
+    same tier the core's, unless it is null. See ``rllm_core.config.sharing``.
+    """
+
+    native: str
+    """The backend's path, such as ``trainer.total_training_steps``."""
+    rllm: str
+    """The core's path, such as ``rllm.trainer.total_batches``. Several native paths may share it."""
+    spelled: tuple[tuple[Any, Any], ...] = ()
+    """Values that are written differently, as (core's, backend's): ``((-1, None),)``."""
+    while_null: str | None = None
+    """While the core's value is null the native key takes the value of this key of the core, instead of its own."""
+    deprecated: bool = True
+    """Whether users who set the native path are told to set the core's instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedKey:
+    """A native key that follows from keys of the core, unless a user sets it."""
+
+    native: str
+    of: tuple[str, ...]
+    """The core's paths whose values `derive` is given, in order."""
+    derive: Callable[..., Any]
+
+
 class Backend(ABC):
     """One instance serves one run. What it can do is said by its record, so that a run is checked before it loads."""
 
@@ -102,14 +132,23 @@ class Backend(ABC):
 class BackendPlugin(Plugin[ParamsT]):
     """Offers a backend. Chosen by ``rllm.backend``, ``rllm/backend=NAME`` or ``--backend``.
 
-    `params` is the model of the backend's own top-level config sections (``model``, ``training``, …).
+    `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). A field
+    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused.
     """
 
     kind: ClassVar[str] = "backend"
 
     load: Callable[[], type[Backend]]
-    config_yaml: Callable[[], Path]
-    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults."""
+    config_yaml: Callable[[], Path] | None = None
+    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all."""
+    config_search_path: tuple[str, ...] = ()
+    """Further places where Hydra finds what that file asks for, such as ``pkg://verl.trainer.config``."""
+    shared_keys: tuple[SharedKey, ...] = ()
+    derived_keys: tuple[DerivedKey, ...] = ()
     model_key: str = "model.name"
     """The config key that ``--model`` sets."""
+    learning_rate_key: str = "training.learning_rate"
+    """The config key that `build_train_config(lr=…)` sets."""
+    lora_rank_key: str = "model.lora_rank"
+    """The config key that `build_train_config(lora_rank=…)` sets."""
     capabilities: Capabilities

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Level = Literal["trajectory", "step", "token"]
 Scope = Literal["trajectory", "group", "role", "batch"]
 
+ALWAYS_FILLED = frozenset({"step_rewards"})
+"""Needs that no backend is asked for: the columns of `AdvantageInput` that come with the trajectories themselves."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdvantageInput:
@@ -74,6 +77,7 @@ class EstimatorPlugin(Plugin[ParamsT]):
     scope: Scope = "group"
     """Whose rewards one advantage depends on: its own, its group's, all of its role, or the whole batch."""
     needs: frozenset[str] = frozenset()
-    """Batch columns that must be filled before it runs, such as ``values`` or ``ref_logprobs``."""
+    """Batch columns that must be filled before it runs, such as ``values`` or ``ref_logprobs``; ``step_rewards`` says
+    that it looks at the rewards of single steps."""
     default_loss: str | None = None
     """The loss used when ``rllm.algorithm.loss_fn`` is null."""

@@ -43,5 +43,8 @@ class Plugin(Generic[ParamsT]):
     """Pydantic model of the plugin's options; its defaults are the plugin's defaults."""
     load: Callable[[], Any]
     """Returns the implementation. Heavy imports belong in here."""
+    honours: frozenset[str] = frozenset()
+    """Config keys of the core that act through this plugin, such as ``rllm.algorithm.kl_beta``; ``section.*`` stands
+    for all keys of a section. A user's value for such a key stops the run when no chosen plugin honours it."""
     deprecated: str | None = None
     """Why not to choose it any more, and what to choose instead."""

@@ -12,13 +12,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """What a tracker is told about its run."""
+
+    folder: Path
+    """The run folder; a tracker that writes files puts them in here."""
+    project_name: str
+    experiment_name: str
+    config: Mapping[str, Any]
+    """Every value of the run, as in its ``config.yaml``."""
+
+
 class Tracker(Protocol):
+    """One that is an `Observer` too hears the events of the loop.
+
+    `on_train_start` comes before anything is logged, and after a run that this one replaces has been removed: the place
+    to open files. In a resumed run its `first_step` says from which step on everything will be logged again.
+    """
+
     def log(self, global_step: int, metrics: Mapping[str, float], /) -> None:
         """Receive the metrics of one finished step."""
         ...
 
     def close(self) -> None:
-        """Flush. Called once, at the end of the run."""
+        """Flush. Called once: at the end of the run, or when another method has raised."""
         ...
 
 
@@ -26,9 +44,10 @@ class Tracker(Protocol):
 class TrackerPlugin(Plugin[ParamsT]):
     """Offers a tracker. Chosen by ``rllm.trainer.logger``.
 
-    `load` returns a factory that takes the run folder and the options.
+    `load` returns a factory that takes the run and the options. A package that `load` cannot import ends the run before
+    it starts; whatever goes wrong later switches the tracker off with one warning.
     """
 
     kind: ClassVar[str] = "tracker"
 
-    load: Callable[[], Callable[[Path, Any], Tracker]]
+    load: Callable[[], Callable[[TrackedRun, Any], Tracker]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
+    from rllm_core.contracts.agent import Agent
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
     from rllm_core.types import Episode
@@ -27,6 +28,10 @@ class WorkflowContext:
     """Most tokens one model call may sample."""
     max_steps: int
     """Most turns of the attempt."""
+    accumulate_reasoning: bool
+    """Whether what the model thought stays in the prompts of later turns."""
+    make_agent: Callable[[], Agent]
+    """A fresh agent of the one chosen by name."""
     make_environment: Callable[[], Environment] | None
     """A fresh environment of the one chosen by name; None when the run has none."""
     environment_blocks: bool
@@ -41,6 +46,11 @@ class Workflow(ABC):
         self.episode: Episode | None = None
         """The episode under way. Set it early: after a timeout, what it holds by then is the result."""
 
+    @property
+    def rollout_engine(self) -> RolloutEngine:
+        """What samples from the model."""
+        return self.context.engine
+
     @abstractmethod
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         """Attempt `task` (its `data`). `uid` is the episode's id, ``"{task_id}:{rollout_idx}"``."""
@@ -52,4 +62,5 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     kind: ClassVar[str] = "workflow"
 
-    load: Callable[[], type[Workflow]]
+    load: Callable[[], Callable[..., Workflow]]
+    """Returns the `Workflow` class, or a function that takes what its constructor takes."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.config.schema import Choice, PipelineSection
+from rllm_core.config.algorithm_sections import PipelineSection
+from rllm_core.config.section import Choice
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.errors import PipelineError, did_you_mean
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.choice import Chosen
 
 BUILT_IN = (
@@ -64,7 +65,7 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
 
 
 def check(stages: Sequence[ChosenStage]) -> None:
-    """Raise `PipelineError` when a stage reads what no earlier stage wrote."""
+    """Raise `ConfigError` when a stage reads what no earlier stage wrote."""
     written = set(GIVEN)
     for position, stage in enumerate(stages):
         for key in sorted(stage.plugin.reads - written):
@@ -75,14 +76,14 @@ def check(stages: Sequence[ChosenStage]) -> None:
                 if writers
                 else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
             )
-            raise PipelineError(f"Stage {stage.plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+            raise ConfigError(f"Stage {stage.plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
         written |= stage.plugin.writes
 
 
 def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
     anchors = [side for side in ("before", "after") if side in edit]
     if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
-        raise PipelineError(f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.")
+        raise ConfigError(f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.")
     position = _position(entries, str(edit[anchors[0]]), where)
     entries.insert(position + (anchors[0] == "after"), _Entry(edit["stage"], where))
 
@@ -90,7 +91,7 @@ def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
 def _position(entries: list[_Entry], name: str, where: str) -> int:
     names = [entry.name for entry in entries]
     if name not in names:
-        raise PipelineError(
+        raise ConfigError(
             f"{where} names stage {name!r}, which is not in the pipeline: {', '.join(names)}.",
             did_you_mean(name, names),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rllm_core.algorithms.filtering import compact_filter, masked_reasons
+from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import CheckpointError, PipelineError, RewardError
@@ -52,18 +52,24 @@ class ImputeNames:
 
 
 class CompactFilter:
-    """Takes attempts that ended in masked ways out of the step (`rllm.compact_filtering`)."""
+    """Takes attempts that ended in masked ways out of the step, and trajectories whose last answer was cut off.
+
+    (`rllm.compact_filtering`, `rllm.agent.overlong_filter`, `rllm.mask_truncated_samples`)
+    """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._masked = masked_reasons(context.config.rllm.compact_filtering)
+        self._masked = masked_reasons(context.config.rllm)
+        self._mask_truncated = context.config.rllm.mask_truncated_samples
 
     async def __call__(self, step: TrainStep) -> None:
-        if not self._masked:
-            return
-        step.episodes, dropped = compact_filter(step.episodes, self._masked)
-        for reason in sorted(self._masked):
-            step.metrics[f"batch/masked_{reason.value}"] = float(dropped[reason.value])
-        if not step.episodes:
+        if self._masked:
+            step.episodes, dropped = compact_filter(step.episodes, self._masked)
+            for reason in sorted(self._masked):
+                step.metrics[f"batch/masked_{reason.value}"] = float(dropped[reason.value])
+        if self._mask_truncated:
+            step.episodes, truncated = drop_truncated(step.episodes)
+            step.metrics["batch/masked_truncated"] = float(truncated)
+        if (self._masked or self._mask_truncated) and not step.episodes:
             step.skip("everything_masked")
 
 

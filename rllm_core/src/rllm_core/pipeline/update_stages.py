@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rllm_core.algorithms.estimation import RoleEstimator, estimate
+from rllm_core.algorithms.estimation import RoleEstimator, divide_by_steps, estimate
 from rllm_core.batch import build_batch
-from rllm_core.config.schema import EntropySection
+from rllm_core.config.algorithm_sections import EntropySection
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.estimator import ALWAYS_FILLED
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PipelineError
 from rllm_core.pipeline.context import StageContext
@@ -39,6 +40,7 @@ class Process:
         needs = frozenset[str]({"old_logprobs"})
         for role in batch.roles:
             needs |= self._context.estimator_of(role).plugin.needs | self._context.loss_of(role).plugin.needs
+        needs -= ALWAYS_FILLED
         step.batch = await self._context.backend.process(batch, needs)
         missing = sorted(name for name in needs if getattr(step.batch, name, None) is None)
         if missing:
@@ -49,15 +51,20 @@ class Process:
 
 
 class EstimateAdvantages:
-    """Calls each role's estimator once with all groups of that role."""
+    """Calls each role's estimator once with all groups of that role; see also `rllm.stepwise_advantage`."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._context = context
+        stepwise = context.config.rllm.stepwise_advantage
+        self._normalize_by_steps = stepwise.enable and stepwise.normalize_by_steps
         self._loaded: dict[str, tuple[str, RoleEstimator]] = {}
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
-        step.batch = batch.with_columns(advantages=estimate(batch, self._estimator_of))
+        advantages = estimate(batch, self._estimator_of)
+        if self._normalize_by_steps:
+            advantages = divide_by_steps(batch, advantages)
+        step.batch = batch.with_columns(advantages=advantages)
         step.metrics |= advantage_metrics(step.batch)
 
     def _estimator_of(self, role: str) -> tuple[str, RoleEstimator]:

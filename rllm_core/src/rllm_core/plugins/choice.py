@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, get_args
@@ -32,13 +33,17 @@ def choose(
     choice: str | Mapping[str, Any],
     where: str,
     shared: Mapping[str, object] | None = None,
+    *,
+    options_at: str | None = None,
 ) -> Chosen[Any]:
     """Look up `choice` and validate its options; raises `ConfigError`.
 
     `where` is the full config path of the choice, such as ``rllm.algorithm.adv_estimator``. An option the choice
     does not mention takes the value that `shared` has under its name: config keys such as ``kl_beta`` that several
-    plugins read. Leave a key out of `shared` to keep the plugin's own default.
+    plugins read. Leave a key out of `shared` to keep the plugin's own default. `options_at` is the config path of the
+    options, where they do not lie beside the name.
     """
+    options_at = options_at or where
     name, options = _split(choice, kind, where)
     try:
         registered = registry.get(kind, name)
@@ -47,12 +52,16 @@ def choose(
     plugin = registered.plugin
     if plugin.deprecated:
         warn_once(f"{where}: {kind} {registered.qualified_name} is deprecated: {plugin.deprecated}")
-    _refuse_unknown(plugin.params, options, f"{kind} {plugin.name!r}", where)
+    _refuse_unknown(plugin.params, options, f"{kind} {plugin.name!r}", options_at)
     inherited = {key: value for key, value in (shared or {}).items() if key in plugin.params.model_fields}
     try:
-        params = plugin.params.model_validate(inherited | options)
+        # By way of JSON and strictly, as the config itself: the text "8" is no number, and 1 is not true.
+        params = plugin.params.model_validate_json(json.dumps(inherited | options), strict=True)
     except ValidationError as error:
-        raise _explain(error, plugin.params, f"{kind} {plugin.name!r}", where, set(inherited) - set(options)) from error
+        taken_over = set(inherited) - set(options)
+        raise _explain(
+            error, plugin.params, f"{kind} {plugin.name!r}", options_at, taken_over, options_at != where
+        ) from error
     return Chosen(registered=registered, params=params)
 
 
@@ -77,11 +86,11 @@ def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: s
     known = _option_names(model)
     for option, value in options.items():
         if option not in known:
-            raise ConfigError(f"{where}: {owner} has no option {option!r} (= {value!r}).", _advice(option, known))
+            raise ConfigError(f"{where}.{option} is {value!r}: {owner} has no such option.", _advice(option, known))
 
 
 def _explain(
-    error: ValidationError, model: type[BaseModel], owner: str, where: str, inherited: set[str]
+    error: ValidationError, model: type[BaseModel], owner: str, where: str, inherited: set[str], apart: bool
 ) -> ConfigError:
     """All that is wrong with the options as one error."""
     problems, hints = [], []
@@ -90,17 +99,19 @@ def _explain(
         option = ".".join(path)
         message = detail["msg"][:1].lower() + detail["msg"][1:]
         if detail["type"] == "extra_forbidden":
-            problems.append(f"{owner} has no option {option!r} (= {detail['input']!r})")
+            problems.append(f"{where}.{option} is {detail['input']!r}: {owner} has no such option")
             hints.append(_advice(path[-1], _option_names(_model_at(model, path[:-1]))))
         elif detail["type"] == "missing":
-            problems.append(f"{owner} needs option {option!r}, which is not set")
-            hints.append("Write it as {name: NAME, " + option + ": VALUE}.")
+            problems.append(f"{where}.{option} is not set, and {owner} needs it")
+            hints.append(f"Set {where}.{option}=VALUE." if apart else "Write {name: NAME, " + option + ": VALUE}.")
         elif not option:
-            problems.append(f"options of {owner} do not fit together: {message}")
+            problems.append(f"{where}: options of {owner} do not fit together: {message}")
+        elif path[0] in inherited:
+            shared = f"the shared config key {option!r} is {detail['input']!r}"
+            problems.append(f"{where}: {shared}, which {owner} takes over: {message}")
         else:
-            source = f" (from the shared config key {option!r})" if path[0] in inherited else ""
-            problems.append(f"option {option!r} of {owner} is {detail['input']!r}{source}: {message}")
-    return ConfigError(f"{where}: {'; '.join(problems)}.", " ".join(dict.fromkeys(filter(None, hints))))
+            problems.append(f"{where}.{option} is {detail['input']!r}: {message} (option of {owner})")
+    return ConfigError(f"{'; '.join(problems)}.", " ".join(dict.fromkeys(filter(None, hints))))
 
 
 def _advice(option: str, known: list[str]) -> str:

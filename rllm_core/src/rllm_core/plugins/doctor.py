@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.errors import PluginError
+from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
 from rllm_core.plugins.loading import reason_of
 from rllm_core.plugins.registry import Registered, Registry
@@ -58,6 +60,10 @@ def _loads(registry: Registry) -> Iterator[Finding]:
         for entry in registry.all(kind):
             try:
                 problem = _problem_of_load(entry)
+            except PluginError as error:  # it knows itself what is missing, such as an optional package
+                subject = f"{kind} {entry.qualified_name}"
+                yield Finding(severity="note", subject=subject, problem=error.message, remedy=error.hint)
+                continue
             except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
                 problem = f"it cannot be loaded: {reason_of(error)}"
             if problem:
@@ -72,8 +78,11 @@ def _loads(registry: Registry) -> Iterator[Finding]:
 def _problem_of_load(entry: Registered[Any]) -> str:
     if not callable(entry.plugin.load()):
         return "its load returns something that cannot be called"
-    if isinstance(entry.plugin, BackendPlugin) and not entry.plugin.config_yaml().is_file():
-        return f"its defaults are missing: there is no file {entry.plugin.config_yaml()}"
+    if isinstance(entry.plugin, BackendPlugin) and entry.plugin.config_yaml is not None:
+        try:
+            search_folder(entry.plugin)
+        except ValueError as error:
+            return str(error)
     return ""
 
 

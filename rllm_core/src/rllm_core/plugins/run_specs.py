@@ -1,11 +1,16 @@
-"""Hooks of what a run is made of: backends, workflows, environments, trackers, observers. All are in ``specs``."""
+"""Hooks of what a run is made of: backends, workflows, agents, environments, datasets, trackers, observers.
+
+All are in ``specs``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
@@ -92,6 +97,42 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
 
 
 @hookspec
+def rllm_agents() -> Iterable[AgentPlugin[Any]]:
+    """Offer agents, chosen by ``rllm.agent.name``: what the model hears, and which of its words are its action::
+
+    from rllm_core.contracts.agent import Agent, AgentPlugin
+    from rllm_core.contracts.plugin import Params
+    from rllm_core.plugins import hookimpl
+
+    class LastLineParams(Params):
+        request: str = "Think aloud. Your last line is your answer."
+
+    class LastLine(Agent):
+        def __init__(self, params):
+            self.request = params.request
+
+        def observe(self, observation):
+            said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+            return [*said, {"role": "user", "content": self.request}]
+
+        def act(self, reply):
+            return reply.strip().rpartition("\\n")[2]
+
+    @hookimpl
+    def rllm_agents():
+        return [
+            AgentPlugin(
+                name="last_line",
+                summary="The last line of a reply is the action.",
+                params=LastLineParams,
+                load=lambda: LastLine,
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     """Offer environments, chosen by ``rllm.env.name``: tasks, what the agent sees, and what its words earn::
 
@@ -131,6 +172,40 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
 
 
 @hookspec
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    """Offer datasets, chosen by ``data.train_dataset`` and ``data.val_dataset``: tasks that no environment makes up.
+
+    A task's `data` is what workflows get and what `reset` of an environment is given::
+
+        from rllm_core.contracts.dataset import DatasetPlugin
+        from rllm_core.contracts.plugin import Params
+        from rllm_core.plugins import hookimpl
+
+        class ProductsParams(Params):
+            first: int = 2
+            last: int = 99
+
+        def load_products():
+            from rllm_core.types import Task        # needs numpy, so it waits until it is called for
+
+            def products(params):
+                numbers = range(params.first, params.last + 1)
+                return [Task(id=f"{a}x{b}", data={"a": a, "b": b}) for a in numbers for b in numbers]
+
+            return products
+
+        @hookimpl
+        def rllm_datasets():
+            return [
+                DatasetPlugin(
+                    name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     """Offer trackers, listed in ``rllm.trainer.logger``: where metrics go. `load` returns a factory::
 
@@ -139,8 +214,8 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     from rllm_core.plugins import hookimpl
 
     class TextFile:
-        def __init__(self, folder, params):
-            self.file = (folder / "metrics.txt").open("a")
+        def __init__(self, run, params):
+            self.file = (run.folder / "metrics.txt").open("a")
 
         def log(self, global_step, metrics):
             self.file.write(f"{global_step} {dict(metrics)}\\n")

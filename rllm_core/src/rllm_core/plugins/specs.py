@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -34,7 +36,9 @@ from rllm_core.plugins.algorithm_specs import (
 )
 from rllm_core.plugins.markers import hookimpl, hookspec
 from rllm_core.plugins.run_specs import (
+    rllm_agents,
     rllm_backends,
+    rllm_datasets,
     rllm_environments,
     rllm_observers,
     rllm_trackers,
@@ -46,7 +50,9 @@ __all__ = [
     "Kind",
     "hookimpl",
     "hookspec",
+    "rllm_agents",
     "rllm_backends",
+    "rllm_datasets",
     "rllm_environments",
     "rllm_estimators",
     "rllm_groupings",
@@ -82,7 +88,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "stage": Kind("rllm_stages", StagePlugin),
         "backend": Kind("rllm_backends", BackendPlugin),
         "workflow": Kind("rllm_workflows", WorkflowPlugin),
+        "agent": Kind("rllm_agents", AgentPlugin),
         "environment": Kind("rllm_environments", EnvironmentPlugin),
+        "dataset": Kind("rllm_datasets", DatasetPlugin),
         "tracker": Kind("rllm_trackers", TrackerPlugin),
         "observer": Kind("rllm_observers", ObserverPlugin),
     }

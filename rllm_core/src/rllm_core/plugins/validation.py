@@ -17,7 +17,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 NOT_NAMES = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
 """What YAML reads as something other than a string."""
 
-_NAME_SETS = ("needs", "reads", "writes")
+_NAME_SETS = ("needs", "reads", "writes", "honours")
 _ONE_OF = {"level": get_args(Level), "scope": get_args(Scope)}
 
 
@@ -43,6 +43,10 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
         raise UnusablePluginError(f"{subject}: params must be a pydantic model class, not {_describe(record.params)}")
     if not callable(record.load):
         raise UnusablePluginError(f"{subject}: load must be a function without arguments, not {_describe(record.load)}")
+    if kind == "backend" and "rllm" in record.params.model_fields:
+        raise UnusablePluginError(f"{subject}: the section `rllm` is the core's; params must not have a field `rllm`")
+    if kind == "environment" and record.name == "custom":
+        raise UnusablePluginError(f"{subject}: `custom` stands for no environment; choose a different name")
     for field in _NAME_SETS:
         names: object = getattr(record, field, frozenset())
         if not isinstance(names, frozenset) or not all(isinstance(name, str) for name in names):

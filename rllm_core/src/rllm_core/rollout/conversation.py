@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.contracts.environment import Message
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Step, Trajectory
+
+TOKENS_AFTER_THINK = 4
+"""How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
 
 
 class PromptTooLongError(Exception):
@@ -61,14 +65,37 @@ class Conversation:
             info={"finish_reason": completion.finish_reason},
         )
 
-    def _next_prompt(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
         messages, self._pending = self._pending, []
         if not self.trajectory.steps:
             return renderer.prompt(messages)
-        so_far = self.trajectory.tokens.ids
-        return np.concatenate((so_far, renderer.continuation(int(so_far[-1]), messages)))
+        last = self.trajectory.steps[-1]
+        so_far = np.concatenate((last.prompt_ids, last.response_ids))
+        continuation = renderer.continuation(int(so_far[-1]), messages)
+        if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None:
+            # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
+            so_far = without_reasoning(last.prompt_ids, last.response_ids, renderer.reasoning_ids)
+        return np.concatenate((so_far, continuation))
 
     async def close(self) -> None:
         """Free what the engine keeps for this conversation."""
         await self._context.engine.end_session(self._session)
+
+
+def without_reasoning(
+    prompt: NDArray[np.int32], reply: NDArray[np.int32], reasoning_ids: tuple[int, int]
+) -> NDArray[np.int32]:
+    """Prompt and reply as they are when later turns look back: what was thought is cut out, token by token.
+
+    A reply whose thoughts have no end (it was cut off, or nothing was thought) is left whole, and so is its prompt.
+    """
+    start, end = reasoning_ids
+    ends = np.flatnonzero(reply == end)
+    if not ends.size:
+        return np.concatenate((prompt, reply))
+    tail = max(len(prompt) - TOKENS_AFTER_THINK, 0)
+    opened = np.flatnonzero(prompt[tail:] == start)
+    if opened.size:
+        prompt = prompt[: tail + opened[0]]
+    return np.concatenate((prompt, reply[ends[-1] + 1 :]))

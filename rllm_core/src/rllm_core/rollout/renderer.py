@@ -6,18 +6,21 @@ what was said since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.environment import Message
-from rllm_core.errors import RolloutError
+from rllm_core.errors import ConfigError, RolloutError
 
 REPLY = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
+
+THINK, END_THINK = "<think>", "</think>"
+"""What models that reason write around their thoughts."""
 
 Rendered = NDArray[np.int32]
 
@@ -33,13 +36,31 @@ class Tokenizer(Protocol):
 class Renderer:
     """Messages to tokens and tokens to text for one model. Results are cached; they depend on the arguments only."""
 
-    def __init__(self, tokenizer: Tokenizer, stop_ids: Iterable[int]) -> None:
-        """`stop_ids` are the tokens that end a reply."""
+    def __init__(
+        self, tokenizer: Tokenizer, stop_ids: Iterable[int], template_options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make one for a model.
+
+        Args:
+            tokenizer: with a chat template.
+            stop_ids: the tokens that end a reply.
+            template_options: passed on to the chat template, such as ``{"enable_thinking": False}``.
+        """
         self.tokenizer = tokenizer
+        self._template_options = dict(template_options or {})
         self.stop_ids = frozenset(stop_ids)
         self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
         self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
         self._text = lru_cache(maxsize=4096)(self._decode)
+
+    @cached_property
+    def reasoning_ids(self) -> tuple[int, int] | None:
+        """The tokens ``<think>`` and ``</think>``; None when this model has no token of its own for each."""
+        start, end = self._encode(THINK), self._encode(END_THINK)
+        # Two words that a tokenizer does not know may be one token each as well, but the same one.
+        if len(start) != 1 or len(end) != 1 or start[0] == end[0]:
+            return None
+        return int(start[0]), int(end[0])
 
     def prompt(self, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
@@ -77,7 +98,9 @@ class Renderer:
         return tokens
 
     def _template(self, messages: list[dict[str, str]]) -> str:
-        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        rendered = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **self._template_options
+        )
         return str(rendered)
 
     def _encode(self, text: str) -> Rendered:
@@ -92,3 +115,20 @@ class Renderer:
 
 def _frozen(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(tuple(message.items()) for message in messages)
+
+
+def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
+    """The template options that ask for answers without a thinking part (`rllm.disable_thinking`).
+
+    Raises:
+        ConfigError: the chat template has no switch for that.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):  # several, by name; chats use the default one
+        template = template.get("default")
+    if "enable_thinking" not in (template or ""):
+        raise ConfigError(
+            "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
+            "Leave it out, or choose another model.",
+        )
+    return {"enable_thinking": False}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rllm_core.contracts.environment import Environment, Outcome
-from rllm_core.contracts.workflow import Workflow
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.environment import Environment, Message, Outcome
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
+from rllm_core.rollout.step_rewards import shaped
 from rllm_core.types import Episode, TerminationReason, Trajectory
 
 SECONDS_TO_CLOSE = 30.0
@@ -19,9 +21,20 @@ SECONDS_TO_CLOSE = 30.0
 
 
 class EnvironmentWorkflow(Workflow):
-    """Plays with the environment chosen by name, for as many turns as `max_turns` allows."""
+    """Plays with the environment chosen by name, for as many turns as `max_turns` allows.
+
+    Afterwards the rewards of its steps are shaped (`gamma`, `reward_bonus_coeff`, see `AgentWorkflowParams`); the
+    trajectory's own reward stays the sum of what the environment gave.
+    """
 
     role = "agent"
+
+    def __init__(
+        self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **workflow_args: Any
+    ) -> None:
+        super().__init__(context, **workflow_args)
+        self._gamma = gamma
+        self._reward_bonus_coeff = reward_bonus_coeff
 
     @property
     @abstractmethod
@@ -39,10 +52,13 @@ class EnvironmentWorkflow(Workflow):
         # Set before the first turn: what was played before a timeout is kept.
         self.episode = Episode(id=uid, trajectories=[trajectory])
         conversation = Conversation(self.context, trajectory, session=f"{trajectory.uid}#{self.context.sampling.seed}")
+        agent = self.context.make_agent()
         environment = await self._ask(make_environment)
         try:
-            await self._play(environment, conversation, task, self.episode)
+            await self._play(environment, agent, conversation, task, self.episode)
         finally:
+            # Also after a timeout: what was played by then is trained on.
+            self._shape_step_rewards(trajectory)
             try:
                 await self._close(environment)
             finally:
@@ -50,21 +66,26 @@ class EnvironmentWorkflow(Workflow):
         return self.episode
 
     async def _play(
-        self, environment: Environment, conversation: Conversation, task: dict[str, Any], episode: Episode
+        self,
+        environment: Environment,
+        agent: Agent,
+        conversation: Conversation,
+        task: dict[str, Any],
+        episode: Episode,
     ) -> None:
         trajectory = conversation.trajectory
         trajectory.reward = 0.0
         observation = await self._ask(environment.reset, task)
         if observation is None:
             raise TypeError(f"reset() of {type(environment).__name__} returned None, not what the agent sees first")
-        conversation.hear(observation)
+        conversation.hear(_messages(agent, observation))
         for _ in range(self.max_turns):
             try:
                 step = await conversation.reply()
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            outcome = await self._ask(environment.step, step.text)
+            outcome = await self._ask(environment.step, _action(agent, step.text))
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
@@ -78,8 +99,14 @@ class EnvironmentWorkflow(Workflow):
                     TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
                 )
                 return
-            conversation.hear(outcome.observation)
+            conversation.hear(_messages(agent, outcome.observation))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+
+    def _shape_step_rewards(self, trajectory: Trajectory) -> None:
+        rewarded = [(step, step.reward) for step in trajectory.steps if step.reward is not None]
+        rewards = shaped([reward for _, reward in rewarded], gamma=self._gamma, bonus_coeff=self._reward_bonus_coeff)
+        for (step, _), reward in zip(rewarded, rewards, strict=True):
+            step.reward = reward
 
     async def _close(self, environment: Environment) -> None:
         """Close within a limit of its own: the attempt's may have fired already. What was played counts either way."""
@@ -109,3 +136,17 @@ class SingleTurnWorkflow(EnvironmentWorkflow):
     @property
     def max_turns(self) -> int:
         return 1
+
+
+def _messages(agent: Agent, observation: str | Sequence[Message]) -> Sequence[Message]:
+    messages = agent.observe(observation)
+    if messages is None or isinstance(messages, str | Mapping):
+        raise TypeError(f"observe() of {type(agent).__name__} returned {messages!r:.80}, not chat messages")
+    return messages
+
+
+def _action(agent: Agent, reply: str) -> str:
+    action = agent.act(reply)
+    if not isinstance(action, str):
+        raise TypeError(f"act() of {type(agent).__name__} returned {action!r:.80}, not text for the environment")
+    return action

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.pipeline.step import TrainStep
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -21,7 +21,7 @@ SECONDS_BETWEEN_LINES = 5.0
 class ConsoleTracker(Observer):
     """Shows step, solved, reward, tokens per second and time left."""
 
-    def __init__(self, folder: Path, params: NoParams) -> None:
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
         self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False)
         self._progress: Progress | None = None
         self._started = time.monotonic()

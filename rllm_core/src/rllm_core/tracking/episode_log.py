@@ -19,8 +19,15 @@ class EpisodeLog(Observer):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        """Drop episodes of steps that are made again, by a resumed run or one that replaces another."""
+        for file in self._folder.glob("step_*.jsonl.gz"):
+            number = file.name.removeprefix("step_").removesuffix(".jsonl.gz")
+            if number.isdecimal() and int(number) >= first_step:
+                file.unlink()
+
     def on_batch_end(self, step: TrainStep) -> None:
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / f"step_{step.global_step:06d}.jsonl.gz"
         beside = file.with_suffix(".tmp")
         # No time stamp inside: the same run gives the same bytes.

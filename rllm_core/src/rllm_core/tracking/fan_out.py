@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.tracker import Tracker, TrackerPlugin
+from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
 from rllm_core.plugins.choice import Chosen
+from rllm_core.plugins.notices import one_line
 from rllm_core.run_folder import RunFolder
 
 
 class Trackers:
     """A tracker that fails is dropped with one warning; it never stops training. The run folder is no tracker: if it
-    cannot be written, the run cannot be trusted and ends."""
+    cannot be written, the run cannot be trusted and ends.
+
+    Raises:
+        PluginError: a tracker cannot be loaded. A package that is not installed is a mistake to be told of before
+            hours of training, not bad luck on the way.
+    """
 
     def __init__(
-        self, chosen: Sequence[Chosen[TrackerPlugin[Any]]], folder: RunFolder, warn: Callable[[str], None]
+        self,
+        chosen: Sequence[Chosen[TrackerPlugin[Any]]],
+        folder: RunFolder,
+        run: TrackedRun,
+        warn: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._warn = warn
         self._trackers: list[tuple[str, Tracker]] = []
-        for entry in chosen:
-            self._guard(entry.plugin.name, partial(self._start, entry))
+        # All are loaded before any is made, so that none has to be closed when another cannot be loaded.
+        factories = [(entry, entry.registered.load()) for entry in chosen]
+        for entry, make in factories:
+            self._guard(entry.plugin.name, partial(self._make, entry, make, run))
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of one step."""
@@ -35,23 +48,33 @@ class Trackers:
         self._each(lambda tracker: getattr(tracker, event)(*arguments) if isinstance(tracker, Observer) else None)
 
     def close(self) -> None:
+        """Close what has not failed before. A second call does nothing."""
         for name, tracker in self._trackers:
             self._guard(name, tracker.close)
-        self._trackers.clear()
+        self._trackers = []
 
     def _each(self, action: Callable[[Tracker], None]) -> None:
-        self._trackers = [
-            (name, tracker) for name, tracker in self._trackers if self._guard(name, partial(action, tracker))
-        ]
+        working = []
+        for name, tracker in self._trackers:
+            if self._guard(name, partial(action, tracker)):
+                working.append((name, tracker))
+            else:
+                # What it has got so far is worth keeping. That it failed has been said; once is enough.
+                with contextlib.suppress(Exception, SystemExit):
+                    tracker.close()
+        self._trackers = working
 
-    def _start(self, entry: Chosen[TrackerPlugin[Any]]) -> None:
-        self._trackers.append((entry.plugin.name, entry.registered.load()(self._folder.path, entry.params)))
+    def _make(
+        self, entry: Chosen[TrackerPlugin[Any]], make: Callable[[TrackedRun, Any], Tracker], run: TrackedRun
+    ) -> None:
+        self._trackers.append((entry.plugin.name, make(run, entry.params)))
 
     def _guard(self, name: str, action: Callable[[], None]) -> bool:
-        """Whether the action went well."""
+        """Whether the action went well. Clients that give up with `sys.exit` are no reason to end either."""
         try:
             action()
-        except Exception as error:  # noqa: BLE001  (a tracker is never worth a run)
-            self._warn(f"tracker {name!r} failed and is switched off: {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a tracker is never worth a run)
+            reason = one_line(f"{type(error).__name__}: {error}")
+            self._warn(f"tracker {name!r} failed and is switched off: {reason}")
             return False
         return True

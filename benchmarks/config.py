@@ -1,0 +1,102 @@
+"""What composing and checking a configuration costs: ``python benchmarks/config.py [RUNS]`` prints one line.
+
+CPU time of ``rllm config validate`` for the local backend, as a whole process; within such a process the part from the
+command line's words to a checked plan; and both again with 50 more plugins installed, each with an estimator. Every
+round runs all variants one after the other, so that a busy machine disturbs them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PLUGINS = 50
+TARGET_MS = 400
+PROGRAM = """
+import json, sys, time
+from rllm_core.cli.main import main
+import rllm_core.cli.configuring as configuring
+checked = configuring.checked_plan
+def timed(*arguments):
+    start = time.process_time()
+    result = checked(*arguments)
+    print(json.dumps(time.process_time() - start), file=sys.stderr)
+    return result
+configuring.checked_plan = timed
+sys.exit(main(sys.argv[1:]))
+"""
+MODULE = """
+from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_core.plugins import hookimpl
+
+
+class Options(Params):
+    scale: float = 1.0
+
+
+def estimate(inputs, params):
+    return Advantages(values=inputs.rewards * params.scale)
+
+
+@hookimpl
+def rllm_estimators():
+    yield EstimatorPlugin(name="{name}", summary="Scaled rewards.", params=Options, load=lambda: estimate)
+"""
+
+
+def install_plugins(folder: Path) -> None:
+    """Lay out packages as an installer would, without one."""
+    for index in range(PLUGINS):
+        name = f"bench_estimator_{index}"
+        (folder / f"{name}.py").write_text(MODULE.format(name=name))
+        metadata = folder / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        distribution = name.replace("_", "-")
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[rllm.plugins]\n{distribution} = {name}\n")
+
+
+def run(file: Path, extra: Path | None) -> tuple[float, float]:
+    """CPU milliseconds of one process, and of the part that composes and checks."""
+    environ = os.environ | ({"PYTHONPATH": str(extra)} if extra else {})
+    words = ["config", "validate", str(file), "guess", "rllm.rollout.n=4"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, env=environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if finished.returncode != 0:
+        raise SystemExit(f"`rllm {' '.join(words)}` failed:\n{finished.stderr}")
+    whole = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return 1000 * whole, 1000 * float(json.loads(finished.stderr.splitlines()[-1]))
+
+
+def main() -> None:
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "my.yaml"
+        file.write_text("rllm:\n  algorithm:\n    adv_estimator: rloo\n")
+        extra = folder / "site"
+        extra.mkdir()
+        install_plugins(extra)
+        run(file, extra)  # compiles the modules
+        pairs = [(run(file, None), run(file, extra)) for _ in range(runs)]
+    alone, crowded = zip(*pairs, strict=True)
+    whole, part = (statistics.median(values) for values in zip(*alone, strict=True))
+    whole_crowded, part_crowded = (statistics.median(values) for values in zip(*crowded, strict=True))
+    ratio = statistics.median(b[1] / a[1] for a, b in pairs)
+    print(
+        f"compose and check: {part:.0f} ms CPU (target {TARGET_MS}), the whole process {whole:.0f} ms; "
+        f"with {PLUGINS} more plugins {part_crowded:.0f} ms and {whole_crowded:.0f} ms, ratio {ratio:.2f}; "
+        f"medians of {runs} rounds"
+    )
+
+
+if __name__ == "__main__":
+    main()

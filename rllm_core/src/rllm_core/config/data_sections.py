@@ -1,0 +1,37 @@
+"""Sections shared with backends: batches and lengths, and how tokens are drawn."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rllm_core.config.section import Choice, PositiveInt, Section
+
+
+class DataSection(Section):
+    """Tasks, batches and lengths."""
+
+    train_dataset: Choice | None = Field(
+        None, description="Training tasks, by name of a dataset; null means the environment's own."
+    )
+    val_dataset: Choice | None = Field(
+        None, description="Validation tasks, by name of a dataset; null means the environment's own."
+    )
+    train_batch_size: PositiveInt = Field(64, description="Tasks per training step; never more than there are.")
+    val_batch_size: PositiveInt = Field(32, description="Tasks per validation batch.")
+    max_prompt_length: PositiveInt = Field(2048, description="Most tokens a model call may start from.")
+    max_response_length: PositiveInt = Field(2048, description="Most tokens one model call may sample.")
+
+
+class SamplingPhaseSection(Section):
+    """How tokens are drawn in one phase."""
+
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: int = Field(-1, ge=-1, description="Sample among the k likeliest tokens; -1 means all.")
+
+
+class SamplingSection(Section):
+    """How tokens are drawn."""
+
+    train: SamplingPhaseSection = Field(default_factory=SamplingPhaseSection, description="Sampling in training.")
+    val: SamplingPhaseSection = Field(default_factory=SamplingPhaseSection, description="Sampling in validation.")

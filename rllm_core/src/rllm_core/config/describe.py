@@ -1,0 +1,93 @@
+"""What a schema says about its keys, in words for people: type, default, meaning."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+_SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+_WORDS = {
+    "bool": "true or false",
+    "int": "whole number",
+    "float": "number",
+    "str": "text",
+    "Path": "path",
+    "dict": "mapping",
+}
+
+
+class Option(NamedTuple):
+    """One option. `default` is ``required`` when there is none."""
+
+    name: str
+    type: str
+    default: str
+    description: str
+
+
+def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
+    """All options of a model; those of a nested model as ``section.option``."""
+    for field_name, field in model.model_fields.items():
+        name = prefix + (field.alias or field_name)
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            yield from options_of(nested, f"{name}.")
+        else:
+            yield describe_field(name, field)
+
+
+def describe_field(name: str, field: FieldInfo) -> Option:
+    """One key of a schema."""
+    words = type_text(field.annotation)
+    null = " or null" if words.endswith(" or null") else ""
+    limited = _limits(words.removesuffix(" or null"), field.metadata) + null
+    return Option(name, limited, _default(field), field.description or "")
+
+
+def type_text(annotation: Any) -> str:
+    """``number or null``, ``one of a, b``, ``list of text``: as one would say it to someone who writes YAML."""
+    if annotation is None or annotation is type(None):
+        return "null"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _limits(type_text(arguments[0]), arguments[1:])
+    if origin is Literal:
+        values = ", ".join(str(value) for value in arguments)
+        return values if len(arguments) == 1 else f"one of {values}"
+    if origin in (Union, types.UnionType):
+        if str in arguments and dict[str, Any] in arguments:  # a `Choice`
+            others = [part for part in arguments if part not in (str, dict[str, Any])]
+            return " or ".join(["plugin", *map(type_text, others)])
+        return " or ".join(type_text(part) for part in arguments)
+    if origin in (list, tuple, set, frozenset):
+        items = [type_text(part) for part in arguments if part is not ...]
+        return f"list of {' and '.join(dict.fromkeys(items))}" if items else "list"
+    if origin is dict:
+        return "mapping" if arguments[1] is Any else f"mapping to {type_text(arguments[1])}"
+    if isinstance(annotation, type):
+        return _WORDS.get(annotation.__name__, annotation.__name__)
+    return re.sub(r"\b(typing|collections\.abc)\.", "", str(annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return json.dumps(value, default=str) if not isinstance(value, str) else value or '""'
+
+
+def _limits(words: str, metadata: Iterable[Any]) -> str:
+    limits = [
+        f"{sign} {getattr(constraint, attribute)}"
+        for constraint in metadata
+        for attribute, sign in _SIGNS.items()
+        if getattr(constraint, attribute, None) is not None
+    ]
+    inner = [_limits("", constraint.metadata) for constraint in metadata if isinstance(constraint, FieldInfo)]
+    return " ".join(part for part in (words, ", ".join([*limits, *inner])) if part)

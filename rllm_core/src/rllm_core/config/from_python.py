@@ -1,0 +1,107 @@
+"""Configurations that come from Python: dictionaries, OmegaConf objects, and what ``@hydra.main`` hands to a script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rllm_core.config.keys import KeyPath
+from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
+from rllm_core.config.merge import merge_layers
+from rllm_core.config.overrides import BACKEND_GROUP, read_override
+from rllm_core.config.packaged import PluginSource, base_layer, packaged_layers
+from rllm_core.config.resolve import leaves
+from rllm_core.config.schema import RunConfig
+from rllm_core.errors import ConfigError
+
+PYTHON = "the Python config"
+_ABSENT = object()
+
+PythonConfig = Mapping[str, Any] | str | Path | None
+"""A (partial) configuration: a mapping, an OmegaConf object, the path of a YAML file, or nothing."""
+
+
+def layer_from_python(config: PythonConfig) -> Layer:
+    """A configuration given in Python, with every key it holds.
+
+    Raises:
+        ConfigError: it is no mapping, or holds what is no configuration value.
+    """
+    if config is None:
+        return Layer(PYTHON, {})
+    if isinstance(config, str | Path):
+        return layer_from_file(config)
+    plain = _plain(config)
+    if not isinstance(plain, dict):
+        raise ConfigError(
+            f"The config is of type {type(config).__name__}.",
+            "Give a mapping, an OmegaConf object or the path of a YAML file.",
+        )
+    plain.pop("hydra", None)
+    return Layer(PYTHON, plain)
+
+
+def without_packaged(layer: Layer, registry: PluginSource) -> list[Layer]:
+    """In a script under ``@hydra.main``: what of its configuration is the user's. Elsewhere: all of it.
+
+    Hydra hands over everything the packages say. Of that only those keys count as set by the user that differ from
+    it, and those named on the script's command line.
+
+    Raises:
+        ConfigError: the backend is chosen in two ways that contradict each other.
+    """
+    hydra = _running_hydra()
+    return [layer] if hydra is None else _layers_of_script(dict(layer.tree), hydra, registry)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Mappings of all types as dictionaries, and OmegaConf's lists as lists, at any depth."""
+    from omegaconf import DictConfig, ListConfig, OmegaConf
+
+    if depth > DEEPEST:
+        raise ConfigError(f"The config is nested deeper than {DEEPEST} levels, or contains itself.")
+    if isinstance(value, DictConfig | ListConfig):
+        value = OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, Mapping):
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    return value
+
+
+def _running_hydra() -> Any:
+    from hydra.core.hydra_config import HydraConfig
+
+    return HydraConfig.get() if HydraConfig.initialized() else None
+
+
+def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) -> list[Layer]:
+    named = list(_keys_of_words(hydra.overrides.task))
+    lower = [base_layer()]
+    section = tree.get("rllm")
+    chosen = hydra.runtime.choices.get(BACKEND_GROUP)
+    # Without the group there is no backend in it; without the key this is no configuration that Hydra composed.
+    if chosen is not None and isinstance(section, dict) and "backend" in section:
+        backend = _agreed_backend(section["backend"], chosen, f"{BACKEND_KEY}=" in hydra.overrides.task)
+        tree = {**tree, "rllm": {**section, "backend": backend}}
+        lower = packaged_layers(registry, chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})]))
+    packaged = merge_layers(lower, [RunConfig]).tree
+    layers = [Layer(PYTHON, _nested(path, value)) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
+    for path in named:
+        value = _at(tree, path)
+        if value is not _ABSENT:
+            layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))
+    return layers
+
+
+def _differs(value: Any, other: Any) -> bool:
+    return type(value) is not type(other) or value != other
+
+
+def _at(tree: Any, path: KeyPath) -> Any:
+    for part in path:
+        if not isinstance(tree, dict) or part not in tree:
+            return _ABSENT
+        tree = tree[part]
+    return tree

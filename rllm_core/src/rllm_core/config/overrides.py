@@ -1,0 +1,76 @@
+"""One ``key=value`` word of a command line, read by Hydra's grammar."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rllm_core.errors import ConfigError
+
+BACKEND_GROUP = "rllm/backend"
+QUOTING = (
+    "Write key=value. A value with characters that mean something to Hydra goes in quotes, and the whole word in those "
+    "of the shell: 'key=\"a=b\"'."
+)
+_LONGEST = 120
+
+
+def read_override(word: str) -> tuple[str, Any]:
+    """The dotted key and the value of an override.
+
+    Raises:
+        ConfigError: it is none, or one that has no meaning for a single run (a sweep, a deletion, a config group).
+    """
+    from hydra.errors import HydraException
+
+    if "=" not in word.lstrip("~") and not word.startswith("~"):
+        raise ConfigError(f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4.")
+    try:
+        override = _parser().parse_override(word.strip())
+        value = override.value()
+    except (HydraException, RecursionError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).partition("\\nSee ")[0].split())
+        raise ConfigError(
+            f"`{_short(word)}` is not an override that Hydra can read: {reason[:200]}.", QUOTING
+        ) from error
+    if override.is_delete():
+        raise ConfigError(f"`{_short(word)}` deletes, which has no meaning here.", "Set the key to null, or leave it.")
+    if override.is_sweep_override():
+        raise ConfigError(
+            f"`{_short(word)}` is a sweep over several values.", "Start one run per value; a list goes in brackets."
+        )
+    key = str(override.key_or_group).strip()
+    if not key:
+        raise ConfigError(f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4.")
+    if key == BACKEND_GROUP:
+        key = "rllm.backend"
+    if "/" in key or override.package is not None:
+        raise ConfigError(
+            f"`{_short(word)}` chooses from the config group `{key}`, which there is not.",
+            f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
+        )
+    return key, _plain(value)
+
+
+@cache
+def _parser() -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create()
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's own wrappers of quoted text inside of lists and mappings, as what they stand for."""
+    from hydra.core.override_parser.types import QuotedString
+
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"

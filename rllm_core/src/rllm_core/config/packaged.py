@@ -1,0 +1,165 @@
+"""What ships in packages: the core's YAML files and those of the backends, composed by Hydra.
+
+Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hydra resolves what such a file asks for
+(a defaults list, other groups, packages); everything above it is laid on by ``rllm_core.config.compose``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from rllm_core.config.layers import Layer, Tier, layer_from_file
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.backend_files import search_folder
+from rllm_core.plugins.notices import warn_once
+
+DEFAULT = "default"
+FOLDER = Path(__file__).parents[1] / "conf"
+PRIMARY = "unified"
+HYDRA_VERSION_BASE = "1.3"
+
+
+class RegisteredPlugin(Protocol):
+    """A plugin record and who ships it."""
+
+    @property
+    def plugin(self) -> Any: ...
+
+    @property
+    def distribution(self) -> str: ...
+
+
+class PluginSource(Protocol):
+    """The part of the registry that composing needs."""
+
+    def get(self, kind: str, name: str, /) -> RegisteredPlugin:
+        """The plugin of that kind and name; PluginError when there is none."""
+
+    def all(self, kind: str, /) -> Sequence[RegisteredPlugin]:
+        """Everything of a kind."""
+
+
+_composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composing_with", default=None)
+
+
+def base_layer() -> Layer:
+    """The core's defaults, ``rllm/base.yaml``."""
+    file = FOLDER / "rllm" / "base.yaml"
+    return _read_base(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read_base(file: Path, stamp: int) -> Layer:
+    """Read once: parsing takes longer than merging. `stamp` is for the cache alone."""
+    return layer_from_file(file, DEFAULT, Tier.PACKAGED)
+
+
+def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
+    """The core's defaults and, above them, what the YAML file of a backend (its record) adds or changes.
+
+    Raises:
+        ConfigError: the backend's file is missing, misplaced or cannot be composed.
+    """
+    base = base_layer()
+    if backend.config_yaml is None:
+        return [base]
+    try:
+        entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
+    except ValueError as error:
+        raise ConfigError(
+            f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or mend its package."
+        ) from error
+    entries += _entries(registry)
+    stamps = tuple(file.stat().st_mtime_ns for file in (FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())))
+    tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
+    own = _difference(tree, base.tree)
+    if base.tree["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
+        own.setdefault("rllm", {})["backend"] = backend.name
+    return [base, Layer(f"backend {backend.name}", own, Tier.PACKAGED)]
+
+
+def search_path_entries() -> list[tuple[str, str]]:
+    """Provider and folder of every place where Hydra shall look for our YAML files, the core's first."""
+    current = _composing_with.get()
+    if current is not None:
+        return current
+    # A script with @hydra.main: what is installed counts.
+    from rllm_core.plugins.registry import Registry
+
+    return [("rllm-core", f"file://{FOLDER}"), *_entries(Registry.load())]
+
+
+def _entries(registry: PluginSource) -> list[tuple[str, str]]:
+    found = []
+    for registered in registry.all("backend"):
+        if registered.plugin.config_yaml is None:
+            continue
+        try:
+            found.append(_entry(registered.plugin))
+        except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a run)
+            warn_once(f"backend {registered.plugin.name} cannot be composed: {error}")
+            continue
+        found += [(registered.distribution, path) for path in registered.plugin.config_search_path]
+    return found
+
+
+def _entry(backend: Any) -> tuple[str, str]:
+    return (f"backend {backend.name}", f"file://{search_folder(backend)}")
+
+
+@lru_cache(maxsize=32)
+def _composed_by_hydra(
+    folder: str, backend: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
+) -> dict[str, Any]:
+    """The primary configuration with that backend, interpolations not resolved. `stamps` are for the cache alone."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    given = _composing_with.set(list(entries))
+    try:
+        with _own_hydra(), initialize_config_dir(folder, version_base=HYDRA_VERSION_BASE):
+            composed = compose(PRIMARY, [f"rllm/backend={backend}"])
+    except (HydraException, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"The configuration of backend {backend!r} cannot be composed: {reason}",
+            f"Look at its file rllm/backend/{backend}.yaml.",
+        ) from error
+    finally:
+        _composing_with.reset(given)
+    tree = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Put aside the Hydra of a script that is under way: there can be one at a time."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    instance = GlobalHydra.instance()
+    hydra = instance.hydra
+    instance.hydra = None
+    try:
+        yield
+    finally:
+        instance.hydra = hydra
+
+
+def _difference(tree: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """What of `tree` is not in `base` with the same value."""
+    changed = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            if inner := _difference(value, base[key]):
+                changed[key] = inner
+        elif key not in base or base[key] != value or type(base[key]) is not type(value):
+            changed[key] = value
+    return changed

@@ -1,0 +1,55 @@
+"""What all sections of the configuration are made of, and marks that say who acts on a key.
+
+A key without a mark is read by the core itself. A mark makes the others checkable: a value that nobody would act on
+stops the run (see ``rllm_core.effect``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Choice = str | dict[str, Any]
+"""A plugin by name: ``rloo``, ``rllm-core/rloo``, or ``{name: grpo, norm_adv_by_std_in_grpo: false}``."""
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class ByPlugins:
+    """The key acts through a chosen plugin that lists it in `honours` or, for backends, in `shared_keys`."""
+
+
+@dataclass(frozen=True)
+class SharedOption(ByPlugins):
+    """The key also acts through every chosen plugin of certain kinds that has an option of its name: they take its
+    value over unless their own mapping sets it."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The key, or one value of it, cannot be honoured by anything there is."""
+
+    reason: str
+    """Why, and what to do instead: one or two sentences."""
+    value: object = None
+    """The one value that is refused; None means every value but the default."""
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """One value of the key asks for what is always done: it is accepted with a warning, any other is refused."""
+
+    value: object
+    reason: str
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values never change after start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,0 +1,148 @@
+"""Shared keys: settings that a backend keeps under paths of its own, held equal to the core's.
+
+Per key, highest first: the core's value on the command line, the native one there; the same for configuration files,
+for an environment's values and for packaged YAML. A null of the core is no value: it leaves the native one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rllm_core.config.keys import KeyPath
+from rllm_core.config.layers import Tier
+from rllm_core.config.merge import MISSING, Merged
+from rllm_core.config.problems import show_value
+from rllm_core.config.resolve import escape, resolve_interpolations
+from rllm_core.contracts.backend import DerivedKey, SharedKey
+
+_UNSET = object()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One path's value, as the core spells it."""
+
+    key: str
+    value: Any
+    """`_UNSET` where there is none, it is ``???``, or it is null."""
+    tier: Tier
+    origin: str
+
+    @property
+    def is_set(self) -> bool:
+        return self.value is not _UNSET
+
+    @property
+    def by_user(self) -> bool:
+        return self.is_set and self.tier >= Tier.USER
+
+    def __str__(self) -> str:
+        return f"`{self.key}` is {show_value(self.value)} (from {self.origin})"
+
+
+def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[DerivedKey]) -> list[str]:
+    """Make all shared keys of `merged` agree, and set the derived ones. Returns warnings for the user."""
+    if not shared and not derived:
+        return []
+    tree = resolve_interpolations(merged)
+    warnings: list[str] = []
+    # Keys that others fall back on come first.
+    rows = sorted(shared, key=lambda row: (row.while_null is not None, row.rllm))
+    for core_key, group in groupby(rows, key=lambda row: (row.while_null is not None, row.rllm)):
+        warnings += _agree(merged, tree, core_key[1], list(group))
+    for row in derived:
+        path = _path(row.native)
+        if merged.tier(path) < Tier.USER:
+            values = [_value(tree, merged, key) for key in row.of]
+            of = " and ".join(row.of)
+            _put(merged, tree, row.native, row.derive(*values), f"derived from {of}", Tier.PACKAGED)
+    return warnings
+
+
+def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
+    core = _side(merged, tree, core_key, ())
+    natives = [_side(merged, tree, row.native, row.spelled) for row in rows]
+    # `max` keeps the first of equals: of several native keys in one tier the one named first counts.
+    native = max(natives, key=lambda side: (side.is_set, side.tier))
+    winner = core
+    # A packaged default of the backend is no value for a key whose null means "as another key".
+    idle = rows[0].while_null is not None and native.tier is Tier.PACKAGED
+    if native.is_set and not idle and (not core.is_set or native.tier > core.tier):
+        winner = native
+    if winner is native:
+        _put(merged, tree, core_key, native.value, f"{native.origin}, by {native.key}", native.tier)
+    for row, side in zip(rows, natives, strict=True):
+        source = winner
+        if not winner.is_set and row.while_null:
+            source = _side(merged, tree, row.while_null, ())
+        if source.is_set and source is not side:
+            value = _native_spelling(source.value, row)
+            if side.value != source.value or not _holds(tree, row.native, value):
+                _put(merged, tree, row.native, value, f"{source.origin}, by {source.key}", source.tier)
+    return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
+
+
+def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
+    if not native.by_user or (core.by_user and core.value == native.value):
+        return
+    if native.value != winner.value:
+        yield f"{native}, but {winner}: the latter counts. Set only `{core.key}`."
+    elif row.deprecated:
+        yield f"{native}, which is deprecated: set `{core.key}` instead."
+
+
+def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
+    path = _path(key)
+    value = _at(tree, path)
+    for core_value, native_value in spelled:
+        if _same(value, native_value):
+            value = core_value
+            break
+    if value is None or value == MISSING:
+        value = _UNSET
+    return _Side(key, value, merged.tier(path), merged.origin(path))
+
+
+def _native_spelling(value: Any, row: SharedKey) -> Any:
+    for core_value, native_value in row.spelled:
+        if _same(value, core_value):
+            return native_value
+    return value
+
+
+def _value(tree: dict[str, Any], merged: Merged, key: str) -> Any:
+    side = _side(merged, tree, key, ())
+    return side.value if side.is_set else None
+
+
+def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str, tier: Tier) -> None:
+    path = _path(key)
+    merged.put(path, escape(value), origin, tier)
+    node = tree
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+    node[path[-1]] = value
+
+
+def _at(tree: Any, path: KeyPath) -> Any:
+    for part in path:
+        if not isinstance(tree, dict) or part not in tree:
+            return _UNSET
+        tree = tree[part]
+    return tree
+
+
+def _holds(tree: dict[str, Any], key: str, value: Any) -> bool:
+    return _same(_at(tree, _path(key)), value)
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equal, and not merely as True equals 1."""
+    return type(value) is type(other) and bool(value == other)
+
+
+def _path(key: str) -> KeyPath:
+    return tuple(key.split("."))

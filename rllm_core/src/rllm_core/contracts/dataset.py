@@ -1,0 +1,29 @@
+"""Datasets: where tasks come from when it is not the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from rllm_core.types import Task
+
+
+class Dataset(Protocol):
+    """Returns all tasks in a fixed order. Called once before a run starts; a resumed run must be given the same."""
+
+    def __call__(self, params: Any, /) -> Sequence[Task]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlugin(Plugin[ParamsT]):
+    """Offers a dataset. Chosen by ``data.train_dataset`` and ``data.val_dataset``, each with options of its own."""
+
+    kind: ClassVar[str] = "dataset"
+
+    load: Callable[[], Dataset]

@@ -1,0 +1,206 @@
+"""No setting without an effect: a user's value that nobody would act on stops the run.
+
+Who acts on a key is marked in the schema (``rllm_core.config.section``). Values that came from an environment or from
+an earlier run, and that another choice has made idle, go back to their defaults instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm_core.config.compose import Composed
+from rllm_core.config.keys import KeyPath
+from rllm_core.config.packaged import DEFAULT
+from rllm_core.config.problems import show_value
+from rllm_core.config.schema import RunConfig
+from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.plugins.specs import KINDS
+
+SWITCHES = ("enable", "log_episodes")
+"""A section with such a key is idle while that is false."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the core's schema with its value in a configuration."""
+
+    path: KeyPath
+    field: FieldInfo
+    value: Any
+    section: BaseModel
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True)
+
+    def mark(self, kind: type[Any]) -> Any:
+        return next((mark for mark in self.field.metadata if isinstance(mark, kind)), None)
+
+
+def core_keys(config: BaseModel, at: KeyPath = ()) -> Iterator[Key]:
+    """Every key of a configuration that holds a value and not a section."""
+    for name, field in type(config).model_fields.items():
+        value = config.__dict__[name]
+        if isinstance(value, BaseModel):
+            yield from core_keys(value, (*at, name))
+        else:
+            yield Key((*at, name), field, value, config)
+
+
+def core_key(config: RunConfig, path: KeyPath) -> Key | None:
+    """One key of the core, if it is one."""
+    return next((key for key in core_keys(config) if key.path == path), None)
+
+
+def settle_effects(
+    composed: Composed, chosen: Sequence[Registered[Any]], registry: Registry
+) -> tuple[Composed, list[str]]:
+    """Refuse what a user set and nobody acts on; reset such values of lower origin. Also returns warnings.
+
+    Args:
+        chosen: every plugin of the run.
+
+    Raises:
+        ConfigError: for the first key a user set that has no effect.
+    """
+    idle: list[Key] = []
+    warnings: list[str] = []
+    for key in core_keys(composed.config):
+        if key.value == key.default:
+            continue
+        if (redundant := key.mark(Redundant)) and key.value == redundant.value:
+            if _set_by_user(key, composed):
+                warnings.append(f"{_is(key, composed)}: {redundant.reason}.")
+            continue
+        why = _why_idle(key, composed.config, chosen, registry)
+        if why and _set_by_user(key, composed):
+            raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
+        if why:
+            idle.append(key)
+    return _with_defaults(composed, idle), warnings
+
+
+def honours(plugin: Any, key: str) -> bool:
+    """Whether a record says, by `honours` or as a shared key, that it acts on a key of the core."""
+    sections = (f"{name[:-1]}" for name in plugin.honours if name.endswith(".*"))
+    if key in plugin.honours or any(key.startswith(section) for section in sections):
+        return True
+    return any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
+
+
+def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
+    """Values of the core that plugins of a kind take over as options, by name."""
+    keys = ((key, key.mark(SharedOption)) for key in core_keys(config))
+    return {key.path[-1]: key.value for key, mark in keys if mark and kind in mark.kinds}
+
+
+def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
+    """Installed plugins through which a key can act."""
+    return [entry for kind in KINDS for entry in registry.all(kind) if _acts(entry, key)]
+
+
+def _acts(entry: Registered[Any], key: Key) -> bool:
+    return honours(entry.plugin, key.dotted) or _takes_over(entry, key)
+
+
+def _takes_over(entry: Registered[Any], key: Key) -> bool:
+    mark = key.mark(SharedOption)
+    return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
+
+
+def _why_idle(
+    key: Key, config: RunConfig, chosen: Sequence[Registered[Any]], registry: Registry
+) -> tuple[str, str] | None:
+    """What is wrong and what to do; None when somebody acts on the key."""
+    refused = key.mark(Refused)
+    if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
+        reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
+        return ", which is refused.", reason
+    switch = next((name for name in SWITCHES if name in type(key.section).model_fields), None)
+    if switch and key.path[-1] != switch and not getattr(key.section, switch):
+        on = ".".join((*key.path[:-1], switch))
+        return f" and has no effect while {on} is false.", f"Set {on}=true as well, or leave it out."
+    if (other := _overruled(key, config)) is not None:
+        return other
+    if key.mark(ByPlugins) is None:
+        return None
+    if any(_acts(entry, key) for entry in chosen):
+        return None
+    return ", and nothing this run uses acts on it.", _who_would(key, chosen, registry)
+
+
+def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
+    """Keys that another key's value makes idle."""
+    trainer, entropy = config.rllm.trainer, config.rllm.algorithm.entropy
+    match key.dotted:
+        case "rllm.trainer.total_epochs" if trainer.total_batches > 0:
+            return f" and has no effect: rllm.trainer.total_batches is {trainer.total_batches}.", "Set one of the two."
+        case "rllm.algorithm.entropy.final_coeff" if not entropy.decay_steps:
+            return " and has no effect while rllm.algorithm.entropy.decay_steps is 0.", "Set decay_steps as well."
+        case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
+            return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
+    return None
+
+
+def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:
+    acting = acting_plugins(registry, key)
+    if key.dotted.startswith("rllm.sdk."):
+        return "rllm.sdk belongs to a gateway plugin, and none is installed." if not acting else _list("Add", acting)
+    if not acting:
+        return "No installed plugin does; leave it out."
+    kinds = {entry.kind for entry in acting}
+    used = ", ".join(f"{entry.kind} {entry.name}" for entry in chosen if entry.kind in kinds)
+    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}."
+
+
+def _list(label: str, entries: Iterable[Registered[Any]]) -> str:
+    return f"{label} {', '.join(f'{entry.kind} {entry.name}' for entry in entries)}."
+
+
+def _is(key: Key, composed: Composed) -> str:
+    return f"`{key.dotted}` is {show_value(composed.value(key.dotted))} (from {_origin(key, composed)})"
+
+
+def _origin(key: Key, composed: Composed) -> str:
+    return ", ".join(dict.fromkeys(composed.origins[name] for name in _names(key, composed)))
+
+
+def _set_by_user(key: Key, composed: Composed) -> bool:
+    return any(name in composed.by_user for name in _names(key, composed))
+
+
+def _names(key: Key, composed: Composed) -> list[str]:
+    """The key, or the keys beneath it where its value is a mapping."""
+    if key.dotted in composed.origins:
+        return [key.dotted]
+    return [name for name in composed.origins if name.startswith(f"{key.dotted}.")]
+
+
+def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
+    if not idle:
+        return composed
+    tree, origins = composed.tree, dict(composed.origins)
+    for key in idle:
+        default = type(key.section)().model_dump(mode="json")[key.path[-1]]
+        tree = _replaced(tree, key.path, default)
+        for name in _names(key, composed):
+            del origins[name]
+        origins[key.dotted] = DEFAULT
+    config = RunConfig.model_validate({name: tree[name] for name in RunConfig.model_fields if name in tree})
+    return replace(composed, config=config, tree=tree, origins=origins)
+
+
+def _replaced(tree: dict[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:
+    head, *rest = path
+    return {**tree, head: _replaced(tree[head], tuple(rest), value) if rest else value}

@@ -1,0 +1,234 @@
+"""From a composed configuration to a plan: every name looked up, every option validated, every setting acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.config.compose import Composed
+from rllm_core.config.run_sections import NO_ENVIRONMENT
+from rllm_core.config.section import Choice
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.effect import settle_effects, shared_options
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline.graph import order_stages
+from rllm_core.plan import ByRole, RunPlan
+from rllm_core.plugins.choice import Chosen, choose
+from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.rollout.options import AgentWorkflowParams
+
+FALLBACK_LOSS = "importance_sampling"
+ROLE_LOSS = "loss_fn"
+"""Key of a mapping in ``estimator_map`` that chooses the role's loss."""
+
+
+def make_plan(composed: Composed, registry: Registry) -> RunPlan:
+    """Resolve all names.
+
+    Raises:
+        ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
+            or a value that a user set would have no effect.
+    """
+    planner = _Planner(composed, registry)
+    plan = planner.plan()
+    _check(plan)
+    settled, warnings = settle_effects(composed, plan.registered(), registry)
+    return replace(plan, composed=settled, warnings=(*composed.warnings, *warnings, *_doubts(plan)))
+
+
+class _Planner:
+    """Looks names up, with the shared options that plugins of some kinds take over from the config."""
+
+    def __init__(self, composed: Composed, registry: Registry) -> None:
+        self._composed = composed
+        self._registry = registry
+        self._config = composed.config.rllm
+
+    def plan(self) -> RunPlan:
+        config, data = self._config, self._composed.config.data
+        estimators, losses = self._algorithms(config.algorithm)
+        workflow = self._pick_named("workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args)
+        rejection = config.rejection_sample
+        return RunPlan(
+            composed=self._composed,
+            backend=self._registry.get("backend", config.backend),
+            environment=self._environment(workflow),
+            train_dataset=self._pick("dataset", data.train_dataset, "data.train_dataset")
+            if data.train_dataset
+            else None,
+            val_dataset=self._pick("dataset", data.val_dataset, "data.val_dataset") if data.val_dataset else None,
+            agent=self._agent(workflow),
+            workflow=workflow,
+            grouping=self._pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
+            rejection=self._pick(
+                "rejection", rejection.mode if rejection.enable else "none", "rllm.rejection_sample.mode"
+            ),
+            estimators=estimators,
+            losses=losses,
+            trackers=self._pick_all("tracker", config.trainer.logger, "rllm.trainer.logger"),
+            observers=self._pick_all("observer", config.trainer.observers, "rllm.trainer.observers"),
+            stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
+        )
+
+    def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+        return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
+
+    def _pick_if_any(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        return None if choice is None else self._pick(kind, choice, where)
+
+    def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
+        return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
+
+    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
+        """A plugin whose name and options are separate keys of a section."""
+        options_key = f"{section}.{section.rpartition('.')[2]}_args"
+        return self._pick_apart(kind, name, f"{section}.name", options, options_key)
+
+    def _pick_apart(
+        self, kind: str, name: str, name_key: str, options: Mapping[str, Any], options_key: str
+    ) -> Chosen[Any]:
+        if "name" in options:
+            raise ConfigError(
+                f"{options_key}.name is set to {options['name']!r}, and `name` is no option.", f"Set {name_key}."
+            )
+        return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
+
+    def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
+        name, options = self._config.env.name, self._config.env.env_args
+        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        if own.env_cls is not None or own.env_args:
+            chosen = name != NO_ENVIRONMENT
+            return self._of_workflow("environment", "env", own.env_cls, own.env_args, chosen, bool(options))
+        if name == NO_ENVIRONMENT:
+            if options:
+                raise ConfigError(
+                    f"rllm.env.env_args is {dict(options)!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
+                    "Name an environment: `rllm train NAME`.",
+                )
+            return None
+        return self._pick_named("environment", name, "rllm.env", options)
+
+    def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
+        agent = self._config.agent
+        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        if own.agent_cls is not None or own.agent_args:
+            chosen = agent.name != type(agent)().name
+            return self._of_workflow("agent", "agent", own.agent_cls, own.agent_args, chosen, bool(agent.agent_args))
+        return self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
+
+    def _of_workflow(
+        self, kind: str, section: str, name: str | None, options: Mapping[str, Any], named: bool, with_options: bool
+    ) -> Chosen[Any]:
+        """An agent or environment that the workflow's own options choose, and ``rllm.<section>`` must not as well."""
+        args = "rllm.workflow.workflow_args"
+        if name is None:
+            raise ConfigError(
+                f"{args}.{section}_args is set and {args}.{section}_cls is not.",
+                f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
+            )
+        if named or with_options:
+            other = "name" if named else f"{section}_args"
+            raise ConfigError(f"{args}.{section}_cls and rllm.{section}.{other} are both set.", "Set one of the two.")
+        return self._pick_apart(kind, name, f"{args}.{section}_cls", options, f"{args}.{section}_args")
+
+    def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
+        """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
+        at = "rllm.algorithm"
+        pick = self._pick
+        roles = {role: _split_loss(choice) for role, choice in algorithm.estimator_map.items()}
+        estimators: ByRole[Chosen[EstimatorPlugin[Any]]] = ByRole(
+            pick("estimator", algorithm.adv_estimator, f"{at}.adv_estimator"),
+            {
+                role: self._pick("estimator", choice, f"{at}.estimator_map.{role}")
+                for role, (choice, _) in roles.items()
+            },
+        )
+        chosen_losses = {role: (loss, f"{at}.loss_map.{role}") for role, loss in algorithm.loss_map.items()}
+        for role, (_, loss) in roles.items():
+            if loss is None:
+                continue
+            if role in chosen_losses and chosen_losses[role][0] != loss:
+                other = chosen_losses[role][0]
+                raise ConfigError(
+                    f"{at}.estimator_map.{role}.{ROLE_LOSS} is {loss!r}, and {at}.loss_map.{role} is {other!r}.",
+                    "Set one of the two.",
+                )
+            chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
+
+        def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
+            name = algorithm.loss_fn or estimator.plugin.default_loss or FALLBACK_LOSS
+            return pick("loss", name, f"{at}.loss_fn")
+
+        by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
+        by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
+        return estimators, ByRole(unless_chosen(estimators.default), by_role)
+
+
+def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
+    """An entry of ``estimator_map`` without its loss, and the loss."""
+    if isinstance(choice, str) or ROLE_LOSS not in choice:
+        return choice, None
+    return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]
+
+
+def _check(plan: RunPlan) -> None:
+    for loss in plan.losses:
+        _check_loss(loss, plan.backend)
+    for chosen in (*plan.estimators, *plan.losses):
+        _check_needs(chosen, plan.backend)
+    _check_step_rewards(plan)
+
+
+def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:
+    can = backend.plugin.capabilities
+    if not can.custom_losses and loss.plugin.name not in can.losses:
+        raise ConfigError(
+            f"Backend {backend.name!r} cannot compute loss {loss.plugin.name!r}.",
+            f"It knows {', '.join(sorted(can.losses)) or 'none'}; set rllm.algorithm.loss_fn to one of these.",
+        )
+
+
+def _check_needs(chosen: Chosen[Any], backend: Registered[BackendPlugin[Any]]) -> None:
+    kind = chosen.plugin.kind
+    missing = chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED
+    if missing:
+        raise ConfigError(
+            f"{kind.capitalize()} {chosen.plugin.name!r} needs {', '.join(sorted(missing))}; "
+            f"backend {backend.name!r} cannot fill that.",
+            f"Choose another {kind} or another backend.",
+        )
+
+
+def _check_step_rewards(plan: RunPlan) -> None:
+    """Shaping the rewards of steps means nothing to estimators that do not look at them."""
+    params = plan.workflow.params
+    if not isinstance(params, AgentWorkflowParams) or any("step_rewards" in e.plugin.needs for e in plan.estimators):
+        return
+    for name in ("gamma", "reward_bonus_coeff"):
+        key = f"rllm.workflow.workflow_args.{name}"
+        if getattr(params, name) and key in plan.composed.by_user:
+            names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
+            raise ConfigError(
+                f"`{key}` is {getattr(params, name)} (from {plan.composed.origins[key]}) and has no effect: it changes "
+                f"the rewards of steps, and estimator {names} reads those of whole trajectories.",
+                "Choose an estimator that needs step_rewards, or leave it out.",
+            )
+
+
+def _doubts(plan: RunPlan) -> list[str]:
+    lines = []
+    if plan.config.rllm.rollout.n == 1 and plan.config.rllm.transform.grouping == "task_role":
+        alone = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
+        if alone:
+            lines.append(
+                f"rllm.rollout.n=1 leaves estimator {' and '.join(alone)} groups of one: "
+                "without a baseline the advantage is the reward itself"
+            )
+    if not any("weights" in stage.plugin.writes for stage in plan.stages):
+        lines.append("no stage of rllm.pipeline updates the weights: the run plays and learns nothing")
+    return lines

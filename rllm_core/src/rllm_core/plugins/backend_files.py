@@ -1,0 +1,24 @@
+"""Where a backend's YAML file must lie: ``rllm/backend/<name>.yaml`` in some folder, or Hydra does not find it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.backend import BackendPlugin
+
+
+def search_folder(backend: BackendPlugin[Any]) -> Path:
+    """The folder that holds ``rllm/backend/<name>.yaml``.
+
+    Raises:
+        ValueError: the record names no such file; the message says what is wrong, in a few words.
+    """
+    if backend.config_yaml is None:
+        raise ValueError("it has no YAML file")
+    file = Path(backend.config_yaml()).absolute()
+    if file.parts[-3:] != ("rllm", "backend", f"{backend.name}.yaml"):
+        raise ValueError(f"its config_yaml is {file}, which must end in rllm/backend/{backend.name}.yaml")
+    if not file.is_file():
+        raise ValueError(f"its defaults are missing: there is no file {file}")
+    return file.parents[2]

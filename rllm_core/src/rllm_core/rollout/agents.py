@@ -1,0 +1,25 @@
+"""The built-in agent: plain chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.environment import Message
+from rllm_core.rollout.options import MathAgentParams
+
+
+class MathAgent(Agent):
+    """What the environment says is the user's message, what the model says is the action."""
+
+    def __init__(self, params: MathAgentParams) -> None:
+        prompt = params.system_prompt
+        self._opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
+
+    def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
+        said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+        opening, self._opening = self._opening, []
+        return [*opening, *said]
+
+    def act(self, reply: str) -> str:
+        return reply

@@ -1,0 +1,55 @@
+"""The tracker `jsonl`: one JSON object per line, for programs that follow a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.errors import RllmError
+from rllm_core.files import write_atomically
+from rllm_core.run_folder import read_lines
+from rllm_core.tracking.options import JsonLinesParams
+
+FILE_NAME = "tracker.jsonl"
+KEYS = {"step", "time", "metrics"}
+
+
+class JsonLinesTracker(Observer):
+    """Writes ``{"step": 12, "time": 1767225600.5, "metrics": {"reward/agent/mean": 0.5}}``, time in Unix seconds."""
+
+    def __init__(self, run: TrackedRun, params: JsonLinesParams) -> None:
+        self._path = run.folder / Path(params.path or FILE_NAME).expanduser()
+        self._file: TextIO | None = None
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        if self._path.is_file():
+            self._forget_from(first_step)
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line. Numbers JSON does not know become null."""
+        plain = {name: float(value) if math.isfinite(value) else None for name, value in sorted(metrics.items())}
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8")
+        self._file.write(json.dumps({"step": global_step, "time": time.time(), "metrics": plain}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _forget_from(self, first_step: int) -> None:
+        """Drop what this run will write again; a run that starts from the beginning also validates before it again."""
+        lines = read_lines(self._path)
+        if any(not isinstance(line, dict) or line.keys() != KEYS for line in lines):
+            # It would be lost. `path` may point anywhere.
+            raise RllmError(f"{self._path} holds lines that no jsonl tracker wrote.", "Choose another `path`.")
+        kept = [line for line in lines if first_step and line["step"] < first_step]
+        write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in kept))

@@ -1,0 +1,133 @@
+"""Between environment and model: what becomes a message, and what becomes an action."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.environment import Message, Outcome
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.rollout.agents import MathAgent
+from rllm_core.rollout.options import MathAgentParams
+from rllm_core.rollout.workflows import MultiTurnWorkflow
+from rllm_core.types import Episode
+
+MakeContext = Callable[..., WorkflowContext]
+SYSTEM = {"role": "system", "content": "be brief"}
+HI, BYE = {"role": "user", "content": "hi"}, {"role": "user", "content": "bye"}
+
+
+def _play(context: WorkflowContext) -> Episode:
+    return asyncio.run(MultiTurnWorkflow(context).run({}, "t:0"))
+
+
+def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
+    agent = MathAgent(MathAgentParams())
+    assert list(agent.observe("hi")) == [HI]
+    assert list(agent.observe([HI, BYE])) == [HI, BYE]
+    assert list(agent.observe([])) == []
+
+
+def test_math_agent_acts_by_the_reply_as_it_is() -> None:
+    assert MathAgent(MathAgentParams()).act("  so:\n7 ") == "  so:\n7 "
+
+
+@pytest.mark.parametrize("observation", ["hi", [HI]])
+def test_a_system_prompt_comes_before_the_first_observation_only(observation: Any) -> None:
+    agent = MathAgent(MathAgentParams(system_prompt="be brief"))
+    assert list(agent.observe(observation)) == [SYSTEM, HI]
+    assert list(agent.observe("bye")) == [BYE]
+
+
+def test_every_agent_has_its_own_opening() -> None:
+    params = MathAgentParams(system_prompt="be brief")
+    assert [list(MathAgent(params).observe("hi")) for _ in range(2)] == [[SYSTEM, HI]] * 2
+
+
+class LastLine(Agent):
+    """Numbers what it hears; acts by the last line."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.said: list[str] = []
+
+    def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
+        self.heard.append(observation)
+        return [{"role": "user", "content": f"{len(self.heard)}:{observation}"}]
+
+    def act(self, reply: str) -> str:
+        self.said.append(reply)
+        return reply.rpartition("\n")[2]
+
+
+def test_every_observation_goes_through_the_agent_and_every_reply(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    replies = iter(["well\n1$", "hm\n2$"])
+    engine.answer = lambda prompt, sampling: next(replies)
+    agent, actions = LastLine(), []
+
+    def step(action: str) -> Outcome:
+        actions.append(action)
+        return Outcome(observation="more", done=action == "2", reward=1.0)
+
+    episode = _play(context(make_environment=lambda: environment(step=step), make_agent=lambda: agent))
+    assert actions == ["1", "2"]
+    assert agent.heard == ["go", "more"]  # what comes with the outcome that ends the episode is nobody's
+    assert agent.said == ["well\n1", "hm\n2"]
+    assert engine.prompts == ["<u>1:go<a>", "<u>1:go<a>well\n1$<u>2:more<a>"]
+    assert [step.text for step in episode.trajectories[0].steps] == ["well\n1", "hm\n2"]
+
+
+def test_every_attempt_has_an_agent_of_its_own(environment: Any, context: MakeContext) -> None:
+    made: list[LastLine] = []
+
+    def make_agent() -> LastLine:
+        made.append(LastLine())
+        return made[-1]
+
+    for _ in range(2):
+        _play(context(make_environment=environment, make_agent=make_agent))
+    assert [agent.heard for agent in made] == [["go"], ["go"]]
+
+
+@pytest.mark.parametrize("messages", [None, "hi", HI])
+def test_an_agent_that_observes_no_messages_is_told_so(
+    environment: Any, context: MakeContext, messages: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LastLine, "observe", lambda self, observation: messages)
+    world = environment()
+    with pytest.raises(TypeError) as caught:
+        _play(context(make_environment=lambda: world, make_agent=LastLine))
+    assert str(caught.value) == f"observe() of LastLine returned {messages!r}, not chat messages"
+    assert world.closed == 1
+
+
+def test_an_agent_that_acts_by_no_text_is_told_so(
+    environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LastLine, "act", lambda self, reply: None)
+    world = environment()
+    with pytest.raises(TypeError) as caught:
+        _play(context(make_environment=lambda: world, make_agent=LastLine))
+    assert str(caught.value) == "act() of LastLine returned None, not text for the environment"
+    assert world.closed == 1
+
+
+def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(environment: Any, context: MakeContext) -> None:
+    made = []
+
+    def make_environment() -> Any:
+        made.append(environment())
+        return made[-1]
+
+    def fail() -> Agent:
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        _play(context(make_environment=make_environment, make_agent=fail))
+    assert [world.closed for world in made] == [1] * len(made)

@@ -1,0 +1,163 @@
+"""What a model thought is cut out of the prompts of later turns, and is trained on all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.batch import build_batch
+from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.rollout.conversation import without_reasoning
+from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.workflows import MultiTurnWorkflow
+from rllm_core.types import Trajectory, TrajectoryGroup
+
+MakeContext = Callable[..., WorkflowContext]
+STOP, THINK, END = ord("$"), ord("{"), ord("}")
+
+
+class ReasoningTokenizer:
+    """One token per character; ``<think>`` is the one token ``{`` and ``</think>`` the one token ``}``."""
+
+    def __init__(self, opening: str = "") -> None:
+        self.opening = opening
+        """What the template puts at the end of a prompt."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> str:
+        said = [f"<{m['role'][0]}>{m['content']}{'$' if m['role'] == 'assistant' else ''}" for m in conversation]
+        return "".join(said) + "<a>" + self.opening
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text.replace("<think>", "{").replace("</think>", "}")]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in token_ids if token != STOP)
+
+
+@dataclass
+class Played:
+    """Prompts of the model calls and the trajectory they made."""
+
+    prompts: list[str]
+    trajectory: Trajectory
+
+
+@pytest.fixture
+def play(engine: Any, environment: Any, context: MakeContext) -> Callable[..., Played]:
+    """Turns in which the model says these words and hears ``x`` after each."""
+
+    def run(*replies: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
+        remaining = iter(replies)
+        engine.renderer = Renderer(tokenizer or ReasoningTokenizer(opening), [STOP])
+        engine.answer = lambda prompt, sampling: next(remaining)
+        made = context(
+            make_environment=lambda: environment(step=lambda action: Outcome(observation="x")),
+            max_steps=len(replies),
+            accumulate_reasoning=accumulate,
+        )
+        episode = asyncio.run(MultiTurnWorkflow(made).run({}, "t:0"))
+        return Played(engine.prompts, episode.trajectories[0])
+
+    return run
+
+
+def _text(tokens: Any) -> str:
+    return "".join(chr(token) for token in tokens)
+
+
+def test_later_prompts_lack_what_was_thought(play: Callable[..., Played]) -> None:
+    played = play("{hm}one$", "{so}two$", "three$")
+    assert played.prompts == ["<u>go<a>", "<u>go<a>one$<u>x<a>", "<u>go<a>one$<u>x<a>two$<u>x<a>"]
+
+
+def test_a_think_that_the_template_had_put_at_the_end_of_the_prompt_goes_too(play: Callable[..., Played]) -> None:
+    played = play("hm}one$", "so}two$", "ah}three$", opening="<think>\n")
+    assert played.prompts == [
+        "<u>go<a>{\n",
+        "<u>go<a>one$<u>x<a>{\n",
+        "<u>go<a>one$<u>x<a>two$<u>x<a>{\n",
+    ]
+
+
+def test_everything_up_to_the_last_end_of_thinking_goes(play: Callable[..., Played]) -> None:
+    assert play("{a}b{c}d$", "e$").prompts[1] == "<u>go<a>d$<u>x<a>"
+
+
+def test_a_reply_that_is_nothing_but_thoughts_leaves_an_empty_turn(play: Callable[..., Played]) -> None:
+    # The stop token the model did not sample is the template's to write.
+    assert play("{hm}", "e$").prompts[1] == "<u>go<a>$<u>x<a>"
+    assert play("{hm}$", "e$").prompts[-1] == "<u>go<a>$<u>x<a>"
+
+
+@pytest.mark.parametrize("opening", ["", "<think>\n"])
+def test_a_reply_whose_thoughts_have_no_end_stays_whole(play: Callable[..., Played], opening: str) -> None:
+    played = play("{hm$", "one$", opening=opening)
+    first = _text(ReasoningTokenizer().encode(f"<u>go<a>{opening}", add_special_tokens=False))
+    assert played.prompts[1].startswith(f"{first}{{hm$<u>x<a>")
+    assert played.trajectory.tokens.prefix_breaks == 0
+
+
+def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(play: Callable[..., Played]) -> None:
+    played = play("one$", "two$", opening="<think>\n</think>\n")
+    assert played.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"
+    assert played.trajectory.tokens.prefix_breaks == 0
+
+
+def test_reasoning_is_kept_when_that_is_asked_for(play: Callable[..., Played]) -> None:
+    played = play("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
+    assert played.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
+    assert played.trajectory.tokens.prefix_breaks == 0
+
+
+def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., Played], tokenizer: Any) -> None:
+    played = play("{hm}one$", "two$", tokenizer=tokenizer)
+    assert played.prompts[1] == "<u>go<a>{hm}one$<u>x<a>"
+    assert played.trajectory.tokens.prefix_breaks == 0
+
+
+def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: Callable[..., Played]) -> None:
+    replies = ["{hm}one$", "two$", "{so}three$", "four$"]
+    played = play(*replies)
+    assert [step.response_ids.tolist() for step in played.trajectory.steps] == [
+        [ord(character) for character in reply] for reply in replies
+    ]
+    assert [_text(step.prompt_ids) for step in played.trajectory.steps] == played.prompts
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[played.trajectory])])
+    rows = [
+        (_text(batch.tokens[start:end]), _text(batch.tokens[start:end][batch.loss_mask[start:end]]))
+        for start, end in zip(batch.row_offsets, batch.row_offsets[1:], strict=False)
+    ]
+    # A turn that thought ends its row: the next prompt does not extend it.
+    assert rows == [
+        ("<u>go<a>{hm}one$", "{hm}one$"),
+        ("<u>go<a>one$<u>x<a>two$<u>x<a>{so}three$", "two${so}three$"),
+        ("<u>go<a>one$<u>x<a>two$<u>x<a>three$<u>x<a>four$", "four$"),
+    ]
+    assert batch.sampling_logprobs[batch.loss_mask].tolist() == [-0.5] * sum(map(len, replies))
+    assert played.trajectory.tokens.prefix_breaks == 2
+
+
+tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambda ids: np.array(ids, np.int32))
+
+
+@given(tokens, tokens)
+def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_its_last_end(
+    prompt: np.ndarray[Any, Any], reply: np.ndarray[Any, Any]
+) -> None:
+    kept = without_reasoning(prompt, reply, (THINK, END)).tolist()
+    if END not in reply:
+        assert kept == [*prompt, *reply]
+        return
+    said = reply.tolist()[reply.size - reply.tolist()[::-1].index(END) :]
+    # Only the end of the prompt is looked at: what a user said about thinking stays.
+    tail = prompt[-4:].tolist()
+    opening = tail[tail.index(THINK) :] if THINK in tail else []
+    assert kept == [*prompt.tolist()[: prompt.size - len(opening)], *said]

@@ -1,0 +1,106 @@
+"""The tracker `jsonl`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.errors import RllmError
+from rllm_core.tracking.jsonl import JsonLinesTracker
+from rllm_core.tracking.options import JsonLinesParams
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(run: TrackedRun) -> Write:
+    """One start of a run: logs `steps`, each with the metric `value`."""
+
+    def write(steps: range, first_step: int, value: float = 0.0, path: str | None = None) -> None:
+        tracker = JsonLinesTracker(run, JsonLinesParams(path=path))
+        tracker.on_train_start(10, first_step)
+        for step in steps:
+            tracker.log(step, {"value": value})
+        tracker.close()
+
+    return write
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _values(path: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["metrics"]["value"]) for line in _lines(path)]
+
+
+def test_a_line_has_step_time_and_metrics_and_is_there_at_once(run: TrackedRun) -> None:
+    before = time.time()
+    tracker = JsonLinesTracker(run, JsonLinesParams())
+    tracker.on_train_start(2, 0)
+    tracker.log(0, {"reward/agent/mean": 0.5, "batch/solved": 1})
+    (line,) = _lines(run.folder / "tracker.jsonl")
+    assert line.keys() == {"step", "time", "metrics"}
+    assert (line["step"], line["metrics"]) == (0, {"batch/solved": 1.0, "reward/agent/mean": 0.5})
+    assert before <= line["time"] <= time.time()
+    tracker.close()
+
+
+def test_numbers_json_does_not_know_become_null(run: TrackedRun) -> None:
+    tracker = JsonLinesTracker(run, JsonLinesParams())
+    tracker.log(0, {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 1.0})
+    tracker.close()
+    assert _lines(run.folder / "tracker.jsonl")[0]["metrics"] == {"a": None, "b": None, "c": None, "d": 1.0}
+
+
+def test_a_resumed_run_replaces_the_steps_it_makes_again(run: TrackedRun, write: Write) -> None:
+    write(range(-1, 4), 0, value=1.0)
+    write(range(2, 5), 2, value=2.0)
+    assert _values(run.folder / "tracker.jsonl") == [(-1, 1.0), (0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+
+
+def test_a_run_from_the_beginning_replaces_everything(run: TrackedRun, write: Write) -> None:
+    write(range(-1, 4), 0, value=1.0)
+    write(range(-1, 1), 0, value=2.0)
+    assert _values(run.folder / "tracker.jsonl") == [(-1, 2.0), (0, 2.0)]
+
+
+def test_a_line_cut_off_by_a_crash_is_forgotten(run: TrackedRun, write: Write) -> None:
+    write(range(2), 0)
+    with (run.folder / "tracker.jsonl").open("a") as file:
+        file.write('{"step": 2, "ti')
+    write(range(2, 3), 2)
+    assert [step for step, _ in _values(run.folder / "tracker.jsonl")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("path", ["lines.jsonl", "deep/down/lines.jsonl"])
+def test_a_path_is_one_in_the_run_folder(run: TrackedRun, write: Write, path: str) -> None:
+    write(range(1), 0, path=path)
+    assert len(_lines(run.folder / path)) == 1
+    assert not (run.folder / "tracker.jsonl").exists()
+
+
+def test_a_path_may_be_anywhere_else(run: TrackedRun, write: Write, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere" / "lines.jsonl"
+    write(range(1), 0, path=str(elsewhere))
+    assert len(_lines(elsewhere)) == 1
+
+
+@pytest.mark.parametrize("content", ['{"step": 0, "reward": 0.5}\n', "[1]\n", "no JSON\n"])
+def test_a_file_that_somebody_else_wrote_is_left_alone(run: TrackedRun, content: str) -> None:
+    (run.folder / "theirs.jsonl").write_text(content)
+    tracker = JsonLinesTracker(run, JsonLinesParams(path="theirs.jsonl"))
+    with pytest.raises(RllmError, match=r"theirs\.jsonl holds "):
+        tracker.on_train_start(10, 0)
+    assert (run.folder / "theirs.jsonl").read_text() == content
+
+
+def test_nothing_is_written_before_there_is_something_to_write(run: TrackedRun, write: Write) -> None:
+    write(range(0), 0)
+    assert not (run.folder / "tracker.jsonl").exists()
