@@ -34,9 +34,9 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["guess", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),
         (["guess", "rllm.env.env_args.promt=hi"], "Did you mean 'prompt'?"),
         (["guess", "rllm.pipeline.remove=[advantages]"], "Stage 'update' reads 'batch.advantages'"),
-        (["guess", "rllm.rejection_sample.mode=episode"], "Set rllm.rejection_sample.enable=true as well."),
+        (["guess", "rllm.rejection_sample.mode=episode"], "Set rllm.rejection_sample.enable=true as well, or leave it out."),
         (["guess", "rllm.trainer.total_batches=0"], "`rllm.trainer.total_batches` is 0"),
-        ([], "No environment is named."),
+        ([], "No environment is named, and no dataset."),
     ],
 )
 def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(rllm: Any, words: list[str], message: str) -> None:

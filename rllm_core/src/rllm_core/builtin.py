@@ -136,7 +136,6 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Turns with the environment until it is done.",
         params=AgentWorkflowParams,
         load=_from("rollout.workflows", "MultiTurnWorkflow"),
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"}),
     )
 
 

@@ -23,6 +23,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registered, Registry
 from rllm_core.plugins.specs import KINDS
 
+NOBODY = ", and nothing this run uses acts on it."
 SWITCHES = ("enable", "log_episodes")
 """A section with such a key is idle while that is false."""
 
@@ -88,6 +89,8 @@ def settle_effects(
             raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
         if why:
             idle.append(key)
+            if why[0] == NOBODY:
+                warnings.append(f"{_is(key, composed)}{NOBODY} It is back to its default.")
     return _with_defaults(composed, idle), warnings
 
 
@@ -137,7 +140,7 @@ def _why_idle(
         return None
     if any(_acts(entry, key) for entry in chosen):
         return None
-    return ", and nothing this run uses acts on it.", _who_would(key, chosen, registry)
+    return NOBODY, _who_would(key, chosen, registry)
 
 
 def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:

@@ -67,13 +67,12 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         summary=_summary(workflow_class),
         params=AnyParams,
         load=lambda: make,
-        # Whatever the context holds: what the class makes of it cannot be known.
-        honours=frozenset({"rllm.agent.*"}),
     )
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
-    """A backend class as a plugin. Its attributes `capabilities` and `params`, where it has them, describe it."""
+    """A backend class as a plugin. Its attributes `capabilities`, `params` and `honours`, where it has them, say what it
+    can do; without `honours` it is taken to do what every update's plan asks for."""
     if isinstance(backend, BackendPlugin):
         return backend
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
@@ -87,6 +86,7 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
         params=getattr(backend, "params", NoParams),
         load=lambda: backend,
         capabilities=getattr(backend, "capabilities", anything),
+        honours=getattr(backend, "honours", frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"})),
     )
 
 

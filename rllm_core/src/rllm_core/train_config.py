@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm_core.config.compose import allowed_plugins, backend_of, compose
+from rllm_core.config.compose import allowed_plugins, chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.resolve import escape
 from rllm_core.planning import make_plan
@@ -66,7 +66,7 @@ def build_train_config(
     named: dict[str, Any] = {"rllm.backend": backend, "rllm.env.name": environment}
     arguments = _layer(named)
     registry = Registry.load(allow=allowed_plugins([*files, *words]))
-    record = registry.get("backend", backend_of([*files, arguments, *words])).plugin
+    record = chosen_backend(registry, [*files, arguments, *words])
     named = {
         record.model_key: model_name,
         record.learning_rate_key: lr,

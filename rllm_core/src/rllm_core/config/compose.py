@@ -22,7 +22,8 @@ from rllm_core.config.problems import as_config_error, describe, parse, wrong_va
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
 from rllm_core.config.schema import RllmSection, RunConfig
-from rllm_core.config.sharing import share_keys
+from rllm_core.config.sharing import put_shared, share_keys
+from rllm_core.contracts.backend import SharedKey
 from rllm_core.errors import ConfigError, PluginError
 
 BACKEND_KEY = "rllm.backend"
@@ -59,13 +60,7 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
-    backend_name = _selected(chosen, BACKEND_KEY)
-    environment_name = _selected(chosen, ENVIRONMENT_KEY)
-    if not isinstance(backend_name, str):
-        raise _not_text(BACKEND_KEY, backend_name, chosen)
-    if not isinstance(environment_name, str):
-        raise _not_text(ENVIRONMENT_KEY, environment_name, chosen)
-
+    backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     schemas = (RunConfig, backend.params)
     lower = packaged_layers(registry, backend)
@@ -82,8 +77,9 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
 
     merged = merge_layers([*lower, *user_layers], schemas)
     _require_unchanged(merged, decided)
-    _settle_length_of_training(merged)
-    warnings = share_keys(merged, backend.shared_keys, backend.derived_keys)
+    warnings = share_keys(merged, backend.shared_keys, ())
+    _settle_length_of_training(merged, backend.shared_keys)
+    share_keys(merged, (), backend.derived_keys)
     return _validated(merged, resolve(merged), backend.params, tuple(warnings))
 
 
@@ -102,6 +98,16 @@ def backend_of(user_layers: Sequence[Layer]) -> str:
     """The backend that user layers choose, before anything is composed."""
     name = _selected(merge_layers([base_layer(), *user_layers], [RunConfig]), BACKEND_KEY)
     return name if isinstance(name, str) else RllmSection().backend
+
+
+def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
+    """The record of the backend that user layers choose, before anything is composed.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    merged = merge_layers([base_layer(), *user_layers], [RunConfig])
+    return _plugin(registry, "backend", _name(BACKEND_KEY, merged), BACKEND_KEY, merged)
 
 
 def _validated(
@@ -144,15 +150,19 @@ def _split(tree: dict[str, Any], backend_schema: type[BaseModel]) -> tuple[dict[
     return core, rest
 
 
-def _settle_length_of_training(merged: Merged) -> None:
-    """Epochs or steps: of the two keys for the length of a run, the one from the higher tier counts alone."""
-    epochs, batches = ("rllm", "trainer", "total_epochs"), ("rllm", "trainer", "total_batches")
-    if _selected(merged, ".".join(batches)) == -1:
+def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> None:
+    """Epochs or steps: of the two keys for the length of a run, the one from the higher tier counts alone.
+
+    Whether it was set by the core's key or by a native one of the backend's: the two agree already, and stay so.
+    """
+    epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
+    if _selected(merged, batches) == -1:
         return
-    if merged.tier(epochs) > merged.tier(batches):
-        merged.put(batches, -1, merged.origin(epochs), merged.tier(epochs))
-    elif merged.tier(batches) > merged.tier(epochs):
-        merged.put(epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
+    by_epochs, by_batches = (merged.tier(tuple(key.split("."))) for key in (epochs, batches))
+    if by_epochs > by_batches:
+        put_shared(merged, shared, batches, -1, merged.origin(tuple(epochs.split("."))), by_epochs)
+    elif by_batches > by_epochs:
+        put_shared(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
 
 
 def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at: KeyPath) -> None:
@@ -200,6 +210,9 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
             )
 
 
-def _not_text(key: str, value: Any, merged: Merged) -> ConfigError:
-    path = tuple(key.split("."))
-    return ConfigError(f"{wrong_value(path, value, merged.origin(path))}: expected text.")
+def _name(key: str, merged: Merged) -> str:
+    name = _selected(merged, key)
+    if not isinstance(name, str):
+        path = tuple(key.split("."))
+        raise ConfigError(f"{wrong_value(path, name, merged.origin(path))}: expected text.")
+    return name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rllm_core.config.compose import BACKEND_KEY, chosen_backend
 from rllm_core.config.keys import KeyPath
 from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
 from rllm_core.config.merge import merge_layers
@@ -49,10 +50,10 @@ def without_packaged(layer: Layer, registry: PluginSource) -> list[Layer]:
     it, and those named on the script's command line.
 
     Raises:
-        ConfigError: the backend is chosen in two ways that contradict each other.
+        ConfigError: there is no such backend, or it is chosen in two ways that contradict each other.
     """
     hydra = _running_hydra()
-    return [layer] if hydra is None else _layers_of_script(dict(layer.tree), hydra, registry)
+    return [layer] if hydra is None else _layers_of_script(layer.tree, hydra, registry)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -83,16 +84,49 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) 
     chosen = hydra.runtime.choices.get(BACKEND_GROUP)
     # Without the group there is no backend in it; without the key this is no configuration that Hydra composed.
     if chosen is not None and isinstance(section, dict) and "backend" in section:
-        backend = _agreed_backend(section["backend"], chosen, f"{BACKEND_KEY}=" in hydra.overrides.task)
+        backend = _agreed_backend(section["backend"], chosen, hydra.overrides.task)
         tree = {**tree, "rllm": {**section, "backend": backend}}
         lower = packaged_layers(registry, chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})]))
     packaged = merge_layers(lower, [RunConfig]).tree
-    layers = [Layer(PYTHON, _nested(path, value)) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
+    own = [(path, value) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
+    layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
     for path in named:
         value = _at(tree, path)
         if value is not _ABSENT:
             layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))
     return layers
+
+
+def _agreed_backend(said: Any, chosen: str, words: Iterable[str]) -> str:
+    """The backend by the value of its key and by its group, which may be spelled differently."""
+    if isinstance(said, str) and said.rpartition("/")[2] == chosen:
+        return said
+    # The core's default stays where the backend's own file forgets to name it.
+    by_word = any(word.lstrip("+").startswith(f"{BACKEND_KEY}=") for word in words)
+    if said == base_layer().tree["rllm"]["backend"] and not by_word:
+        return chosen
+    raise ConfigError(
+        f"`{BACKEND_KEY}` is {said!r}; the config was composed with {BACKEND_GROUP}={chosen}.",
+        f"Choose it by {BACKEND_GROUP}={said}.",
+    )
+
+
+def _keys_of_words(words: Iterable[str]) -> Iterator[KeyPath]:
+    for word in words:
+        try:
+            key = read_override(word)[0]
+        except ConfigError:
+            continue  # Hydra took it, so it deletes a key, or chooses from a group of the script's own.
+        yield tuple(key.split("."))
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    # Not by a dotted key: the options of plugins may have dots in their names.
+    *sections, last = path
+    tree = {last: value}
+    for section in reversed(sections):
+        tree = {section: tree}
+    return tree
 
 
 def _differs(value: Any, other: Any) -> bool:

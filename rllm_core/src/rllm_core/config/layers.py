@@ -138,15 +138,20 @@ def require_plain(value: Any, origin: str, path: tuple[str, ...] = ()) -> None:
         )
 
 
+def yaml_error(error: Any, name: str) -> ConfigError:
+    """What the YAML reader says of a file (a `MarkedYAMLError`), with the place."""
+    mark = error.problem_mark or error.context_mark
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.")
+
+
 def _read_yaml(text: str, name: str) -> Any:
     import yaml
 
     try:
         return yaml.load(text, Loader=_yaml_loader())  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.") from error
+        raise yaml_error(error, name) from error
     except RecursionError:
         raise ConfigError(f"YAML error in {name}: nested too deeply.") from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError) as error:

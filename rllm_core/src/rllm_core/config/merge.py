@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from rllm_core.config.keys import KeyPath, choice_keys, matches, named_sections
 from rllm_core.config.layers import Layer, Tier
+from rllm_core.config.problems import wrong_value
 from rllm_core.errors import ConfigError
 
 MISSING = "???"
@@ -53,8 +54,11 @@ class Merged:
         for depth, part in enumerate(path[:-1]):
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                section, key = ".".join(path[: depth + 1]), ".".join(path)
-                raise ConfigError(f"`{section}` is {node!r} and cannot hold `{key}`.", "Write its keys one by one.")
+                section = path[: depth + 1]
+                raise ConfigError(
+                    f"{wrong_value(section, node, self.origin(section))} and cannot hold `{'.'.join(path)}`.",
+                    "Write its keys one by one.",
+                )
         node[path[-1]] = deepcopy(value)
         self.forget(path)
         self.marks[path] = origin

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from rllm_core.config.layers import Layer, Tier, layer_from_file
+from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.notices import warn_once
@@ -78,8 +78,10 @@ def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
     stamps = tuple(file.stat().st_mtime_ns for file in (FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())))
     tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
     own = _difference(tree, base.tree)
-    if base.tree["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
-        own.setdefault("rllm", {})["backend"] = backend.name
+    section = own.setdefault("rllm", {})
+    # Also where the backend's file forgets to say so. A value in the section's place is left for validation to name.
+    if base.tree["rllm"]["backend"] != backend.name and isinstance(section, dict):
+        section["backend"] = backend.name
     return [base, Layer(f"backend {backend.name}", own, Tier.PACKAGED)]
 
 
@@ -117,6 +119,7 @@ def _composed_by_hydra(
     folder: str, backend: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
 ) -> dict[str, Any]:
     """The primary configuration with that backend, interpolations not resolved. `stamps` are for the cache alone."""
+    import yaml
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -126,7 +129,10 @@ def _composed_by_hydra(
     try:
         with _own_hydra(), initialize_config_dir(folder, version_base=HYDRA_VERSION_BASE):
             composed = compose(PRIMARY, [f"rllm/backend={backend}"])
-    except (HydraException, OmegaConfBaseException) as error:
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise yaml_error(error, mark.name if mark else f"rllm/backend/{backend}.yaml") from error
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"The configuration of backend {backend!r} cannot be composed: {reason}",
@@ -143,14 +149,16 @@ def _composed_by_hydra(
 def _own_hydra() -> Iterator[None]:
     """Put aside the Hydra of a script that is under way: there can be one at a time."""
     from hydra.core.global_hydra import GlobalHydra
+    from hydra.version import VersionBase
 
-    instance = GlobalHydra.instance()
-    hydra = instance.hydra
-    instance.hydra = None
+    hydra, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+    GlobalHydra.instance().hydra = None
     try:
         yield
     finally:
-        instance.hydra = hydra
+        # On the way out Hydra puts a copy in the place of the instance that was there.
+        GlobalHydra.instance().hydra = hydra
+        VersionBase.instance().version_base = version
 
 
 def _difference(tree: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:

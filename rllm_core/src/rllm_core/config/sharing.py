@@ -17,6 +17,7 @@ from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.problems import show_value
 from rllm_core.config.resolve import escape, resolve_interpolations
 from rllm_core.contracts.backend import DerivedKey, SharedKey
+from rllm_core.errors import ConfigError
 
 _UNSET = object()
 
@@ -54,26 +55,29 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[De
     for core_key, group in groupby(rows, key=lambda row: (row.while_null is not None, row.rllm)):
         warnings += _agree(merged, tree, core_key[1], list(group))
     for row in derived:
-        path = _path(row.native)
-        if merged.tier(path) < Tier.USER:
-            values = [_value(tree, merged, key) for key in row.of]
+        if merged.tier(_path(row.native)) < Tier.USER:
             of = " and ".join(row.of)
-            _put(merged, tree, row.native, row.derive(*values), f"derived from {of}", Tier.PACKAGED)
+            _put(merged, tree, row.native, _derived(merged, tree, row), f"derived from {of}", Tier.PACKAGED)
     return warnings
+
+
+def put_shared(merged: Merged, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier) -> None:
+    """Set a key of the core, and the native keys that share it."""
+    merged.put(_path(core_key), value, origin, tier)
+    for row in shared:
+        if row.rllm == core_key:
+            merged.put(_path(row.native), _native_spelling(value, row), origin, tier)
 
 
 def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
     core = _side(merged, tree, core_key, ())
     natives = [_side(merged, tree, row.native, row.spelled) for row in rows]
+    own = [side for row, side in zip(rows, natives, strict=True) if not _is_idle(merged, tree, side, row)]
     # `max` keeps the first of equals: of several native keys in one tier the one named first counts.
-    native = max(natives, key=lambda side: (side.is_set, side.tier))
-    winner = core
-    # A packaged default of the backend is no value for a key whose null means "as another key".
-    idle = rows[0].while_null is not None and native.tier is Tier.PACKAGED
-    if native.is_set and not idle and (not core.is_set or native.tier > core.tier):
-        winner = native
-    if winner is native:
-        _put(merged, tree, core_key, native.value, f"{native.origin}, by {native.key}", native.tier)
+    native = max(own, key=lambda side: side.tier, default=core)
+    winner = native if not core.is_set or native.tier > core.tier else core
+    if winner is not core:
+        _put(merged, tree, core_key, winner.value, f"{winner.origin}, by {winner.key}", winner.tier)
     for row, side in zip(rows, natives, strict=True):
         source = winner
         if not winner.is_set and row.while_null:
@@ -85,10 +89,24 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
 
 
+def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
+    """Whether a native key has no value of its own.
+
+    Where null of the core's key means "as another key", a packaged default is none. Nor is what was put there for such
+    a null: in a saved configuration (any other value is in the core's key as well), or by sharing a second time.
+    """
+    if not native.is_set or row.while_null is None:
+        return not native.is_set
+    instead = _side(merged, tree, row.while_null, ())
+    return native.tier in (Tier.PACKAGED, Tier.SAVED) or _same(native.value, instead.value)
+
+
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
-    if not native.by_user or (core.by_user and core.value == native.value):
+    if not (native.by_user and winner.is_set) or (core.by_user and core.value == native.value):
         return
-    if native.value != winner.value:
+    if native is winner and core.by_user:
+        yield f"{core}, but {native}: the latter counts. Set only `{core.key}`."
+    elif native.value != winner.value:
         yield f"{native}, but {winner}: the latter counts. Set only `{core.key}`."
     elif row.deprecated:
         yield f"{native}, which is deprecated: set `{core.key}` instead."
@@ -113,9 +131,14 @@ def _native_spelling(value: Any, row: SharedKey) -> Any:
     return value
 
 
-def _value(tree: dict[str, Any], merged: Merged, key: str) -> Any:
-    side = _side(merged, tree, key, ())
-    return side.value if side.is_set else None
+def _derived(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
+    sides = [_side(merged, tree, key, ()) for key in row.of]
+    try:
+        return row.derive(*(side.value if side.is_set else None for side in sides))
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # Values are validated later; these may be anything.
+        given = ", ".join(str(side) if side.is_set else f"`{side.key}` is not set" for side in sides)
+        raise ConfigError(f"`{row.native}` cannot be derived, as {given}: {error}.") from error
 
 
 def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str, tier: Tier) -> None:

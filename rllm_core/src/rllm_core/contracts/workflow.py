@@ -62,5 +62,8 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     kind: ClassVar[str] = "workflow"
 
+    honours: frozenset[str] = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"})
+    """What the context hands to every workflow. One that does not look at some of it says so by naming the rest, and
+    users who set what it ignores are told."""
     load: Callable[[], Callable[..., Workflow]]
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""

@@ -1,0 +1,235 @@
+"""Runs made in this process: a fraction of a second each, with everything that passed through their steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm_core.contracts.agent import Agent, AgentPlugin
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.observer import Observer, ObserverPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.run_folder import RunFolder
+from rllm_core.runner_setup import tasks_of
+from rllm_core.training_loop import TrainingLoop
+from rllm_core.types import Episode, Task
+
+QUICK: dict[str, Any] = {
+    "rllm.rollout.n": 2,
+    "rllm.rollout.n_val": 1,
+    "rllm.trainer.total_batches": 1,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.output_dir": "runs",
+    "data.train_batch_size": 2,
+}
+"""Beneath the settings of a test, as values of an earlier run: those that another setting makes idle may be there."""
+FOUR_TASKS = {"rllm.env.env_args.largest": 1}
+
+
+@dataclass
+class Trained(Observer):
+    """A finished run."""
+
+    plan: RunPlan
+    folder: Path
+    steps: list[TrainStep] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of its `metrics.jsonl`."""
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.steps[-1].metrics
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return self.steps[-1].generated
+
+
+Train = Callable[..., Trained]
+
+
+def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[Layer] = ()) -> RunPlan:
+    """The plan of values that a user set, above `layers`."""
+    return make_plan(compose(registry, [*layers, layer_from_dotted(settings, "the test")]), registry)
+
+
+@pytest.fixture(scope="session")
+def planned() -> Callable[..., RunPlan]:
+    return plan_of
+
+
+@pytest.fixture(scope="session")
+def carry_out() -> Callable[[RunPlan], Trained]:
+    """Make the run of a plan."""
+
+    def run(plan: RunPlan) -> Trained:
+        folder = RunFolder.open(plan.config.rllm.trainer)
+        trained = Trained(plan, folder.path)
+        loop = TrainingLoop(
+            plan,
+            folder,
+            train_tasks=tasks_of(plan, "train"),
+            val_tasks=tasks_of(plan, "val"),
+            observers=[trained],
+            warn=trained.warnings.append,
+        )
+        try:
+            loop.fit()
+            trained.history = folder.history()
+        finally:
+            folder.close()
+        return trained
+
+    return run
+
+
+@pytest.fixture
+def train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
+) -> Train:
+    """Train in an empty folder: one step of two tasks, each played twice, unless the settings say otherwise."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:
+        named = {} if environment is None else {"rllm.env.name": environment}
+        beneath = layer_from_dotted({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
+        return carry_out(plan_of({**named, **(settings or {})}, worlds, [beneath]))
+
+    return run
+
+
+class Paying(Environment):
+    """Three turns that are rewarded with 1, 2 and 4, whatever is said."""
+
+    def __init__(self, params: NoParams) -> None:
+        self._turn = 0
+
+    @classmethod
+    def tasks(cls, split: str, params: NoParams) -> list[Task]:
+        return [Task(id=f"t{number}", data={"number": number}) for number in range(4)]
+
+    def reset(self, task: Mapping[str, Any]) -> str:
+        return "guess"
+
+    def step(self, action: str) -> Outcome:
+        self._turn += 1
+        return Outcome(observation="is", reward=2.0 ** (self._turn - 1), done=self._turn == 3, correct=True)
+
+
+class Lucky(Paying):
+    """One turn; the reward depends on the letters of the reply, and half of the replies are right."""
+
+    def step(self, action: str) -> Outcome:
+        luck = sum(map(ord, action))
+        return Outcome(reward=float(luck % 5), done=True, correct=luck % 2 == 0)
+
+
+class Slow(Paying):
+    """Hears of the first action, and never answers."""
+
+    async def step(self, action: str) -> Outcome:
+        return await asyncio.sleep(60, Outcome(done=True))
+
+
+class Failing(Paying):
+    def step(self, action: str) -> Outcome:
+        raise RuntimeError("the world has ended")
+
+
+class Crowded(Paying):
+    """Its metric is how many attempts were under way when this one was."""
+
+    under_way = 0
+
+    async def reset(self, task: Mapping[str, Any]) -> str:
+        Crowded.under_way += 1
+        await asyncio.sleep(0.05)
+        self._seen = Crowded.under_way
+        return "guess"
+
+    def step(self, action: str) -> Outcome:
+        Crowded.under_way -= 1
+        return Outcome(done=True, metrics={"under_way": self._seen})
+
+
+class SureParams(Params):
+    word: str = "1"
+
+
+class Sure(Agent):
+    """Does what its option says, whatever the model replies."""
+
+    def __init__(self, params: SureParams) -> None:
+        self._word = params.word
+
+    def observe(self, observation: Any) -> Any:
+        return [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+
+    def act(self, reply: str) -> str:
+        return self._word
+
+
+def _step_rewards(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=inputs.step_rewards, level="step")
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Registry:
+    """What is installed, with environments, an agent, an estimator and an observer for tests."""
+    registry = Registry.load()
+    multi = {"rllm.workflow.name": "multi_turn_workflow"}
+    for world in (Paying, Lucky, Slow, Failing, Crowded):
+        registry.add(
+            EnvironmentPlugin(
+                name=world.__name__.lower(),
+                summary="For tests.",
+                params=NoParams,
+                load=lambda world=world: world,
+                blocking=False,
+                defaults=multi,
+            )
+        )
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams}
+    registry.add(AgentPlugin(name="sure", summary="For tests.", params=SureParams, load=lambda: Sure))
+    registry.add(
+        EstimatorPlugin(
+            name="step_rewards",
+            load=lambda: _step_rewards,
+            level="step",
+            needs=frozenset({"step_rewards"}),
+            default_loss="reinforce",
+            **common,
+        )
+    )
+    registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
+    return registry
+
+
+@pytest.fixture(scope="session")
+def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose prompts end with a question mark unless thinking is switched off."""
+    from rllm_local.tiny import build_model, build_tokenizer
+
+    folder = tmp_path_factory.mktemp("thinking")
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template += "{%- if enable_thinking is not defined or enable_thinking -%}?{%- endif -%}"
+    tokenizer.save_pretrained(folder)
+    build_model(len(tokenizer), seed=3).save_pretrained(folder)
+    return folder

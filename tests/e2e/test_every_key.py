@@ -1,0 +1,306 @@
+"""Of every key of the core: code reads it in some run, or a value of it is refused with the reason. None is ignored.
+
+A key that is new, and for which there is no proof here, fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.config.schema import RunConfig
+from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
+from rllm_core.effect import Key, acting_plugins, core_keys
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline.graph import BUILT_IN
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+INSTALLED = Registry.load()
+KEYS = {key.dotted: key for key in core_keys(RunConfig())}
+CHECKS = ("rllm_core.config.", "rllm_core.effect.", "rllm_core.planning._doubts")
+"""Looking at a value in order to warn or refuse is not acting on it."""
+
+
+def _choices(key: Key) -> tuple[Any, ...]:
+    """The values of a key that has a few."""
+    return get_args(key.field.annotation) if get_origin(key.field.annotation) is Literal else ()
+
+
+def _is_refused(key: Key) -> bool:
+    """Whether no run can act on any other value than the default."""
+    refused = key.mark(Refused)
+    if key.mark(Redundant) or (refused and (refused.value is None or set(_choices(key)) == {key.default, refused.value})):
+        return True
+    return key.mark(ByPlugins) is not None and not acting_plugins(INSTALLED, key)
+
+
+REFUSED = [name for name, key in KEYS.items() if _is_refused(key)]
+
+# Four runs, in which every other key has another value than its default.
+PLAYED: dict[str, Any] = {
+    "rllm.backend": "rllm-local/local",
+    "rllm.agent.name": "rllm-core/math_agent",
+    "rllm.agent.max_steps": 3,
+    "rllm.agent.trajectory_timeout": 50.0,
+    "rllm.agent.overlong_filter": True,
+    "rllm.agent.agent_args": {"system_prompt": "guess"},
+    "rllm.env.name": "guess",
+    "rllm.env.env_args": {"prompt": "number"},
+    "rllm.workflow.name": "multi_turn_workflow",
+    "rllm.workflow.workflow_args": {"timeout": 40.0},
+    "rllm.workflow.n_parallel_tasks": 7,
+    "rllm.workflow.retry_limit": 2,
+    "rllm.workflow.raise_on_error": False,
+    "rllm.rollout.n": 2,
+    "rllm.rollout.n_val": 2,
+    "rllm.trainer.total_batches": 1,
+    "rllm.trainer.logger": ["jsonl"],
+    "rllm.trainer.observers": ["watcher"],
+    "rllm.trainer.project_name": "project",
+    "rllm.trainer.experiment_name": "experiment",
+    "rllm.trainer.output_dir": "elsewhere",
+    "rllm.trainer.test_freq": 1,
+    "rllm.trainer.save_freq": 1,
+    "rllm.trainer.keep_checkpoints": 2,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.seed": 3,
+    "rllm.disable_thinking": True,
+    "rllm.accumulate_reasoning": True,
+    "rllm.mask_truncated_samples": True,
+    "rllm.compact_filtering.enable": True,
+    "rllm.compact_filtering.mask_max_prompt_length_exceeded": False,
+    "rllm.compact_filtering.mask_max_response_length_exceeded": False,
+    "rllm.compact_filtering.mask_env_done": True,
+    "rllm.compact_filtering.mask_max_turns_exceeded": False,
+    "rllm.compact_filtering.mask_timeout": False,
+    "rllm.compact_filtering.mask_unknown": True,
+    "rllm.compact_filtering.mask_error": False,
+    "rllm.transform.grouping": "rllm-core/task_role",
+    "rllm.pipeline.stages": ["generate", *BUILT_IN],
+    "rllm.pipeline.insert": [{"stage": "impute_names", "after": "generate"}],
+    "rllm.pipeline.remove": ["generate"],
+    "rllm.pipeline.replace": {"group": "rllm-core/group"},
+    "rllm.episode_logging.log_episodes": True,
+    "rllm.episode_logging.episode_log_dir": "episodes",
+    "data.train_dataset": {"name": "jsonl", "path": "tasks.jsonl"},
+    "data.val_dataset": {"name": "jsonl", "path": "tasks.jsonl"},
+    "data.train_batch_size": 1,
+    "data.val_batch_size": 3,
+    "data.max_prompt_length": 99,
+    "data.max_response_length": 2,
+    **{f"sampling.{phase}.temperature": 0.9 for phase in ("train", "val")},
+    **{f"sampling.{phase}.top_p": 0.8 for phase in ("train", "val")},
+    **{f"sampling.{phase}.top_k": 7 for phase in ("train", "val")},
+}
+LEARNT: dict[str, Any] = {
+    "rllm.env.name": "lucky",
+    "rllm.trainer.total_batches": 1,
+    "rllm.trainer.output_dir": "learnt",
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "rllm-core/group",
+    "rllm.rejection_sample.multiplier": 2,
+    "rllm.rejection_sample.min_trajs_per_group": 1,
+    "rllm.algorithm.adv_estimator": "rllm-core/grpo",
+    "rllm.algorithm.estimator_map": {"agent": "grpo"},
+    "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+    "rllm.algorithm.loss_fn": "ppo",
+    "rllm.algorithm.loss_map": {"agent": "ppo"},
+    "rllm.algorithm.loss_agg_mode": "token-sum",
+    "rllm.algorithm.eps_clip": 0.1,
+    "rllm.algorithm.eps_clip_high": 0.3,
+    "rllm.algorithm.lr_schedule": "linear",
+    "rllm.algorithm.warmup_steps_ratio": 0.5,
+    "rllm.algorithm.entropy.coeff": 0.1,
+    "rllm.algorithm.entropy.final_coeff": 0.2,
+    "rllm.algorithm.entropy.decay_steps": 9,
+    "rllm.algorithm.on_missing_reward": "zero",
+    "rllm.stepwise_advantage.enable": True,
+    "rllm.stepwise_advantage.normalize_by_steps": True,
+}
+COUNTED_IN_EPOCHS = {
+    "rllm.env.name": "lucky",
+    "rllm.trainer.output_dir": "epochs",
+    "rllm.trainer.total_epochs": 1,
+    "rllm.trainer.val_only": True,
+}
+PARTLY_SOLVED = {
+    "rllm.env.name": "lucky",
+    "rllm.trainer.output_dir": "partly",
+    "rllm.trainer.total_batches": 1,
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "episode",
+    "rllm.rejection_sample.min_partial_solve_tasks": 2,
+}
+RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED)
+ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow"]
+READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN)]
+
+
+@dataclass
+class Traced:
+    """A run, and who read which value of it."""
+
+    plan: RunPlan
+    reads: list[tuple[BaseModel, str, str]] = field(default_factory=list)
+    """Section or options, name of the value, and the function that read it."""
+
+    def readers(self, section: Any, name: str) -> set[str]:
+        found = {who for owner, read, who in self.reads if owner is section and read == name}
+        return {who for who in found if not who.startswith(CHECKS)}
+
+
+@pytest.fixture(scope="module")
+def traced(
+    tmp_path_factory: pytest.TempPathFactory,
+    worlds: Registry,
+    thinking_model: Path,
+    planned: Callable[..., RunPlan],
+    carry_out: Callable[..., Any],
+) -> Iterator[Callable[[int], Traced]]:
+    """Makes one of the runs, once."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
+
+    @cache
+    def make(index: int) -> Traced:
+        layer = layer_from_dotted({"model.name": str(thinking_model), "data.max_response_length": 2}, "before")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            reads: list[tuple[BaseModel, str, str]] = []
+            _record_reads(patch, reads)
+            plan = planned(RUNS[index], worlds, [layer])
+            carry_out(plan)
+        return Traced(plan, reads)
+
+    yield make
+    make.cache_clear()
+
+
+def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, str]]) -> None:
+    """Of all sections and options: reading an attribute, and dumping one that holds values and no sections."""
+    dump = BaseModel.model_dump
+
+    def caller() -> str:
+        frame = sys._getframe(2)
+        return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
+
+    def look_up(self: BaseModel, name: str) -> Any:
+        if name in type(self).__pydantic_fields__:
+            reads.append((self, name, caller()))
+        return object.__getattribute__(self, name)
+
+    def model_dump(self: BaseModel, **options: Any) -> dict[str, Any]:
+        values, who = self.__dict__, caller()
+        if not any(isinstance(value, BaseModel) for value in values.values()):
+            reads.extend((self, name, who) for name in values)
+        return dump(self, **options)
+
+    patch.setattr(BaseModel, "__getattribute__", look_up)
+    patch.setattr(BaseModel, "model_dump", model_dump)
+
+
+def _places(key: Key, plan: RunPlan) -> list[Any]:
+    """Sections and options in which the value of a key reaches whoever acts on it."""
+    if isinstance(key.mark(ByPlugins), SharedOption):
+        chosen = [*plan.estimators, *plan.losses, plan.rejection]
+        return [entry.params for entry in chosen if key.path[-1] in type(entry.params).model_fields]
+    for shared in plan.backend.plugin.shared_keys:
+        if shared.rllm == key.dotted:
+            return [_section(plan.composed.backend_config, shared.native)]
+    return [_section(plan.config, key.dotted), _section(plan.composed.config, key.dotted)]
+
+
+def _section(config: Any, dotted: str) -> Any:
+    for part in dotted.split(".")[:-1]:
+        config = config.__dict__[part]
+    return config
+
+
+def test_every_key_is_read_in_one_of_the_runs_or_refused() -> None:
+    given = {name for settings in RUNS for name in settings}
+    assert [name for name in READ if name not in given] == [], "give these keys a value in one of RUNS"
+    assert given <= set(READ), "refused, or no key"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_another_value_than_the_default_is_accepted_and_read(name: str, traced: Callable[[int], Traced]) -> None:
+    index = next(index for index, settings in enumerate(RUNS) if name in settings)
+    value, run = RUNS[index][name], traced(index)
+    assert value != KEYS[name].default
+    places = _places(KEYS[name], run.plan)
+    assert places
+    assert all(place.__dict__[name.rpartition(".")[2]] == value for place in places), "the value arrives unchanged"
+    readers = {who for place in places for who in run.readers(place, name.rpartition(".")[2])}
+    assert readers, "nobody reads it"
+
+
+@pytest.mark.parametrize("index", range(len(RUNS)))
+def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], Traced]) -> None:
+    """The test above would notice: a key without an effect leaves no trace."""
+    run = traced(index)
+    for name in REFUSED:
+        assert not run.readers(_section(run.plan.config, name), name.rpartition(".")[2]), name
+
+
+def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[..., RunPlan]) -> None:
+    from rllm_core.config.compose import allowed_plugins
+
+    layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-local"]}, "my.yaml")
+    registry = Registry.load(allow=allowed_plugins([layer]))
+    with pytest.raises(ConfigError, match="rllm-envs is blocked"):
+        planned({"rllm.env.name": "sum"}, registry, [layer])
+
+
+# What is refused, to whom.
+
+
+def _another_value(key: Key) -> Any:
+    default, annotation = key.default, str(key.field.annotation)
+    if "Literal" in annotation:
+        return next(value for value in ("external", "token", "per_step") if value in annotation)
+    if isinstance(default, bool) or "bool" in annotation:
+        return not default
+    if isinstance(default, int | float):
+        return default + 1
+    return {"size": 1} if isinstance(default, dict) else "something"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_user_s_value_that_nothing_can_act_on_is_refused(
+    name: str, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    key = KEYS[name]
+    redundant = key.mark(Redundant)
+    value = False if redundant and key.default is None else _another_value(key)
+    if redundant and value == redundant.value:
+        plan = planned({name: value}, worlds)
+        assert f"`{name}` is true (from the test): {redundant.reason}." in plan.warnings
+        return
+    with pytest.raises(ConfigError) as caught:
+        planned({name: value}, worlds)
+    assert f"`{name}" in caught.value.message
+    assert "(from the test)" in caught.value.message
+    assert len(caught.value.hint.split()) > 3, "the reason, and what to do"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_such_a_value_of_an_environment_goes_back_to_its_default(
+    name: str, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    key = KEYS[name]
+    redundant = key.mark(Redundant)
+    value = False if redundant and key.default is None else _another_value(key)
+    if redundant and value == redundant.value:
+        pytest.skip("accepted with a warning")
+    plan = planned({}, worlds, [layer_from_dotted({name: value}, "some environment", Tier.ENVIRONMENT)])
+    assert plan.composed.value(name) == key.default
+    assert plan.composed.origins[name] == "default"
