@@ -1,6 +1,6 @@
 """Of every key of the core: code reads it in some run, or a value of it is refused with the reason. None is ignored.
 
-A key that is new, and for which there is no proof here, fails.
+A key that is new, and for which there is no proof here, fails. `test_every_key_refused.py` tells how refusals read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.config.layers import layer_from_dotted
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
 from rllm_core.effect import Key, acting_plugins, core_keys
@@ -258,49 +258,3 @@ def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[...
     registry = Registry.load(allow=allowed_plugins([layer]))
     with pytest.raises(ConfigError, match="rllm-envs is blocked"):
         planned({"rllm.env.name": "sum"}, registry, [layer])
-
-
-# What is refused, to whom.
-
-
-def _another_value(key: Key) -> Any:
-    default, annotation = key.default, str(key.field.annotation)
-    if "Literal" in annotation:
-        return next(value for value in ("external", "token", "per_step") if value in annotation)
-    if isinstance(default, bool) or "bool" in annotation:
-        return not default
-    if isinstance(default, int | float):
-        return default + 1
-    return {"size": 1} if isinstance(default, dict) else "something"
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_user_s_value_that_nothing_can_act_on_is_refused(
-    name: str, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
-    key = KEYS[name]
-    redundant = key.mark(Redundant)
-    value = False if redundant and key.default is None else _another_value(key)
-    if redundant and value == redundant.value:
-        plan = planned({name: value}, worlds)
-        assert f"`{name}` is true (from the test): {redundant.reason}." in plan.warnings
-        return
-    with pytest.raises(ConfigError) as caught:
-        planned({name: value}, worlds)
-    assert f"`{name}" in caught.value.message
-    assert "(from the test)" in caught.value.message
-    assert len(caught.value.hint.split()) > 3, "the reason, and what to do"
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_such_a_value_of_an_environment_goes_back_to_its_default(
-    name: str, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
-    key = KEYS[name]
-    redundant = key.mark(Redundant)
-    value = False if redundant and key.default is None else _another_value(key)
-    if redundant and value == redundant.value:
-        pytest.skip("accepted with a warning")
-    plan = planned({}, worlds, [layer_from_dotted({name: value}, "some environment", Tier.ENVIRONMENT)])
-    assert plan.composed.value(name) == key.default
-    assert plan.composed.origins[name] == "default"

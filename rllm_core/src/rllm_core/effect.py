@@ -26,6 +26,14 @@ from rllm_core.plugins.specs import KINDS
 NOBODY = ", and nothing this run uses acts on it."
 SWITCHES = ("enable", "log_episodes")
 """A section with such a key is idle while that is false."""
+CHOSEN_BY = {
+    "estimator": "rllm.algorithm.adv_estimator",
+    "loss": "rllm.algorithm.loss_fn",
+    "grouping": "rllm.transform.grouping",
+    "rejection": "rllm.rejection_sample.mode",
+    "agent": "rllm.agent.name",
+}
+"""Plugins that others call. Chosen, but with no plugin that honours the key that chooses them, they never run."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ def settle_effects(
     """
     idle: list[Key] = []
     warnings: list[str] = []
+    chosen = [entry for entry in chosen if _is_called(entry, chosen)]
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
@@ -91,6 +100,8 @@ def settle_effects(
             idle.append(key)
             if why[0] == NOBODY:
                 warnings.append(f"{_is(key, composed)}{NOBODY} It is back to its default.")
+        elif _set_by_user(key, composed) and (line := _changes_nothing(key, composed.config)):
+            warnings.append(f"{_is(key, composed)} and changes nothing: {line}.")
     return _with_defaults(composed, idle), warnings
 
 
@@ -111,6 +122,11 @@ def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
     """Installed plugins through which a key can act."""
     return [entry for kind in KINDS for entry in registry.all(kind) if _acts(entry, key)]
+
+
+def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> bool:
+    key = CHOSEN_BY.get(entry.kind)
+    return key is None or any(honours(other.plugin, key) for other in chosen)
 
 
 def _acts(entry: Registered[Any], key: Key) -> bool:
@@ -153,6 +169,13 @@ def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
             return " and has no effect while rllm.algorithm.entropy.decay_steps is 0.", "Set decay_steps as well."
         case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
             return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
+    return None
+
+
+def _changes_nothing(key: Key, config: RunConfig) -> str | None:
+    """Why a key that is acted on leaves all as it is; users of rLLM may have set it for what is always done here."""
+    if key.dotted == "rllm.stepwise_advantage.enable" and not config.rllm.stepwise_advantage.normalize_by_steps:
+        return "every step has its trajectory's advantage anyway, and normalize_by_steps is false"
     return None
 
 

@@ -13,7 +13,7 @@ from rllm_core.config.describe import Option, describe_field
 from rllm_core.config.keys import KeyPath, known_keys
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused
+from rllm_core.config.section import ByPlugins, Names, Redundant, Refused
 from rllm_core.effect import acting_plugins, core_key
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registered, Registry
@@ -36,6 +36,8 @@ class Explanation:
     """Which installed backends honour it."""
     refused: str
     """Why it, or a value of it, cannot be used; empty where it can."""
+    choices: str
+    """Names of installed plugins to choose from; empty where the value is no name."""
     shared_as: tuple[str, ...]
     """Paths under which backends keep the same setting."""
 
@@ -79,12 +81,15 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
     return Explanation(
         about=describe_field(dotted, field),
-        value=show_value(_value(plan.composed.tree, path)),
+        value=show_value(_value(path, plan)),
         origin=_origin(dotted, plan.composed.origins),
         acts="nobody" if refused and known and known.mark(Refused).value is None else acts,
         in_this_run=_names(in_this_run) if by_plugins else "",
         backends=", ".join(entry.name for entry in honouring) or "none",
         refused=" ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
+        choices=", ".join(
+            entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
+        ),
         shared_as=tuple(
             f"{shared.native} ({entry.name})"
             for entry in backends
@@ -140,11 +145,13 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
             yield Option(dotted, "section", "", field.description or "")
 
 
-def _value(tree: Mapping[str, Any], path: KeyPath) -> Any:
-    node: Any = tree
+def _value(path: KeyPath, plan: RunPlan) -> Any:
+    """The value in the run; for an option that nobody sets, the plugin's own default."""
+    node: Any = plan.composed.tree
     for part in path:
         if not isinstance(node, Mapping) or part not in node:
-            return None
+            chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
+            return getattr(chosen.params, path[-1])
         node = node[part]
     return node
 

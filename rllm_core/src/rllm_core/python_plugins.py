@@ -71,8 +71,10 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
-    """A backend class as a plugin. Its attributes `capabilities`, `params` and `honours`, where it has them, say what it
-    can do; without `honours` it is taken to do what every update's plan asks for."""
+    """A backend class as a plugin. Its attributes `capabilities`, `params` and `honours` say what it can do.
+
+    Without `honours` it is taken to do what every update's plan asks for.
+    """
     if isinstance(backend, BackendPlugin):
         return backend
     if not (isinstance(backend, type) and issubclass(backend, Backend)):

@@ -194,15 +194,6 @@ def test_plugins_do_not_choose_for_the_user(
         composed(layer)
 
 
-def test_a_broken_file_of_the_backend_is_a_config_error(composed: Compose, backend_yaml: Path) -> None:
-    backend_yaml.write_text("model: ]")
-    with pytest.raises(ConfigError, match="YAML error in backend local, line 1"):
-        composed()
-    backend_yaml.unlink()
-    with pytest.raises(ConfigError, match="There is no configuration file"):
-        composed()
-
-
 def test_defaults_of_an_environment_are_checked_like_all_others(composed: Compose, environment: dict[str, Any]) -> None:
     environment["defaults"]["rllm.workflow.nmae"] = "x"
     with pytest.raises(ConfigError, match=r"`rllm\.workflow\.nmae` from environment guess"):

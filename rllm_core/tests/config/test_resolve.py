@@ -60,7 +60,7 @@ def test_what_cannot_be_resolved_names_the_key_and_its_origin(
 
 
 def test_a_value_left_open_by_the_backend_must_be_given(composed: Compose, backend_yaml: Path) -> None:
-    backend_yaml.write_text("model:\n  name: ???\ntraining:\n  learning_rate: ???\n")
+    backend_yaml.write_text("# @package _global_\nmodel:\n  name: ???\ntraining:\n  learning_rate: ???\n")
     with pytest.raises(ConfigError) as caught:
         composed()
     assert caught.value.message.splitlines() == [

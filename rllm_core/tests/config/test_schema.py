@@ -80,7 +80,8 @@ def test_optional_sections_are_searched_too() -> None:
 
 
 def test_sections_with_a_name_and_options_beside_it_are_found() -> None:
-    assert named_sections(RunConfig) == {("rllm", "env"): "env_args", ("rllm", "workflow"): "workflow_args"}
+    options = {"agent": "agent_args", "env": "env_args", "workflow": "workflow_args"}
+    assert named_sections(RunConfig) == {("rllm", section): key for section, key in options.items()}
 
 
 @pytest.mark.parametrize("module", ["schema", "compose", "layers", "problems", "save"])

@@ -1,4 +1,9 @@
+from enum import StrEnum
+from pathlib import Path
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.contracts.plugin import Params
@@ -23,6 +28,16 @@ class Required(Params):
     target: str
 
 
+class Dialect(StrEnum):
+    VERL = "verl"
+
+
+class Typed(Params):
+    betas: tuple[float, float]
+    folder: Path
+    dialect: Dialect
+
+
 class Careless(BaseModel):
     """A model that would drop unknown options by itself."""
 
@@ -33,19 +48,22 @@ class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+MODELS = {"grpo": Options, "required": Required, "typed": Typed, "careless": Careless, "open": Open}
+
+
 @pytest.fixture
 def registry(estimator) -> Registry:
     registry = Registry()
-    for name, params in {"grpo": Options, "required": Required, "careless": Careless, "open": Open}.items():
+    for name, params in MODELS.items():
         registry.add(estimator(name, params=params), distribution="dist")
     registry.add(estimator("old", deprecated="it diverges; choose grpo"), distribution="dist")
     return registry
 
 
-def _error(registry: Registry, choice, **kwargs) -> ConfigError:
+def _error(registry: Registry, choice, *, starts: str = WHERE, **kwargs) -> ConfigError:
     with pytest.raises(ConfigError) as raised:
         choose(registry, "estimator", choice, WHERE, **kwargs)
-    assert raised.value.message.startswith(f"{WHERE}: ")
+    assert raised.value.message.startswith(starts)
     return raised.value
 
 
@@ -59,10 +77,47 @@ def test_every_spelling_of_a_name_chooses_the_same(registry: Registry, choice) -
 
 
 def test_options_are_validated_by_the_plugins_model(registry: Registry) -> None:
-    choice = {"name": "grpo", "epsilon": "1e-3", "inner": {"depth": 2}}
+    choice = {"name": "grpo", "epsilon": 1e-3, "inner": {"depth": 2}}
 
     assert choose(registry, "estimator", choice, WHERE).params == Options(epsilon=0.001, inner=Inner(depth=2))
-    assert choice == {"name": "grpo", "epsilon": "1e-3", "inner": {"depth": 2}}, "the caller's choice stays as it was"
+    assert choice == {"name": "grpo", "epsilon": 1e-3, "inner": {"depth": 2}}, "the caller's choice stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("epsilon", "1e-3", "input should be a valid number"),
+        ("epsilon", True, "input should be a valid number"),
+        ("norm_adv_by_std_in_grpo", 1, "input should be a valid boolean"),
+        ("norm_adv_by_std_in_grpo", "true", "input should be a valid boolean"),
+        ("inner", [1], "input should be an object"),
+    ],
+)
+def test_a_value_of_another_type_is_not_converted(registry: Registry, option: str, value, expected: str) -> None:
+    message = _error(registry, {"name": "grpo", option: value}).message
+
+    assert message == f"{WHERE}.{option} is {value!r}: {expected} (option of estimator 'grpo')."
+
+
+def test_options_may_have_types_that_json_lacks(registry: Registry) -> None:
+    choice = {"name": "typed", "betas": [0.5, 1], "folder": "here", "dialect": "verl"}
+
+    params = choose(registry, "estimator", choice, WHERE).params
+
+    assert (params.betas, params.folder, params.dialect) == ((0.5, 1.0), Path("here"), Dialect.VERL)
+
+
+def test_options_may_lie_elsewhere_than_the_name(registry: Registry) -> None:
+    place = "rllm.env.env_args"
+
+    unknown = _error(registry, {"name": "grpo", "epsilom": 1}, options_at=place, starts=place)
+    wrong = _error(registry, {"name": "grpo", "epsilon": 0}, options_at=place, starts=place)
+    missing = _error(registry, "required", options_at=place, starts=place)
+
+    assert unknown.message == f"{place}.epsilom is 1: estimator 'grpo' has no such option."
+    assert wrong.message.startswith(f"{place}.epsilon is 0: input should be greater than 0")
+    assert missing.hint == f"Set {place}.target=VALUE."
+    assert _error(registry, "grop", options_at=place).message.startswith(f"{WHERE}: There is no estimator")
 
 
 def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: Registry) -> None:
@@ -76,7 +131,7 @@ def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: 
 def test_an_unknown_option_gets_the_closest_one(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "norm_adv_by_std": False})
 
-    assert error.message == f"{WHERE}: estimator 'grpo' has no option 'norm_adv_by_std' (= False)."
+    assert error.message == f"{WHERE}.norm_adv_by_std is False: estimator 'grpo' has no such option."
     assert error.hint == "Did you mean 'norm_adv_by_std_in_grpo'?"
 
 
@@ -90,12 +145,14 @@ def test_an_option_unlike_any_other_gets_all_options(registry: Registry) -> None
 def test_an_unknown_option_inside_another_gets_the_closest_one(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "inner": {"dept": 2}})
 
-    assert "has no option 'inner.dept' (= 2)" in error.message
+    assert error.message == f"{WHERE}.inner.dept is 2: estimator 'grpo' has no such option."
     assert error.hint == "Did you mean 'depth'?"
 
 
 def test_no_plugin_can_drop_an_option_silently(registry: Registry) -> None:
-    assert "has no option 'epsilom'" in _error(registry, {"name": "careless", "epsilom": 1}).message
+    message = _error(registry, {"name": "careless", "epsilom": 1}).message
+
+    assert message == f"{WHERE}.epsilom is 1: estimator 'careless' has no such option."
 
 
 def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> None:
@@ -107,24 +164,30 @@ def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> Non
 def test_a_bad_value_is_named_with_what_is_expected(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "epsilon": -1})
 
-    assert error.message == f"{WHERE}: option 'epsilon' of estimator 'grpo' is -1: input should be greater than 0."
+    assert error.message == f"{WHERE}.epsilon is -1: input should be greater than 0 (option of estimator 'grpo')."
 
 
 def test_a_bad_shared_value_says_that_it_is_shared(registry: Registry) -> None:
     error = _error(registry, "grpo", shared={"epsilon": "much"})
 
-    assert "is 'much' (from the shared config key 'epsilon'): input should be a valid number" in error.message
+    assert error.message == (
+        f"{WHERE}: the shared config key 'epsilon' is 'much', which estimator 'grpo' takes over: "
+        "input should be a valid number."
+    )
 
 
 def test_everything_wrong_with_a_choice_is_said_at_once(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "epsilon": -1, "inner": {"depth": "deep"}})
 
-    assert "'epsilon'" in error.message
-    assert "'inner.depth' of estimator 'grpo' is 'deep'" in error.message
+    assert f"{WHERE}.epsilon is -1" in error.message
+    assert f"{WHERE}.inner.depth is 'deep'" in error.message
 
 
 def test_a_missing_option_is_named(registry: Registry) -> None:
-    assert "estimator 'required' needs option 'target'" in _error(registry, "required").message
+    error = _error(registry, "required")
+
+    assert error.message == f"{WHERE}.target is not set, and estimator 'required' needs it."
+    assert error.hint == "Write {name: NAME, target: VALUE}."
 
 
 def test_an_unknown_name_carries_the_config_path(registry: Registry) -> None:
@@ -154,6 +217,25 @@ def test_a_choice_of_another_type_is_refused(registry: Registry, choice) -> None
 
     assert f"{choice!r} is no estimator" in error.message
     assert "Expected NAME" in error.hint
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+options = st.dictionaries(st.sampled_from(["epsilon", "inner", "target", "betas", "folder", ""]), json_like, max_size=3)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=st.sampled_from([*MODELS, None, 3]), options=options)
+def test_any_choice_is_a_plugin_with_options_or_a_config_error(registry: Registry, name, options) -> None:
+    try:
+        chosen = choose(registry, "estimator", {"name": name, **options}, WHERE)
+    except ConfigError as error:
+        assert error.message.startswith(WHERE)
+    else:
+        assert isinstance(chosen.params, MODELS[name])
 
 
 def test_choosing_a_deprecated_plugin_warns_once(registry: Registry, capsys) -> None:

@@ -77,6 +77,7 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
         "type": found.about.type,
         "default": found.about.default,
         "value": f"{found.value} (from {found.origin})",
+        "choices": found.choices,
         "acts through": found.acts,
         "in this run": found.in_this_run,
         "backends": found.backends,

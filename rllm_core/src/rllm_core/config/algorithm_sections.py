@@ -9,6 +9,7 @@ from pydantic import Field
 from rllm_core.config.section import (
     ByPlugins,
     Choice,
+    Names,
     NonNegativeInt,
     PositiveInt,
     Redundant,
@@ -48,8 +49,10 @@ class RolloutCorrectionSection(Section):
 class AlgorithmSection(Section):
     """From rewards to gradients."""
 
-    adv_estimator: Annotated[Choice, ByPlugins()] = Field("grpo", description="Advantage estimator, by name.")
-    estimator_map: Annotated[dict[str, Choice], ByPlugins()] = Field(
+    adv_estimator: Annotated[Choice, ByPlugins(), Names("estimator")] = Field(
+        "grpo", description="Advantage estimator, by name."
+    )
+    estimator_map: Annotated[dict[str, Choice], ByPlugins(), Names("estimator")] = Field(
         default_factory=dict,
         description="Other estimators, by group role; `loss_fn` in a mapping sets the role's loss as well.",
     )
@@ -63,10 +66,10 @@ class AlgorithmSection(Section):
     use_rllm: Annotated[bool | None, Redundant(True, "advantages are always computed here; remove the key")] = Field(
         None, description="Accepted for configurations of rLLM."
     )
-    loss_fn: Annotated[Choice | None, ByPlugins()] = Field(
+    loss_fn: Annotated[Choice | None, ByPlugins(), Names("loss")] = Field(
         None, description="Policy loss, by name; null means the estimator's default."
     )
-    loss_map: Annotated[dict[str, Choice], ByPlugins()] = Field(
+    loss_map: Annotated[dict[str, Choice], ByPlugins(), Names("loss")] = Field(
         default_factory=dict, description="Other losses, by group role."
     )
     loss_agg_mode: Annotated[
@@ -138,7 +141,9 @@ class CompactFilteringSection(Section):
 class TransformSection(Section):
     """From episodes to groups."""
 
-    grouping: Annotated[Choice, ByPlugins()] = Field("task_role", description="How trajectories are grouped, by name.")
+    grouping: Annotated[Choice, ByPlugins(), Names("grouping")] = Field(
+        "task_role", description="How trajectories are grouped, by name."
+    )
 
 
 class RejectionSection(Section):
@@ -147,7 +152,7 @@ class RejectionSection(Section):
     enable: Annotated[bool, ByPlugins()] = Field(
         False, description="Whether to use `mode` and `multiplier`; when false, mode is `none`."
     )
-    mode: Annotated[Choice, ByPlugins()] = Field("group", description="Rejection mode, by name.")
+    mode: Annotated[Choice, ByPlugins(), Names("rejection")] = Field("group", description="Rejection mode, by name.")
     multiplier: PositiveInt = Field(1, description="How many times `data.train_batch_size` tasks a step draws.")
     min_partial_solve_tasks: Annotated[PositiveInt, OF_REJECTIONS] = Field(
         1, description="Mode `episode`: partly solved tasks to gather before an update."
@@ -160,9 +165,13 @@ class RejectionSection(Section):
 class PipelineSection(Section):
     """The stages of a training step."""
 
-    stages: list[Choice] | None = Field(None, description="The whole pipeline, by stage name; null means the built-in.")
+    stages: Annotated[list[Choice] | None, Names("stage")] = Field(
+        None, description="The whole pipeline, by stage name; null means the built-in."
+    )
     insert: list[dict[str, Any]] = Field(
         default_factory=list, description="Stages to add: `{stage: NAME, after: NAME}`, or with `before`."
     )
-    remove: list[str] = Field(default_factory=list, description="Stages to leave out.")
-    replace: dict[str, Choice] = Field(default_factory=dict, description="Stages to exchange: old name to new.")
+    remove: Annotated[list[str], Names("stage")] = Field(default_factory=list, description="Stages to leave out.")
+    replace: Annotated[dict[str, Choice], Names("stage")] = Field(
+        default_factory=dict, description="Stages to exchange: old name to new."
+    )

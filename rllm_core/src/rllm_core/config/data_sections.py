@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from rllm_core.config.section import Choice, PositiveInt, Section
+from rllm_core.config.section import Choice, Names, PositiveInt, Section
 
 
 class DataSection(Section):
     """Tasks, batches and lengths."""
 
-    train_dataset: Choice | None = Field(
+    train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
         None, description="Training tasks, by name of a dataset; null means the environment's own."
     )
-    val_dataset: Choice | None = Field(
+    val_dataset: Annotated[Choice | None, Names("dataset")] = Field(
         None, description="Validation tasks, by name of a dataset; null means the environment's own."
     )
     train_batch_size: PositiveInt = Field(64, description="Tasks per training step; never more than there are.")

@@ -79,6 +79,11 @@ def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
     tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
     own = _difference(tree, base.tree)
     section = own.setdefault("rllm", {})
+    if isinstance(section, dict) and isinstance(section.get("backend"), dict):  # Hydra's place for the file's content
+        raise ConfigError(
+            f"The defaults of backend {backend.name!r} lie beneath `rllm.backend`.",
+            f"Its file rllm/backend/{backend.name}.yaml must begin with the line `# @package _global_`.",
+        )
     # Also where the backend's file forgets to say so. A value in the section's place is left for validation to name.
     if base.tree["rllm"]["backend"] != backend.name and isinstance(section, dict):
         section["backend"] = backend.name

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rllm_core.config.section import ByPlugins, Choice, NonNegativeInt, PositiveInt, Redundant, Refused, Section
+from rllm_core.config.section import ByPlugins, Choice, Names, NonNegativeInt, PositiveInt, Redundant, Refused, Section
 
 NO_ENVIRONMENT = "custom"
 """Value of ``rllm.env.name`` when none is chosen by name: the workflow brings its own world."""
@@ -17,7 +17,7 @@ _NO_ASYNC = "Rollouts and updates take turns in this version; remove the section
 class AgentSection(Section):
     """Who plays: from what the environment says to chat messages, and from the model's words to an action."""
 
-    name: Annotated[str, ByPlugins()] = Field("math_agent", description="Agent, by name.")
+    name: Annotated[str, ByPlugins(), Names("agent")] = Field("math_agent", description="Agent, by name.")
     max_steps: Annotated[PositiveInt, ByPlugins()] = Field(20, description="Most turns of an attempt.")
     trajectory_timeout: float | None = Field(
         None, gt=0, description="Seconds an attempt may take before it ends with reason `timeout`; null means no limit."
@@ -36,7 +36,7 @@ class AgentSection(Section):
 class EnvSection(Section):
     """What is played."""
 
-    name: str = Field(
+    name: Annotated[str, Names("environment")] = Field(
         NO_ENVIRONMENT,
         description="Environment to play, by name; `rllm train NAME` sets it. `custom` means none: the workflow brings "
         "its own world and tasks come from `data.train_dataset` or from Python.",
@@ -50,7 +50,9 @@ class WorkflowSection(Section):
     use_workflow: Annotated[
         bool, Redundant(True, "attempts are always made by the workflow `rllm.workflow.name`; remove the key")
     ] = Field(False, description="Accepted for configurations of rLLM; the agent loop is a workflow itself here.")
-    name: str = Field("single_turn_workflow", description="Workflow that makes an attempt at a task, by name.")
+    name: Annotated[str, Names("workflow")] = Field(
+        "single_turn_workflow", description="Workflow that makes an attempt at a task, by name."
+    )
     workflow_args: dict[str, Any] = Field(default_factory=dict, description="Options of the workflow.")
     n_parallel_tasks: PositiveInt = Field(256, description="Attempts under way at once.")
     retry_limit: PositiveInt = Field(3, description="Tries per attempt, the first included, before it has failed.")
@@ -77,8 +79,12 @@ class TrainerSection(Section):
     total_batches: PositiveInt | Literal[-1] = Field(
         -1, description="Training steps; -1 means as many as `total_epochs` gives."
     )
-    logger: list[Choice] = Field(default_factory=_console, description="Trackers that receive metrics, by name.")
-    observers: list[Choice] = Field(default_factory=list, description="Observers that watch the training loop.")
+    logger: Annotated[list[Choice], Names("tracker")] = Field(
+        default_factory=_console, description="Trackers that receive metrics, by name."
+    )
+    observers: Annotated[list[Choice], Names("observer")] = Field(
+        default_factory=list, description="Observers that watch the training loop."
+    )
     project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
     experiment_name: str = Field("default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in its project.")
     output_dir: str = Field("runs", description="Folder that holds all projects.")

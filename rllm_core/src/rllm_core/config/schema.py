@@ -30,13 +30,15 @@ from rllm_core.config.run_sections import (
     WorkflowSection,
 )
 from rllm_core.config.sdk_section import SdkSection
-from rllm_core.config.section import ByPlugins, Refused, Section
+from rllm_core.config.section import ByPlugins, Names, Refused, Section
 
 
 class RllmSection(Section):
     """Backend-agnostic settings."""
 
-    backend: str = Field("local", description="Backend, by name; also written rllm/backend=NAME.")
+    backend: Annotated[str, Names("backend")] = Field(
+        "local", description="Backend, by name; also written rllm/backend=NAME."
+    )
     agent: AgentSection = Field(default_factory=AgentSection, description="Who plays, and limits of one attempt.")
     env: EnvSection = Field(default_factory=EnvSection, description="What is played.")
     workflow: WorkflowSection = Field(default_factory=WorkflowSection, description="How an attempt is made.")

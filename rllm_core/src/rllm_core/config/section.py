@@ -49,6 +49,13 @@ class Redundant:
     reason: str
 
 
+@dataclass(frozen=True)
+class Names:
+    """The value is, or holds, names of plugins of this kind."""
+
+    kind: str
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values never change after start."""
 

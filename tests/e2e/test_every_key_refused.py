@@ -1,0 +1,245 @@
+"""A value that nothing in a run acts on: a user's stops the run and says why, any other goes back to its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.config.schema import RunConfig
+from rllm_core.config.section import ByPlugins, Redundant, Refused
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.effect import SWITCHES, Key, acting_plugins, core_keys
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+KEYS = {key.dotted: key for key in core_keys(RunConfig())}
+BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins)]
+NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(Registry.load(), KEYS[name])]
+REFUSED = [name for name, key in KEYS.items() if key.mark(Refused)]
+REDUNDANT = [name for name, key in KEYS.items() if key.mark(Redundant)]
+SWITCHED = [
+    name
+    for name, key in KEYS.items()
+    if key.path[-1] not in SWITCHES and set(SWITCHES) & set(type(key.section).model_fields)
+]
+OTHER_VALUES: dict[str, Any] = {
+    "rllm.agent.name": "rllm-core/math_agent",
+    "rllm.agent.agent_args": {"system_prompt": "guess"},
+    "rllm.agent.engine_args": {"size": 1},
+    "rllm.algorithm.adv_estimator": "rloo",
+    "rllm.algorithm.estimator_map": {"judge": "rloo"},
+    "rllm.algorithm.loss_fn": "ppo",
+    "rllm.algorithm.loss_map": {"judge": "ppo"},
+    "rllm.algorithm.loss_agg_mode": "token-sum",
+    "rllm.algorithm.eps_clip_high": 0.3,
+    "rllm.algorithm.lr_schedule": "linear",
+    "rllm.algorithm.warmup_steps_ratio": 0.5,
+    "rllm.algorithm.rollout_correction.bypass_mode": True,
+    "rllm.algorithm.rollout_correction.tis_mode": "token",
+    "rllm.algorithm.on_missing_reward": "drop",
+    "rllm.stepwise_advantage.mode": "per_step",
+    "rllm.transform.grouping": "rllm-core/task_role",
+    "rllm.rejection_sample.mode": "episode",
+    "rllm.episode_logging.episode_log_dir": "elsewhere",
+    "rllm.sdk.store.path": "traces.db",
+    "rllm.sdk.processing.groupby_key": "session",
+    "rllm.sdk.processing.traj_name_key": "role",
+    "rllm.sdk.proxy.host": "localhost",
+    "rllm.sdk.proxy.mode": "external",
+    "rllm.sdk.proxy.admin_token": "secret",
+}
+NOBODY_LISTENS = layer_from_dotted(
+    {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["generate", "log"]}, "set-up"
+)
+"""A run of whose plugins none acts on any key."""
+
+Planned = Callable[..., RunPlan]
+
+
+class DeafModel(Params):
+    name: str = Field("deaf", description="Nothing.")
+
+
+class DeafSections(Params):
+    model: DeafModel = Field(default_factory=DeafModel, description="Nothing.")
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    """What is installed, with a backend and a workflow that act on no key."""
+    registry = Registry.load()
+    can = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
+    common: dict[str, Any] = {"name": "deaf", "summary": "For tests."}
+    registry.add(BackendPlugin(params=DeafSections, load=lambda: Backend, capabilities=can, **common))
+    registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, honours=frozenset(), **common))
+    return registry
+
+
+def other_value(name: str) -> Any:
+    """A value that the key may have, and that is not its default."""
+    default = KEYS[name].default
+    if name in OTHER_VALUES:
+        return OTHER_VALUES[name]
+    return not default if isinstance(default, bool) else default + 1
+
+
+def refusal(planned: Planned, *arguments: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        planned(*arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", BY_PLUGINS)
+def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    error = refusal(planned, {name: other_value(name)}, registry, [NOBODY_LISTENS])
+    assert error.message.startswith(f"`{name}")
+    assert "(from the test)" in error.message
+    assert "nothing this run uses acts on it" in error.message or "has no effect" in error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize("name", BY_PLUGINS)
+def test_a_value_of_lower_origin_is_reset_where_no_plugin_of_the_run_acts_on_it(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    lower = layer_from_dotted({name: other_value(name)}, "some environment", Tier.ENVIRONMENT)
+    plan = planned({}, registry, [lower, NOBODY_LISTENS])
+    assert plan.composed.value(name) == KEYS[name].default
+    assert plan.composed.origins[name] == "default"
+    *others, last = plan.warnings
+    assert last.startswith("no stage of rllm.pipeline updates the weights")
+    assert all(line.startswith(f"`{name}") and line.endswith("It is back to its default.") for line in others)
+
+
+@pytest.mark.parametrize("name", NOBODY_THERE)
+def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    error = refusal(planned, {"rllm.env.name": "guess", name: other_value(name)}, registry)
+    assert f"{error.message}".endswith("(from the test), and nothing this run uses acts on it.")
+    gateway = "rllm.sdk belongs to a gateway plugin, and none is installed."
+    assert error.hint == (gateway if name.startswith("rllm.sdk") else "No installed plugin does; leave it out.")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    value = {name: other_value(name)}
+    error = refusal(planned, value, registry)
+    assert error.message.startswith(f"`{name}` is ")
+    assert error.message.endswith("(from the test), which is refused.")
+    assert error.hint == KEYS[name].mark(Refused).reason
+    plan = planned({}, registry, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
+    assert plan.composed.value(name) == KEYS[name].default
+
+
+@pytest.mark.parametrize("name", REDUNDANT)
+def test_what_is_always_done_may_be_asked_for_and_is_warned_about(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    mark = KEYS[name].mark(Redundant)
+    assert planned({name: mark.value}, registry).warnings == (f"`{name}` is true (from the test): {mark.reason}.",)
+    saved = layer_from_dotted({name: mark.value}, "an earlier run", Tier.SAVED)
+    assert planned({}, registry, [saved]).warnings == ()
+
+
+def test_what_is_always_done_cannot_be_switched_off(planned: Planned, registry: Registry) -> None:
+    error = refusal(planned, {"rllm.algorithm.use_rllm": False}, registry)
+    assert error.message == "`rllm.algorithm.use_rllm` is false (from the test), which is refused."
+    assert error.hint == "Advantages are always computed here; remove the key"
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: Planned, registry: Registry) -> None:
+    error = refusal(planned, {name: other_value(name)}, registry)
+    if name in REFUSED:
+        assert error.hint == KEYS[name].mark(Refused).reason
+        return
+    section = name.rpartition(".")[0]
+    switch = f"{section}.{next(s for s in SWITCHES if s in type(KEYS[name].section).model_fields)}"
+    assert error.message.endswith(f"(from the test) and has no effect while {switch} is false.")
+    assert error.hint == f"Set {switch}=true as well, or leave it out."
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"rllm.trainer.total_batches": 3, "rllm.trainer.total_epochs": 2},
+            "`rllm.trainer.total_epochs` is 2 (from the test) and has no effect: rllm.trainer.total_batches is 3.",
+        ),
+        (
+            {"rllm.algorithm.entropy.final_coeff": 0.1},
+            "`rllm.algorithm.entropy.final_coeff` is 0.1 (from the test) and has no effect while "
+            "rllm.algorithm.entropy.decay_steps is 0.",
+        ),
+        (
+            {"rllm.algorithm.entropy.decay_steps": 9},
+            "`rllm.algorithm.entropy.decay_steps` is 9 (from the test) and has no effect: coeff and final_coeff are "
+            "equal.",
+        ),
+        (
+            {"rllm.env.env_args.prompt": "guess"},
+            "rllm.env.env_args is {'prompt': 'guess'} and has no effect: rllm.env.name is custom.",
+        ),
+    ],
+)
+def test_a_value_that_another_key_makes_idle_is_refused(
+    settings: dict[str, Any], message: str, planned: Planned, registry: Registry
+) -> None:
+    assert refusal(planned, settings, registry).message == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "without"),
+    [
+        ({"rllm.algorithm.norm_adv_by_std_in_grpo": False}, ["advantages", "update"]),
+        ({"rllm.algorithm.eps_clip": 0.1}, ["update"]),
+        ({"rllm.agent.overlong_filter": True}, ["compact_filter"]),
+        ({"rllm.algorithm.on_missing_reward": "drop"}, ["check_rewards", "reject", "advantages", "update"]),
+    ],
+)
+def test_options_of_plugins_that_no_stage_calls_are_refused(
+    setting: dict[str, Any], without: list[str], planned: Planned, registry: Registry
+) -> None:
+    error = refusal(planned, {**setting, "rllm.pipeline.remove": without}, registry)
+    assert error.message.endswith("(from the test), and nothing this run uses acts on it.")
+    assert error.hint.endswith("This run uses none of these kinds.") or "stage" in error.hint
+
+
+def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: Planned, registry: Registry) -> None:
+    recipe = {"rllm.env.name": "guess"}
+    assert planned(recipe, registry).composed.value("rllm.algorithm.eps_clip_high") == 0.3
+    plan = planned(recipe | {"rllm.algorithm.loss_fn": "reinforce"}, registry)
+    assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
+    assert plan.warnings == (
+        "`rllm.algorithm.eps_clip_high` is 0.3 (from recipe guess local/tiny), and nothing this run uses acts on it. "
+        "It is back to its default.",
+    )
+
+
+def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, registry: Registry) -> None:
+    (warning,) = planned({"rllm.stepwise_advantage.enable": True}, registry).warnings
+    assert warning.startswith("`rllm.stepwise_advantage.enable` is true (from the test) and changes nothing: every step")
+    both = {"rllm.stepwise_advantage.enable": True, "rllm.stepwise_advantage.normalize_by_steps": True}
+    assert planned(both, registry).warnings == ()
+
+
+def test_every_key_without_a_mark_is_the_core_s_own() -> None:
+    """Marked keys are tried above; all others are shown to be read by the core in `test_every_key.py`."""
+    marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT}
+
+    def acts(key: Key) -> bool:
+        return bool(acting_plugins(Registry.load(), key))
+
+    assert [name for name, key in KEYS.items() if name not in marked and acts(key)] == []
