@@ -56,6 +56,16 @@ def test_step_advantages_reach_the_tokens_of_their_step(two_turns: Trajectory) -
     assert estimate(batch, _always([0.5, -2], "step")).tolist() == [0, 0, 0.5, 0, -2, -2]
 
 
+def test_steps_in_another_order_than_their_tokens_still_get_their_own_advantage(
+    two_turns: Trajectory, rewritten: Trajectory
+) -> None:
+    for trajectory in (two_turns, rewritten):
+        trajectory.steps.reverse()
+    batch = build_batch([_group(two_turns, rewritten)])
+    advantages = estimate(batch, _always([2, 1, 30, 20, 10], "step"))
+    assert advantages.tolist() == [0, 0, 1, 0, 2, 2, 0, 10, 0, 20, 0, 0, 30, 30]
+
+
 def test_token_advantages_outside_the_loss_mask_become_zero(two_turns: Trajectory) -> None:
     batch = build_batch([_group(two_turns)])
     assert estimate(batch, _always([1, 2, 3, 4, 5, 6], "token")).tolist() == [0, 0, 3, 0, 5, 6]

@@ -117,16 +117,25 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str) -> NDArray[n
     return np.where(inputs.loss_mask, spread, 0.0).astype(np.float32)
 
 
-def _spread_steps(inputs: AdvantageInput, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Steps sample their tokens in order, so sampled tokens are the steps' responses end to end."""
-    lengths = [
-        step.span.end - step.span.response_start
-        for group in inputs.groups
-        for trajectory in group.trajectories
+def step_of_sampled(inputs: AdvantageInput) -> NDArray[np.int64]:
+    """(n_sampled,) which step sampled each token, in the order of the tokens where `loss_mask` is True.
+
+    Steps are numbered as in `step_rewards`. A trajectory's steps may have been put into another order than their
+    tokens have, so they are found by their spans.
+    """
+    spans = [
+        (index, step.span.response_start, step.span.end)
+        for index, trajectory in enumerate(trajectory for group in inputs.groups for trajectory in group.trajectories)
         for step in trajectory.steps
     ]
+    trajectory, start, end = np.array(spans, np.int64).reshape(-1, 3).T
+    order = np.lexsort((start, trajectory))
+    return np.repeat(order, (end - start)[order])
+
+
+def _spread_steps(inputs: AdvantageInput, values: NDArray[np.float64]) -> NDArray[np.float64]:
     spread = np.zeros(len(inputs.loss_mask))
-    spread[inputs.loss_mask] = np.repeat(values, lengths)
+    spread[inputs.loss_mask] = values[step_of_sampled(inputs)]
     return spread
 
 
