@@ -281,7 +281,7 @@ def test_inputs_are_left_as_they_are(
 ) -> None:
     inputs = make_inputs([[1.0, 0.25, 0.0], [3.0]])
     columns = {name: column.tobytes() for name, column in vars(inputs).items() if isinstance(column, np.ndarray)}
-    assert len(columns) == 7
+    assert len(columns) == 8
     estimator(inputs)
     assert {name: getattr(inputs, name).tobytes() for name in columns} == columns
 

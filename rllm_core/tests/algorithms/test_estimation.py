@@ -217,7 +217,7 @@ def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
 def test_estimators_cannot_change_their_inputs(make_groups: MakeGroups) -> None:
     inputs = role_columns(build_batch(make_groups([[1, 0], [1]])), 0)
     columns = [column for column in vars(inputs).values() if isinstance(column, np.ndarray)]
-    assert len(columns) == 7
+    assert len(columns) == 8
     for column in columns:
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
@@ -255,3 +255,32 @@ def test_the_steps_of_a_trajectory_then_weigh_as_much_as_it_would_alone() -> Non
 def test_nothing_is_divided_where_there_is_nothing() -> None:
     batch = build_batch([])
     assert divide_by_steps(batch, np.zeros(0, np.float32)).tolist() == []
+
+
+def test_parts_of_a_reward_that_all_trajectories_report_become_columns() -> None:
+    def trajectory(**parts: float) -> Trajectory:
+        made = Trajectory("agent", reward=sum(parts.values()), info={"reward_components": parts})
+        made.add_step([1], [2], [-1.0])
+        return made
+
+    group = _group(trajectory(right=1.0, short=0.5, extra=2.0), trajectory(short=0.25, right=0.0))
+    inputs = role_columns(build_batch([group]), 0)
+    assert inputs.component_names == ("right", "short")
+    assert inputs.reward_components is not None
+    assert inputs.reward_components.tolist() == [[1.0, 0.5], [0.0, 0.25]]
+
+
+def test_without_common_parts_there_are_no_reward_components(two_turns: Trajectory) -> None:
+    inputs = role_columns(build_batch([_group(two_turns)]), 0)
+    assert (inputs.component_names, inputs.reward_components) == ((), None)
+
+
+def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_turns: Trajectory) -> None:
+    other = Trajectory("judge", reward=0.0)
+    other.add_step([1], [2], [-0.5])
+    batch = build_batch([_group(two_turns), _group(other, group_id="t:judge")])
+    batch = batch.with_columns(values=np.arange(8, dtype=np.float32))
+    assert role_columns(batch, 1).values is not None
+    assert role_columns(batch, 1).values.tolist() == [6, 7]
+    assert role_columns(batch, 1).sampling_logprobs.tolist() == [0, -0.5]
+    assert role_columns(batch, 0).ref_logprobs is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, RllmError
+from rllm_core.types import Trajectory
+
+REWARD_COMPONENTS = "reward_components"
+"""Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""
 
 RoleEstimator = Callable[[AdvantageInput], Advantages]
 """An estimator with its options bound."""
@@ -60,23 +65,40 @@ def role_columns(batch: TokenBatch, role_index: int) -> AdvantageInput:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     rows = batch.role == role_index
+    tokens = np.repeat(rows, batch.row_lengths)
     # A trajectory may have no row (nothing sampled) or several (rewritten history), so lengths are summed by owner.
     within = _index_within_role(batch, role_index)
     lengths = np.bincount(
         within[batch.trajectory[rows]], weights=batch.row_lengths[rows], minlength=len(trajectories)
     ).astype(np.int64)
-    columns = {
+    names, components = _reward_components(trajectories)
+    columns: dict[str, NDArray[Any] | None] = {
         "rewards": np.array([trajectory.reward for trajectory in trajectories], np.float64),
         "group_offsets": _offsets([len(group.trajectories) for group in groups]),
         "response_lengths": np.array([trajectory.response_length for trajectory in trajectories], np.int64),
         "step_offsets": _offsets([len(trajectory.steps) for trajectory in trajectories]),
         "step_rewards": np.array([np.nan if step.reward is None else step.reward for step in steps], np.float64),
         "token_offsets": _offsets(lengths),
-        "loss_mask": batch.loss_mask[np.repeat(rows, batch.row_lengths)],
+        "loss_mask": batch.loss_mask[tokens],
+        "sampling_logprobs": batch.sampling_logprobs[tokens],
+        "reward_components": components,
     }
+    for name in ("old_logprobs", "ref_logprobs", "values"):
+        column = getattr(batch, name)
+        columns[name] = None if column is None else column[tokens]
     for column in columns.values():
-        column.flags.writeable = False
-    return AdvantageInput(**columns, groups=groups)
+        if column is not None:
+            column.flags.writeable = False
+    return AdvantageInput(**columns, groups=groups, component_names=names)  # type: ignore[arg-type]
+
+
+def _reward_components(trajectories: Sequence[Trajectory]) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
+    """The parts of the reward that all trajectories report in ``info["reward_components"]``, and their values."""
+    parts: list[Mapping[str, float]] = [trajectory.info.get(REWARD_COMPONENTS, {}) for trajectory in trajectories]
+    names = tuple(sorted(set(parts[0]).intersection(*parts[1:]))) if parts else ()
+    if not names:
+        return (), None
+    return names, np.array([[part[name] for name in names] for part in parts], np.float64)
 
 
 def to_tokens(inputs: AdvantageInput, result: Advantages, who: str) -> NDArray[np.float32]:

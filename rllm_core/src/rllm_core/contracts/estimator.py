@@ -47,6 +47,18 @@ class AdvantageInput:
     """(n_token,) True where the model sampled the token."""
     groups: Sequence[TrajectoryGroup]
     """(n_group,) the groups themselves, for their metadata."""
+    sampling_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) log-probs under the policy that sampled, 0 where `loss_mask` is False."""
+    old_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) log-probs at the start of the update; filled when needed."""
+    ref_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) log-probs under the reference model; filled when needed."""
+    values: NDArray[np.float32] | None = None
+    """(n_token,) the critic's estimates; filled when needed."""
+    component_names: tuple[str, ...] = ()
+    """Names of the parts of the reward that every trajectory reports, sorted."""
+    reward_components: NDArray[np.float64] | None = None
+    """(n_traj, len(component_names)); None when trajectories report no common parts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
