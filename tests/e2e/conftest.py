@@ -80,17 +80,11 @@ def carry_out() -> Callable[[RunPlan], Trained]:
     """Make the run of a plan."""
 
     def run(plan: RunPlan) -> Trained:
-        folder = RunFolder.open(plan.config.rllm.trainer)
+        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=True)
         trained = Trained(plan, folder.path)
-        loop = TrainingLoop(
-            plan,
-            folder,
-            train_tasks=tasks_of(plan, "train"),
-            val_tasks=tasks_of(plan, "val"),
-            observers=[trained],
-            warn=trained.warnings.append,
-        )
         try:
+            loop = TrainingLoop(plan, folder, **tasks, observers=[trained], warn=trained.warnings.append)
             loop.fit()
             trained.history = folder.history()
         finally:
@@ -104,7 +98,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 def train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
 ) -> Train:
-    """Train in an empty folder: one step of two tasks, each played twice, unless the settings say otherwise."""
+    """Train: one step of two tasks, each played twice, unless the settings say otherwise. A run replaces the last."""
     monkeypatch.chdir(tmp_path)
 
     def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:

@@ -34,7 +34,10 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["guess", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),
         (["guess", "rllm.env.env_args.promt=hi"], "Did you mean 'prompt'?"),
         (["guess", "rllm.pipeline.remove=[advantages]"], "Stage 'update' reads 'batch.advantages'"),
-        (["guess", "rllm.rejection_sample.mode=episode"], "Set rllm.rejection_sample.enable=true as well, or leave it out."),
+        (
+            ["guess", "rllm.rejection_sample.mode=episode"],
+            "Set rllm.rejection_sample.enable=true as well, or leave it out.",
+        ),
         (["guess", "rllm.trainer.total_batches=0"], "`rllm.trainer.total_batches` is 0"),
         ([], "No environment is named, and no dataset."),
     ],

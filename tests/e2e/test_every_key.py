@@ -38,7 +38,9 @@ def _choices(key: Key) -> tuple[Any, ...]:
 def _is_refused(key: Key) -> bool:
     """Whether no run can act on any other value than the default."""
     refused = key.mark(Refused)
-    if key.mark(Redundant) or (refused and (refused.value is None or set(_choices(key)) == {key.default, refused.value})):
+    if key.mark(Redundant) or (
+        refused and (refused.value is None or set(_choices(key)) == {key.default, refused.value})
+    ):
         return True
     return key.mark(ByPlugins) is not None and not acting_plugins(INSTALLED, key)
 
@@ -194,7 +196,7 @@ def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, s
         return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
 
     def look_up(self: BaseModel, name: str) -> Any:
-        if name in type(self).__pydantic_fields__:
+        if name in type(self).model_fields:
             reads.append((self, name, caller()))
         return object.__getattribute__(self, name)
 

@@ -230,7 +230,9 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: 
 
 def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, registry: Registry) -> None:
     (warning,) = planned({"rllm.stepwise_advantage.enable": True}, registry).warnings
-    assert warning.startswith("`rllm.stepwise_advantage.enable` is true (from the test) and changes nothing: every step")
+    assert warning.startswith(
+        "`rllm.stepwise_advantage.enable` is true (from the test) and changes nothing: every step"
+    )
     both = {"rllm.stepwise_advantage.enable": True, "rllm.stepwise_advantage.normalize_by_steps": True}
     assert planned(both, registry).warnings == ()
 

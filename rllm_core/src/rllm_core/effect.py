@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -20,9 +20,11 @@ from rllm_core.config.problems import show_value
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered, Registry
 from rllm_core.plugins.specs import KINDS
 
+ModelT = TypeVar("ModelT", bound=BaseModel)
 NOBODY = ", and nothing this run uses acts on it."
 SWITCHES = ("enable", "log_episodes")
 """A section with such a key is idle while that is false."""
@@ -73,12 +75,13 @@ def core_key(config: RunConfig, path: KeyPath) -> Key | None:
 
 
 def settle_effects(
-    composed: Composed, chosen: Sequence[Registered[Any]], registry: Registry
+    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[Chosen[Any]], registry: Registry
 ) -> tuple[Composed, list[str]]:
     """Refuse what a user set and nobody acts on; reset such values of lower origin. Also returns warnings.
 
     Args:
         chosen: every plugin of the run.
+        taking: those of them that take options over from shared keys.
 
     Raises:
         ConfigError: for the first key a user set that has no effect.
@@ -86,6 +89,7 @@ def settle_effects(
     idle: list[Key] = []
     warnings: list[str] = []
     chosen = [entry for entry in chosen if _is_called(entry, chosen)]
+    taking = [entry for entry in taking if entry.registered in chosen]
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
@@ -93,7 +97,14 @@ def settle_effects(
             if _set_by_user(key, composed):
                 warnings.append(f"{_is(key, composed)}: {redundant.reason}.")
             continue
-        why = _why_idle(key, composed.config, chosen, registry)
+        acts = any(honours(entry.plugin, key.dotted) for entry in chosen) or any(_takes_over(c, key) for c in taking)
+        why = _why_idle(key, composed.config, chosen, registry, acts)
+        if why and why[0] == NOBODY and (own := [c for c in taking if _has_option(c.registered, key)]):
+            names = ", ".join(f"{entry.registered.kind} {entry.plugin.name}" for entry in own)
+            why = (
+                NOBODY,
+                f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
+            )
         if why and _set_by_user(key, composed):
             raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
         if why:
@@ -121,7 +132,7 @@ def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
 
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
     """Installed plugins through which a key can act."""
-    return [entry for kind in KINDS for entry in registry.all(kind) if _acts(entry, key)]
+    return [entry for kind in KINDS for entry in registry.all(kind) if _could_act(entry, key)]
 
 
 def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> bool:
@@ -129,19 +140,24 @@ def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> boo
     return key is None or any(honours(other.plugin, key) for other in chosen)
 
 
-def _acts(entry: Registered[Any], key: Key) -> bool:
-    return honours(entry.plugin, key.dotted) or _takes_over(entry, key)
+def _could_act(entry: Registered[Any], key: Key) -> bool:
+    return honours(entry.plugin, key.dotted) or _has_option(entry, key)
 
 
-def _takes_over(entry: Registered[Any], key: Key) -> bool:
+def _has_option(entry: Registered[Any], key: Key) -> bool:
     mark = key.mark(SharedOption)
     return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
 
 
+def _takes_over(chosen: Chosen[Any], key: Key) -> bool:
+    """Whether a plugin has the option and its own mapping does not set it."""
+    return _has_option(chosen.registered, key) and key.path[-1] not in chosen.own
+
+
 def _why_idle(
-    key: Key, config: RunConfig, chosen: Sequence[Registered[Any]], registry: Registry
+    key: Key, config: RunConfig, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool
 ) -> tuple[str, str] | None:
-    """What is wrong and what to do; None when somebody acts on the key."""
+    """What is wrong and what to do; None when somebody acts on the key. `acts`: a chosen plugin does."""
     refused = key.mark(Refused)
     if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
         reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
@@ -152,9 +168,7 @@ def _why_idle(
         return f" and has no effect while {on} is false.", f"Set {on}=true as well, or leave it out."
     if (other := _overruled(key, config)) is not None:
         return other
-    if key.mark(ByPlugins) is None:
-        return None
-    if any(_acts(entry, key) for entry in chosen):
+    if acts or key.mark(ByPlugins) is None:
         return None
     return NOBODY, _who_would(key, chosen, registry)
 
@@ -216,15 +230,22 @@ def _names(key: Key, composed: Composed) -> list[str]:
 def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     if not idle:
         return composed
-    tree, origins = composed.tree, dict(composed.origins)
+    config, tree, origins = composed.config, composed.tree, dict(composed.origins)
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
         tree = _replaced(tree, key.path, default)
         for name in _names(key, composed):
             del origins[name]
         origins[key.dotted] = DEFAULT
-    config = RunConfig.model_validate({name: tree[name] for name in RunConfig.model_fields if name in tree})
+        config = _changed(config, key.path, key.default)
     return replace(composed, config=config, tree=tree, origins=origins)
+
+
+def _changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
+    """A copy of a frozen section with one key changed."""
+    head, *rest = path
+    inner = _changed(getattr(section, head), tuple(rest), value) if rest else value
+    return section.model_copy(update={head: inner})
 
 
 def _replaced(tree: dict[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:

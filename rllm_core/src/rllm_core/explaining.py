@@ -31,7 +31,7 @@ class Explanation:
     acts: str
     """Who acts on it: the core, or which plugins."""
     in_this_run: str
-    """Which of these the run uses; empty where the core acts."""
+    """Which of these the run uses; empty where the core acts, or no plugin can."""
     backends: str
     """Which installed backends honour it."""
     refused: str
@@ -39,7 +39,7 @@ class Explanation:
     choices: str
     """Names of installed plugins to choose from; empty where the value is no name."""
     shared_as: tuple[str, ...]
-    """Paths under which backends keep the same setting."""
+    """Paths under which backends keep the same setting; of a backend's key, that of the core."""
 
 
 def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
@@ -79,24 +79,27 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     else:
         acts, honouring = "the core", backends
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
+    if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
+        acts, honouring = "nobody", []
     return Explanation(
         about=describe_field(dotted, field),
         value=show_value(_value(path, plan)),
         origin=_origin(dotted, plan.composed.origins),
-        acts="nobody" if refused and known and known.mark(Refused).value is None else acts,
-        in_this_run=_names(in_this_run) if by_plugins else "",
+        acts=acts,
+        in_this_run=(_names(in_this_run) or "nothing") if by_plugins and acting else "",
         backends=", ".join(entry.name for entry in honouring) or "none",
         refused=" ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
         choices=", ".join(
             entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
         ),
-        shared_as=tuple(
-            f"{shared.native} ({entry.name})"
-            for entry in backends
-            for shared in entry.plugin.shared_keys
-            if shared.rllm == dotted
-        ),
+        shared_as=tuple(_shared_as(dotted, plan, backends)),
     )
+
+
+def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> Iterator[str]:
+    for entry in backends:
+        yield from (f"{shared.native} ({entry.name})" for shared in entry.plugin.shared_keys if shared.rllm == dotted)
+    yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
 
 
 def _fields_at(schema: type[BaseModel], path: KeyPath) -> list[FieldInfo]:

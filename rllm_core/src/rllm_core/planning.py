@@ -37,7 +37,8 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     planner = _Planner(composed, registry)
     plan = planner.plan()
     _check(plan)
-    settled, warnings = settle_effects(composed, plan.registered(), registry)
+    taking = [*plan.estimators, *plan.losses, plan.rejection]
+    settled, warnings = settle_effects(composed, plan.registered(), taking, registry)
     return replace(plan, composed=settled, warnings=(*composed.warnings, *warnings, *_doubts(plan)))
 
 
@@ -222,7 +223,7 @@ def _check_step_rewards(plan: RunPlan) -> None:
 
 def _doubts(plan: RunPlan) -> list[str]:
     lines = []
-    if plan.config.rllm.rollout.n == 1 and plan.config.rllm.transform.grouping == "task_role":
+    if plan.config.rllm.rollout.n == 1 and plan.grouping.registered.qualified_name == "rllm-core/task_role":
         alone = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
         if alone:
             lines.append(

@@ -15,6 +15,8 @@ from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.rollout.workflows import EnvironmentWorkflow, SingleTurnWorkflow
 from rllm_core.types import Episode, TrajectoryGroup
 
 GroupingHook = Callable[..., list[TrajectoryGroup]]
@@ -37,6 +39,12 @@ class AnyParams(Params):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
+class AnyWorkflowParams(AgentWorkflowParams):
+    """Options of a class made from a workflow of the core, and whatever else its constructor takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
 class GroupingByHook:
     """A user's grouping hook, with the config sections it is given. `config` is set once there is a plan."""
 
@@ -52,22 +60,34 @@ class GroupingByHook:
 
 
 def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]) -> WorkflowPlugin[Any]:
-    """A workflow class with constructor arguments, which may be any objects. They win over ``workflow_args``."""
+    """A workflow class with constructor arguments, which may be any objects."""
     if not (isinstance(workflow_class, type) and issubclass(workflow_class, Workflow)):
         raise ConfigError(
             f"workflow_class is {workflow_class!r}.",
             "Give a subclass of rllm_core.contracts.workflow.Workflow, or choose one by name with rllm.workflow.name.",
         )
+    params = AnyWorkflowParams if issubclass(workflow_class, EnvironmentWorkflow) else AnyParams
+    defaults = params().model_dump()
+    one_turn = getattr(workflow_class, "max_turns", None) is SingleTurnWorkflow.max_turns
 
     def make(context: WorkflowContext, **options: Any) -> Workflow:
-        return workflow_class(context, **{**options, **arguments})
+        given = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
+        return workflow_class(context, **{**given, **arguments})
 
     return WorkflowPlugin(
         name=name_of(workflow_class),
         summary=_summary(workflow_class),
-        params=AnyParams,
+        params=params,
         load=lambda: make,
+        honours=WorkflowPlugin.honours - ({"rllm.agent.max_steps"} if one_turn else set()),
     )
+
+
+def known_options(workflow_class: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a workflow's arguments that the core acts on, such as ``timeout`` and ``agent_cls``."""
+    if not (isinstance(workflow_class, type) and issubclass(workflow_class, EnvironmentWorkflow)):
+        return {}
+    return {name: value for name, value in arguments.items() if name in AgentWorkflowParams.model_fields}
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:

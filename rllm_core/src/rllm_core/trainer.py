@@ -9,10 +9,12 @@ from typing import Any
 from rllm_core.config.compose import allowed_plugins, compose
 from rllm_core.config.from_python import PythonConfig, layer_from_python, without_packaged
 from rllm_core.config.layers import Layer, layer_from_dotted
+from rllm_core.config.problems import show_value
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
@@ -21,6 +23,7 @@ from rllm_core.python_plugins import (
     GroupingHook,
     backend_plugin,
     estimator_choice,
+    known_options,
     rLLMAdvantageEstimator,
     workflow_plugin,
 )
@@ -88,14 +91,18 @@ class UnifiedTrainer:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
         self._folder = RunFolder.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
-        self._loop = TrainingLoop(
-            self.plan,
-            self._folder,
-            train_tasks=train_tasks,
-            val_tasks=val_tasks,
-            observers=observers,
-            resume=resume,
-        )
+        try:
+            self._loop = TrainingLoop(
+                self.plan,
+                self._folder,
+                train_tasks=train_tasks,
+                val_tasks=val_tasks,
+                observers=observers,
+                resume=resume,
+            )
+        except BaseException:
+            self._folder.close()
+            raise
 
     @property
     def global_step(self) -> int:
@@ -129,6 +136,7 @@ class UnifiedTrainer:
 
     def _tasks(self, split: Split, given: Dataset | None) -> Sequence[Task]:
         if given is not None:
+            _refuse_second(f"data.{split}_dataset", self.plan, f"{split}_dataset")
             return tasks_from_rows(given, f"{split}_dataset")
         if split == "val" and self.plan.environment is None and self.plan.val_dataset is None:
             return ()
@@ -189,10 +197,13 @@ def _plan(
         chosen["rllm.backend"] = backend
     elif backend is not None:
         chosen["rllm.backend"] = registry.add(backend_plugin(backend)).qualified_name
+    options: Mapping[str, Any] = workflow_args
     if workflow_class is not None:
-        chosen["rllm.workflow.name"] = registry.add(workflow_plugin(workflow_class, workflow_args)).qualified_name
-    elif workflow_args:
-        chosen["rllm.workflow.workflow_args"] = dict(workflow_args)
+        options = known_options(workflow_class, workflow_args)
+        objects = {name: value for name, value in workflow_args.items() if name not in options}
+        chosen["rllm.workflow.name"] = registry.add(workflow_plugin(workflow_class, objects)).qualified_name
+    if options:
+        chosen["rllm.workflow.workflow_args"] = dict(options)
     if hook is not None:
         chosen["rllm.transform.grouping"] = registry.add(hook.as_plugin()).qualified_name
     if estimators:
@@ -200,4 +211,18 @@ def _plan(
             str(role): estimator_choice(value) for role, value in estimators.items()
         }
     arguments = [Layer("backend_args", dict(backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
-    return make_plan(compose(registry, [*without_packaged(given, registry), *arguments]), registry)
+    plan = make_plan(compose(registry, [*without_packaged(given, registry), *arguments]), registry)
+    for name in workflow_args.keys() - options.keys():
+        _refuse_second(f"rllm.workflow.workflow_args.{name}", plan, f"workflow_args[{name!r}]")
+    return plan
+
+
+def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
+    """A value in the configuration that an argument of the trainer would push aside."""
+    names = [name for name in plan.composed.by_user if f"{name}.".startswith(f"{key}.")]
+    if names and plan.composed.value(key) is not None:
+        raise ConfigError(
+            f"`{key}` is {show_value(plan.composed.value(key))} (from {plan.composed.origins[names[0]]}), and "
+            f"{argument} is given to the trainer.",
+            "Give one of the two.",
+        )

@@ -41,7 +41,7 @@ ORIGINS = {
 def test_without_user_layers_everything_is_default(composed: Compose) -> None:
     result = composed()
     assert result.config == RunConfig()
-    assert result.backend_config.model_dump(mode="json")["model"] == {"name": "tiny", "cache": "cache"}
+    assert result.backend_config.model_dump(mode="json")["model"] == {"name": "tiny", "cache": "cache", "lora_rank": 0}
     assert set(result.origins.values()) == {"default", "backend local"}
 
 

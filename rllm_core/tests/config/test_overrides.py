@@ -154,7 +154,7 @@ def test_any_word_is_an_override_or_a_config_error(word: str) -> None:
 override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), st.sampled_from(VALUES))
 
 
-@settings(max_examples=80, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
 @given(words=st.lists(override, min_size=1, max_size=4))
 def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
     assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)

@@ -159,5 +159,5 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_i
     said = reply.tolist()[reply.size - reply.tolist()[::-1].index(END) :]
     # Only the end of the prompt is looked at: what a user said about thinking stays.
     tail = prompt[-4:].tolist()
-    opening = tail[tail.index(THINK) :] if THINK in tail else []
+    opening = tail[len(tail) - 1 - tail[::-1].index(THINK) :] if THINK in tail else []
     assert kept == [*prompt.tolist()[: prompt.size - len(opening)], *said]

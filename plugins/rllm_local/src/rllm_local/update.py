@@ -18,6 +18,7 @@ from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
 from rllm_core.errors import RllmError
+from rllm_core.seeding import derive_seed
 from rllm_local.rows import MicroBatch, micro_batches, sampled_per_row
 from rllm_local.schedule import learning_rate
 from rllm_local.settings import TrainingSection
@@ -52,8 +53,7 @@ class Updater:
         totals: dict[str, float] = defaultdict(float)
         minibatches = 0
         for rows in self._minibatches(batch, plan.seed):
-            first = minibatches == 0
-            self._step(batch, rows, plan, totals, first)
+            self._step(batch, rows, plan, totals, minibatches)
             minibatches += 1
         tokens = max(totals["tokens"], 1)
         return {
@@ -73,12 +73,12 @@ class Updater:
             yield from np.array_split(order, min(self._settings.num_minibatches, batch.n_rows))
 
     def _step(
-        self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, totals: dict[str, float], first: bool
+        self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, totals: dict[str, float], number: int
     ) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         weights = self._weights(batch, rows, plan.aggregation)
         for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
-            self._backward(batch, part, weights, plan, totals, first)
+            self._backward(batch, part, weights, plan, totals, number)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
         if not torch.isfinite(norm):
             raise RllmError(
@@ -105,7 +105,7 @@ class Updater:
         weights: NDArray[np.float32],
         plan: UpdatePlan,
         totals: dict[str, float],
-        first: bool,
+        number: int,
     ) -> None:
         assert batch.advantages is not None
         assert batch.old_logprobs is not None
@@ -120,6 +120,9 @@ class Updater:
             old_logprobs=column(batch.old_logprobs),
             advantages=column(batch.advantages),
             row_ids=part.row_ids,
+            sampling_logprobs=column(batch.sampling_logprobs),
+            ref_logprobs=None if batch.ref_logprobs is None else column(batch.ref_logprobs),
+            seed=derive_seed(plan.seed, "loss", number),
         )
         token_loss = self._token_loss(batch, inputs, plan)
         if plan.entropy_coeff:
@@ -133,9 +136,9 @@ class Updater:
             totals["entropy"] += float(entropy.sum())
             totals["kl_old_new"] += float((log_ratio.exp() - 1 - log_ratio).sum())
             totals["ratio_mean"] += float(log_ratio.exp().sum())
-            if first:
+            if number == 0:
                 # Before the first optimiser step the weights are still those that sampled.
-                totals["rollout_difference"] += float((logprobs - column(batch.sampling_logprobs)).abs().sum())
+                totals["rollout_difference"] += float((logprobs - inputs.sampling_logprobs).abs().sum())
                 totals["on_policy_tokens"] += len(logprobs)
 
     def _logprobs(self, part: MicroBatch, *, keep_entropy: bool) -> tuple[Tensor, Tensor]:
@@ -157,13 +160,7 @@ class Updater:
         for index, role in enumerate(batch.roles):
             chosen = roles == index
             if chosen.any():
-                part = LossInput(
-                    logprobs=inputs.logprobs[chosen],
-                    old_logprobs=inputs.old_logprobs[chosen],
-                    advantages=inputs.advantages[chosen],
-                    row_ids=inputs.row_ids[chosen],
-                )
-                losses = losses.masked_scatter(chosen, self._apply(role, part, plan))
+                losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
         return losses
 
     def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:

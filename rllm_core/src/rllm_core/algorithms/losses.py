@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.options import PpoParams
+from rllm_core.algorithms.options import ClipParams, PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError
@@ -20,17 +20,20 @@ MAX_LOG_RATIO = 20.0
 def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
     """Clipped surrogate: max(-A rho, -A clip(rho, 1 - eps_clip, 1 + eps_clip_high)).
 
-    Schulman et al. 2017, arXiv:1707.06347.
+    Schulman et al. 2017, arXiv:1707.06347. With `clip_ratio_c`, and where A < 0, no more than -A clip_ratio_c: a bad
+    token that has become far likelier would outweigh all others (dual clip, Ye et al. 2019, arXiv:1912.09729).
     """
-    ratio = _importance_ratio(inputs)
-    high = params.eps_clip if params.eps_clip_high is None else params.eps_clip_high
-    clipped = ratio.clamp(1 - params.eps_clip, 1 + high)
-    return torch.maximum(-inputs.advantages * ratio, -inputs.advantages * clipped)
+    losses = clipped_surrogate(importance_ratio(inputs), inputs.advantages, params)
+    if params.clip_ratio_c is None:
+        return losses
+    # Nothing to bound at A >= 0, and there the bound would be the smaller one.
+    bound = -inputs.advantages * params.clip_ratio_c
+    return torch.where(inputs.advantages < 0, torch.minimum(losses, bound), losses)
 
 
 def importance_sampling(inputs: LossInput, params: NoParams) -> Tensor:
     """-A rho with rho = exp(logprob - old logprob): unbiased off-policy, without a trust region."""
-    return -inputs.advantages * _importance_ratio(inputs)
+    return -inputs.advantages * importance_ratio(inputs)
 
 
 def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
@@ -38,8 +41,15 @@ def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * inputs.logprobs
 
 
-def _importance_ratio(inputs: LossInput) -> Tensor:
+def importance_ratio(inputs: LossInput) -> Tensor:
+    """rho = exp(logprob - old logprob), bounded before it is exponentiated."""
     return (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, params: ClipParams) -> Tensor:
+    """max(-A ratio, -A clip(ratio, 1 - eps_clip, 1 + eps_clip_high))."""
+    low, high = params.eps_low_high
+    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
 
 
 def checked(losses: object, inputs: LossInput, who: str) -> Tensor:

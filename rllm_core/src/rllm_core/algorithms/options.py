@@ -14,9 +14,24 @@ class GrpoParams(Params):
     norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the group's standard deviation.")
 
 
-class PpoParams(Params):
+class ClipParams(Params):
+    """For losses that clip at ``1 - eps_clip`` and ``1 + eps_clip_high``, as ``rllm.algorithm`` spells it."""
+
     eps_clip: float = Field(0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped.")
     eps_clip_high: float | None = Field(None, gt=0, description="Upper bound 1 + eps_clip_high; null means eps_clip.")
+
+    @property
+    def eps_low_high(self) -> tuple[float, float]:
+        return self.eps_clip, self.eps_clip if self.eps_clip_high is None else self.eps_clip_high
+
+
+class PpoParams(ClipParams):
+    clip_ratio_c: float | None = Field(
+        None,
+        gt=1,
+        description="Dual clip: with a negative advantage a token's loss is at most clip_ratio_c * |advantage|; "
+        "null means unbounded. Others often use 3.",
+    )
 
 
 class EpisodeRejectionParams(Params):

@@ -11,6 +11,8 @@ from rllm_core.cli.configuring import FLAGS, MODEL_FLAG, config_options, read_re
 from rllm_core.cli.lazy_group import ForgivingGroup
 
 SHOWN_FLAGS = ("backend", "estimator", "grouping", "rejection", "loss", "seed")
+SLOW_TO_LOAD = ("backend", "loss")
+"""Kinds whose implementations `validate` leaves alone: they import torch and the like, for seconds."""
 
 
 @click.group(cls=ForgivingGroup)
@@ -105,6 +107,9 @@ def validate(
     from rllm_core.cli.configuring import checked_plan
 
     plan, train_tasks, val_tasks = checked_plan(read_request(words, model, (str(file), *files), flags))
+    for entry in plan.registered():
+        if entry.kind not in SLOW_TO_LOAD:
+            entry.load()
     _warn(plan.warnings)
     click.echo(
         f"{file} is valid: backend {plan.backend.name}, workflow {plan.workflow.plugin.name}, "

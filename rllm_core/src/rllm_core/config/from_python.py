@@ -78,19 +78,22 @@ def _running_hydra() -> Any:
 
 
 def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) -> list[Layer]:
-    named = list(_keys_of_words(hydra.overrides.task))
+    from omegaconf import OmegaConf
+
+    # As written: an interpolation in a word would be resolved on the way, or fail.
+    words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     lower = [base_layer()]
     section = tree.get("rllm")
     chosen = hydra.runtime.choices.get(BACKEND_GROUP)
     # Without the group there is no backend in it; without the key this is no configuration that Hydra composed.
     if chosen is not None and isinstance(section, dict) and "backend" in section:
-        backend = _agreed_backend(section["backend"], chosen, hydra.overrides.task)
+        backend = _agreed_backend(section["backend"], chosen, words)
         tree = {**tree, "rllm": {**section, "backend": backend}}
         lower = packaged_layers(registry, chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})]))
     packaged = merge_layers(lower, [RunConfig]).tree
     own = [(path, value) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
     layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
-    for path in named:
+    for path in _keys_of_words(words):
         value = _at(tree, path)
         if value is not _ABSENT:
             layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))

@@ -42,5 +42,5 @@ def _both(core: dict[str, Any], backend: dict[str, Any], definitions: dict[str, 
     """A section that the core and the backend both have keys of."""
     sections = [definitions[each["$ref"].rpartition("/")[2]] for each in (core, backend) if "$ref" in each]
     merged = {name: value for section in sections for name, value in section.get("properties", {}).items()}
-    description = core.get("description", "")
+    description = core.get("description") or sections[0].get("description", "")
     return {"type": "object", "description": description, "properties": merged, "additionalProperties": False}

@@ -79,13 +79,12 @@ def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
     tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
     own = _difference(tree, base.tree)
     section = own.setdefault("rllm", {})
-    if isinstance(section, dict) and isinstance(section.get("backend"), dict):  # Hydra's place for the file's content
+    if not isinstance(section, dict) or isinstance(section.get("backend"), dict):
         raise ConfigError(
-            f"The defaults of backend {backend.name!r} lie beneath `rllm.backend`.",
-            f"Its file rllm/backend/{backend.name}.yaml must begin with the line `# @package _global_`.",
+            f"The file rllm/backend/{backend.name}.yaml of backend {backend.name!r} has its keys in the wrong place.",
+            "It must begin with the line `# @package _global_`, and a section `rllm`, if any, is a mapping.",
         )
-    # Also where the backend's file forgets to say so. A value in the section's place is left for validation to name.
-    if base.tree["rllm"]["backend"] != backend.name and isinstance(section, dict):
+    if base.tree["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
         section["backend"] = backend.name
     return [base, Layer(f"backend {backend.name}", own, Tier.PACKAGED)]
 

@@ -59,4 +59,4 @@ class Names:
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values never change after start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -55,7 +55,7 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[De
     for core_key, group in groupby(rows, key=lambda row: (row.while_null is not None, row.rllm)):
         warnings += _agree(merged, tree, core_key[1], list(group))
     for row in derived:
-        if merged.tier(_path(row.native)) < Tier.USER:
+        if not _is_settled(merged, row):
             of = " and ".join(row.of)
             _put(merged, tree, row.native, _derived(merged, tree, row), f"derived from {of}", Tier.PACKAGED)
     return warnings
@@ -82,10 +82,12 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
         source = winner
         if not winner.is_set and row.while_null:
             source = _side(merged, tree, row.while_null, ())
-        if source.is_set and source is not side:
-            value = _native_spelling(source.value, row)
-            if side.value != source.value or not _holds(tree, row.native, value):
-                _put(merged, tree, row.native, value, f"{source.origin}, by {source.key}", source.tier)
+        if not source.is_set:
+            continue
+        value = _native_spelling(source.value, row)
+        if side.value != source.value or not _holds(tree, row.native, value):
+            origin = side.origin if source is side else f"{source.origin}, by {source.key}"
+            _put(merged, tree, row.native, value, origin, source.tier)
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
 
 
@@ -129,6 +131,12 @@ def _native_spelling(value: Any, row: SharedKey) -> Any:
         if _same(value, core_value):
             return native_value
     return value
+
+
+def _is_settled(merged: Merged, row: DerivedKey) -> bool:
+    """Whether a derived key keeps its value: a user's, or a saved one (perhaps a user's) of which nothing changed."""
+    tier = merged.tier(_path(row.native))
+    return tier >= Tier.USER or (tier is Tier.SAVED and all(merged.tier(_path(key)) <= tier for key in row.of))
 
 
 def _derived(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:

@@ -67,6 +67,8 @@ class Advantages:
 
     values: NDArray[np.float64]
     level: Level = "trajectory"
+    returns: NDArray[np.float64] | None = None
+    """(n_token,) targets for a critic, 0 where the model sampled nothing. Nothing in the framework reads them yet."""
 
 
 class AdvantageEstimator(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
@@ -28,7 +28,19 @@ class LossInput:
     advantages: Tensor
     """float32."""
     row_ids: Tensor
-    """int64, which row of the batch each token belongs to; equal neighbours are one sequence."""
+    """int64, which row of the batch each token belongs to; equal neighbours are one sequence. Rows are always whole,
+    but which other rows are here is chance (micro-batches, ranks): a loss that looked at them would depend on it."""
+    sampling_logprobs: Tensor | None = None
+    """float32, log-probs as the sampler reported them. None where a backend has none apart from `old_logprobs`."""
+    ref_logprobs: Tensor | None = None
+    """float32, log-probs under the reference model; None unless a plugin's `needs` asks for them."""
+    seed: int = 0
+    """For random choices; the same for all micro-batches of one optimiser step. Derive from it and the row's id."""
+
+    def at(self, chosen: Tensor) -> LossInput:
+        """The tokens for which `chosen`, (n_sampled,) bool, is true."""
+        columns = {name: value[chosen] for name, value in vars(self).items() if name != "seed" and value is not None}
+        return replace(self, **columns)
 
 
 class PolicyLoss(Protocol):

@@ -16,7 +16,7 @@ version is refused by name before any of its hooks is called."""
 class Params(BaseModel):
     """Base of a plugin's own options: unknown options are errors, and options never change after start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class NoParams(Params):

@@ -21,6 +21,8 @@ class Chosen(Generic[RecordT]):
     registered: Registered[RecordT]
     params: Any
     """An instance of the record's `params` model."""
+    own: frozenset[str] = frozenset()
+    """Names of the options that the choice itself sets; all others are defaults, or taken over from shared keys."""
 
     @property
     def plugin(self) -> RecordT:
@@ -62,7 +64,7 @@ def choose(
         raise _explain(
             error, plugin.params, f"{kind} {plugin.name!r}", options_at, taken_over, options_at != where
         ) from error
-    return Chosen(registered=registered, params=params)
+    return Chosen(registered=registered, params=params, own=frozenset(options))
 
 
 def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:

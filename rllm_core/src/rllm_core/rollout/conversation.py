@@ -97,5 +97,5 @@ def without_reasoning(
     tail = max(len(prompt) - TOKENS_AFTER_THINK, 0)
     opened = np.flatnonzero(prompt[tail:] == start)
     if opened.size:
-        prompt = prompt[: tail + opened[0]]
+        prompt = prompt[: tail + opened[-1]]  # the template's; one before it would be a user's text
     return np.concatenate((prompt, reply[ends[-1] + 1 :]))

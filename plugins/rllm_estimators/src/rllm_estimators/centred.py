@@ -1,0 +1,101 @@
+"""Estimators of one number per trajectory from its reward and a baseline.
+
+All take n_traj rewards in n_group groups and return (n_traj,) advantages in float64. Where rewards that are compared
+with each other are equal, the advantage is exactly 0; a group of one is said for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rllm_core.algorithms import segments
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.plugin import NoParams
+from rllm_estimators.options import DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
+from rllm_estimators.statistics import EPSILON, alone, centred, equal, largest, sample_deviations
+
+
+def dr_grpo(inputs: AdvantageInput, params: DrGrpoParams) -> Advantages:
+    """r - group mean (Dr.GRPO, Liu et al. 2025, arXiv:2503.20783).
+
+    The paper's other half is the loss: divide it by a constant instead of by lengths, which is
+    ``rllm.algorithm.loss_agg_mode: seq-mean-token-sum-norm``. A group of one keeps its reward (`verl`) or gets 0
+    (`trl`).
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    values = centred(rewards, offsets)
+    if params.dialect == "verl":
+        values = np.where(alone(offsets), rewards, values)
+    return Advantages(values=values)
+
+
+def gpg(inputs: AdvantageInput, params: GpgParams) -> Advantages:
+    """alpha (r - group mean) / f_norm, alpha = n_traj / number of non-zero rewards (GPG, arXiv:2504.02546).
+
+    As in verl, alpha counts the rewards that are not 0 over the whole role, so shifting all rewards changes it, and is
+    n_traj when all are 0. A group of one gets alpha r / f_norm. Made for loss `reinforce`.
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    alpha = len(rewards) / max(int(np.count_nonzero(rewards)), 1)
+    values = np.where(alone(offsets), rewards, centred(rewards, offsets))
+    return Advantages(values=values * (alpha / params.f_norm))
+
+
+def grpo_passk(inputs: AdvantageInput, params: GrpoPassKParams) -> Advantages:
+    """(best - second) / (group std + 1e-6) for the group's best trajectory, 0 for the others (arXiv:2503.19595).
+
+    The std has ddof 1; `norm_adv_by_std_in_grpo` false leaves the division out. When several are best, all get 0. A
+    group of one gets 0, where verl raises ValueError.
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    best, first = largest(rewards, offsets)
+    second, _ = largest(np.where(first, -np.inf, rewards), offsets)
+    margins = np.where(segments.sizes(offsets) > 1, best - second, 0.0)
+    if params.norm_adv_by_std_in_grpo:
+        margins = margins / (sample_deviations(rewards, offsets) + EPSILON)
+    return Advantages(values=np.where(first, segments.spread(margins, offsets), 0.0))
+
+
+def maxrl(inputs: AdvantageInput, params: MaxRlParams) -> Advantages:
+    """(r - group mean) / group mean (MaxRL, arXiv:2602.02710). Meant for rewards of 0 and 1.
+
+    `prime_rl` gives 0 where the mean is not positive, so also to groups without a success, and to groups of one.
+    `skyrl` divides by mean + 1e-6, so that a negative mean turns the signs round, and a group of one keeps its reward.
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    means = segments.spread(segments.means(rewards, offsets), offsets)
+    usable = means > 0
+    if params.dialect == "skyrl":
+        means = means + EPSILON
+        usable = means != 0
+    values = np.where(usable, centred(rewards, offsets) / np.where(usable, means, 1.0), 0.0)
+    if params.dialect == "skyrl":
+        values = np.where(alone(offsets), rewards, values)
+    return Advantages(values=values)
+
+
+def opo(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    """r - sum(length r) / sum(length) within the group (OPO, Hao et al. 2025, arXiv:2505.23585).
+
+    Lengths are the numbers of sampled tokens. A group of one keeps its reward. In a group that sampled nothing, whose
+    advantages reach no token, all lengths count as 1.
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    lengths = inputs.response_lengths.astype(np.float64)
+    silent = segments.spread(segments.sums(lengths, offsets), offsets) == 0
+    lengths = np.where(silent, 1.0, lengths)
+    # About the plain mean first: weighting distances keeps digits that weighting large rewards would lose.
+    distance = centred(rewards, offsets)
+    shifts = segments.sums(distance * lengths, offsets) / np.maximum(segments.sums(lengths, offsets), 1.0)
+    values = np.where(equal(rewards, offsets), 0.0, distance - segments.spread(shifts, offsets))
+    return Advantages(values=np.where(alone(offsets), rewards, values))
+
+
+def prpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    """(r - mean) / (std + 1e-6) over all trajectories of the role, std with ddof 0; groups do not matter (rLLM).
+
+    Exactly 0 when all rewards of the role are equal, so also for a role with one trajectory.
+    """
+    everything = np.array([0, len(inputs.rewards)])
+    values = centred(inputs.rewards, everything)
+    return Advantages(values=values / (segments.standard_deviations(inputs.rewards, everything) + EPSILON))

@@ -1,0 +1,79 @@
+"""Options of the losses. Apart from the losses so that listing plugins imports no torch.
+
+A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``) takes that key's value.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rllm_core.algorithms.options import ClipParams
+from rllm_core.contracts.plugin import Params
+
+
+class CispoParams(ClipParams):
+    eps_clip: float = Field(
+        0.2, gt=0, description="Importance weights below 1 - eps_clip are raised to it; 1 or more: no lower bound."
+    )
+    eps_clip_high: float | None = Field(
+        None, gt=0, description="Importance weights are at most 1 + eps_clip_high; null means eps_clip."
+    )
+
+
+class GspoParams(ClipParams):
+    eps_clip: float = Field(
+        0.2,
+        gt=0,
+        description="Ratios of sequences below 1 - eps_clip are clipped. The paper takes 3e-4, and 4e-4 above.",
+    )
+
+
+class GmpoParams(ClipParams):
+    eps_clip: float = Field(
+        0.2, gt=0, description="Log-ratios of tokens below -eps_clip are clipped. The paper takes 0.4."
+    )
+    eps_clip_high: float | None = Field(
+        None, gt=0, description="Log-ratios above eps_clip_high are clipped; null means eps_clip."
+    )
+
+
+class SapoParams(Params):
+    tau_positive: float = Field(1.0, gt=0, description="Temperature of the gate where the advantage is positive.")
+    tau_negative: float = Field(
+        1.05, gt=0, description="Elsewhere; higher closes the gate sooner, and negative advantages need that."
+    )
+
+
+class DppoParams(ClipParams):
+    eps_clip: float = Field(
+        0.2,
+        gt=0,
+        description="Largest divergence of a token that is being made less likely (not a bound on its ratio).",
+    )
+    eps_clip_high: float | None = Field(
+        None, gt=0, description="The same for a token being made likelier; null means eps_clip."
+    )
+    clip_ratio_c: float = Field(20.0, gt=0, description="Importance weights above this are cut off.")
+
+
+class DroParams(Params):
+    beta: float = Field(0.05, gt=0, description="Weight of the squared log-ratio.")
+
+
+class KlCovParams(Params):
+    kl_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens that is penalised.")
+    ppo_kl_coef: float = Field(1.0, ge=0, description="Weight of the penalty; 1 in the paper, 0.1 in verl.")
+
+
+class ClipCovParams(ClipParams):
+    clip_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens whose gradient is cut.")
+    clip_cov_lb: float = Field(1.0, description="Cut only tokens whose covariance is above this.")
+    clip_cov_ub: float = Field(5.0, description="And below this.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.clip_cov_lb >= self.clip_cov_ub:
+            raise ValueError("clip_cov_lb must be below clip_cov_ub")
+        return self

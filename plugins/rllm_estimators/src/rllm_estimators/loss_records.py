@@ -1,0 +1,90 @@
+"""The records of the losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_estimators.loss_options import (
+    CispoParams,
+    ClipCovParams,
+    DppoParams,
+    DroParams,
+    GmpoParams,
+    GspoParams,
+    KlCovParams,
+    SapoParams,
+)
+
+OF_SEQUENCES = "the paper's with loss_agg_mode=seq-mean-token-mean"
+
+
+def _from(module: str, name: str) -> Callable[[], Any]:
+    """A `load` that imports ``rllm_estimators.<module>`` when it is called."""
+    return lambda: getattr(import_module(f"rllm_estimators.{module}"), name)
+
+
+def loss_records() -> Iterator[LossPlugin[Any]]:
+    yield LossPlugin(
+        name="cispo",
+        summary="Log-prob times advantage, weighted by the clipped importance ratio, which has no gradient.",
+        params=CispoParams,
+        load=_from("losses_weighted", "cispo"),
+    )
+    yield LossPlugin(
+        name="dppo_tv",
+        summary="Follows a token while its probability is within eps_clip of the old one.",
+        params=DppoParams,
+        load=_from("losses_weighted", "dppo_tv"),
+    )
+    yield LossPlugin(
+        name="dppo_kl",
+        summary="Follows a token while the divergence of its probability from the old one is within eps_clip.",
+        params=DppoParams,
+        load=_from("losses_weighted", "dppo_kl"),
+    )
+    yield LossPlugin(
+        name="cross_entropy",
+        summary="Imitates the sampled tokens; advantages are ignored.",
+        params=NoParams,
+        load=_from("losses_weighted", "cross_entropy"),
+    )
+    yield LossPlugin(
+        name="dro",
+        summary="Log-prob times advantage, with a quadratic penalty on the log-ratio.",
+        params=DroParams,
+        load=_from("losses_smooth", "dro"),
+    )
+    yield LossPlugin(
+        name="sapo",
+        summary=f"A smooth gate in place of PPO's clip; {OF_SEQUENCES}.",
+        params=SapoParams,
+        load=_from("losses_smooth", "sapo"),
+    )
+    yield LossPlugin(
+        name="gspo",
+        summary=f"PPO's clip on one ratio per sequence; {OF_SEQUENCES}.",
+        params=GspoParams,
+        load=_from("losses_sequence", "gspo"),
+    )
+    yield LossPlugin(
+        name="gmpo",
+        summary=f"Geometric mean of a sequence's clipped ratios; {OF_SEQUENCES}.",
+        params=GmpoParams,
+        load=_from("losses_sequence", "gmpo"),
+    )
+    yield LossPlugin(
+        name="kl_cov",
+        summary="No clip; a penalty on the few tokens of each row that cost the most entropy.",
+        params=KlCovParams,
+        load=_from("losses_covariance", "kl_cov"),
+    )
+    yield LossPlugin(
+        name="clip_cov",
+        summary="PPO, without a random few of each row's tokens that cost the most entropy.",
+        params=ClipCovParams,
+        load=_from("losses_covariance", "clip_cov"),
+    )

@@ -1,0 +1,41 @@
+"""Losses with one importance ratio per sequence: gspo and gmpo. Both are the papers' with seq-mean-token-mean."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rllm_core.algorithms.losses import MAX_LOG_RATIO, clipped_surrogate
+from rllm_core.contracts.loss import LossInput
+from rllm_estimators.loss_options import GmpoParams, GspoParams
+from rllm_estimators.loss_rows import Rows
+
+
+def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
+    """max(-A s, -A clip(s, 1 - eps_clip, 1 + eps_clip_high)), s = exp(mean of the row's log-ratios).
+
+    Zheng et al. 2025, arXiv:2507.18071, in its form by token (GSPO-token): every token has the value of its row, and
+    the gradient of its own log-prob alone, s = sg(s) exp(logprob - sg(logprob)). Averaged with
+    ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective and gradient; other modes weigh
+    sequences by their length. A sequence's ratio is far nearer to 1 than a token's, and so are the paper's bounds.
+    """
+    mean = Rows.of(inputs.row_ids).mean(inputs.logprobs.detach() - inputs.old_logprobs)
+    own_gradient = inputs.logprobs - inputs.logprobs.detach()
+    ratio = (mean + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return clipped_surrogate(ratio, inputs.advantages, params)
+
+
+def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
+    """-A times the geometric mean of the row's clipped ratios; every token carries the loss of its row.
+
+    Log-ratios are cut at eps_clip_high where A > 0 and at -eps_clip where A < 0 (the side that would gain), token by
+    token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673. Averaged with
+    ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh sequences by
+    their length.
+    """
+    rows = Rows.of(inputs.row_ids)
+    low, high = params.eps_low_high
+    log_ratio = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    sign = inputs.advantages.sign()
+    held_back = sign * torch.minimum(sign * log_ratio, sign * log_ratio.clamp(-low, high))
+    return -rows.mean(inputs.advantages) * rows.mean(held_back).exp()

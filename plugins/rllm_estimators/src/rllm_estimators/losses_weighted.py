@@ -1,0 +1,79 @@
+"""Losses whose gradient is that of -A logprob times a constant weight: cispo, dppo_tv, dppo_kl, cross_entropy.
+
+The weight carries no gradient, so no token is pulled back towards the old policy: it is followed less, or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rllm_core.algorithms.losses import importance_ratio
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
+from rllm_estimators.loss_options import CispoParams, DppoParams
+
+
+def cross_entropy(inputs: LossInput, params: NoParams) -> Tensor:
+    """-logprob of every sampled token: imitates what is in the batch, whatever its advantage."""
+    return -inputs.logprobs
+
+
+def cispo(inputs: LossInput, params: CispoParams) -> Tensor:
+    """-sg(clip(rho, 1 - eps_clip, 1 + eps_clip_high)) A logprob: every token keeps a gradient, of bounded weight.
+
+    MiniMax 2025, arXiv:2506.13585. `eps_clip_high` is relative to 1, as in every loss here; in TRL the key of that
+    meaning is the bound itself.
+    """
+    low, high = params.eps_low_high
+    weight = importance_ratio(inputs).clamp(1 - low, 1 + high).detach()
+    return -weight * inputs.advantages * inputs.logprobs
+
+
+def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
+    """-A sg(min(rho, clip_ratio_c)) logprob, while the sampled token's probability p is near enough to its old one q.
+
+    Followed are tokens with p - q <= eps_clip_high where A > 0, and p - q >= -eps_clip elsewhere: |p - q| is the total
+    variation between the two policies seen as "this token or another". Qi et al. 2026, arXiv:2602.04879; as there the
+    old policy is the one that sampled, where its log-probs are known.
+    """
+    inputs = _anchored(inputs)
+    low, high = params.eps_low_high
+    with torch.no_grad():
+        change = _probability(inputs.logprobs) - _probability(inputs.old_logprobs)
+        keep = torch.where(inputs.advantages > 0, change <= high, change >= -low)
+    return _truncated(inputs, keep, params)
+
+
+def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
+    """As `dppo_tv`, while KL(q, p) of "this token or another" is at most eps_clip_high where A > 0, else eps_clip.
+
+    Tokens that are about to come back (p <= q where A > 0, p >= q elsewhere) are followed however far away they are.
+    Qi et al. 2026, arXiv:2602.04879.
+    """
+    inputs = _anchored(inputs)
+    low, high = params.eps_low_high
+    with torch.no_grad():
+        new, old = _probability(inputs.logprobs), _probability(inputs.old_logprobs)
+        difference = inputs.old_logprobs.clamp(max=0) - inputs.logprobs.clamp(max=0)
+        # xlogy(0, .) is 0; where p is 1 and q is not, the divergence is infinite, as it should be.
+        divergence = old * difference + torch.xlogy(1 - old, 1 - old) - torch.xlogy(1 - old, 1 - new)
+        up, down = (divergence <= high) | (new <= old), (divergence <= low) | (new >= old)
+        keep = torch.where(inputs.advantages > 0, up, down)
+    return _truncated(inputs, keep, params)
+
+
+def _anchored(inputs: LossInput) -> LossInput:
+    """With the log-probs of the policy that sampled as the old ones."""
+    return inputs if inputs.sampling_logprobs is None else replace(inputs, old_logprobs=inputs.sampling_logprobs)
+
+
+def _probability(logprobs: Tensor) -> Tensor:
+    return logprobs.clamp(max=0).exp()
+
+
+def _truncated(inputs: LossInput, keep: Tensor, params: DppoParams) -> Tensor:
+    weight = importance_ratio(inputs).clamp(max=params.clip_ratio_c).detach()
+    return -inputs.advantages * weight * keep * inputs.logprobs

@@ -1,0 +1,58 @@
+"""Options of the estimators. Apart from the estimators so that listing plugins imports no numpy.
+
+A field with the name of a config key (`norm_adv_by_std_in_grpo` of ``rllm.algorithm``) takes that key's value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
+
+STEP_REWARDS = (
+    "Every step's own reward counts, on the last token it sampled, and the trajectory's is ignored. A step without a "
+    "reward is then an error."
+)
+
+
+class DrGrpoParams(Params):
+    dialect: Literal["verl", "trl"] = Field("verl", description="A group of one: verl its reward, trl 0.")
+
+
+class GpgParams(Params):
+    f_norm: float = Field(1.0, gt=0, description="Divides every advantage.")
+
+
+class MaxRlParams(Params):
+    dialect: Literal["prime_rl", "skyrl"] = Field(
+        "prime_rl",
+        description="prime_rl divides by the group's mean, 0 where that is not positive; skyrl by the mean + 1e-6 "
+        "whatever its sign, and a group of one keeps its reward.",
+    )
+
+
+class GrpoPassKParams(Params):
+    norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the group's standard deviation.")
+
+
+class GdpoParams(Params):
+    dialect: Literal["verl", "nemo"] = Field(
+        "verl",
+        description="verl standardises each component within its group and the sum over tokens; nemo against the "
+        "group's other members and the sum over trajectories.",
+    )
+    weights: dict[str, float] = Field({}, description="Weights of reward components by name; 1 for the others.")
+
+
+class ReinforcePlusPlusParams(Params):
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
+    use_step_rewards: bool = Field(False, description=STEP_REWARDS)
+
+
+class GaeParams(Params):
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
+    lam: float = Field(0.95, ge=0, le=1, description="0 trusts the critic, 1 the rewards that were seen.")
+    whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
+    use_step_rewards: bool = Field(False, description=STEP_REWARDS)

@@ -1,0 +1,103 @@
+"""What rllm-estimators offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plugins import hookimpl
+from rllm_estimators.options import (
+    DrGrpoParams,
+    GaeParams,
+    GdpoParams,
+    GpgParams,
+    GrpoPassKParams,
+    MaxRlParams,
+    ReinforcePlusPlusParams,
+)
+
+requires_api = 1
+
+
+def _from(module: str, name: str) -> Callable[[], Any]:
+    """A `load` that imports ``rllm_estimators.<module>`` when it is called."""
+    return lambda: getattr(import_module(f"rllm_estimators.{module}"), name)
+
+
+@hookimpl
+def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
+    yield EstimatorPlugin(
+        name="dr_grpo",
+        summary="Reward minus group mean, no division (Dr.GRPO).",
+        params=DrGrpoParams,
+        load=_from("centred", "dr_grpo"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="gae",
+        summary="Per token, from a critic's values (generalised advantage estimation).",
+        params=GaeParams,
+        load=_from("per_token", "gae"),
+        level="token",
+        scope="role",
+        needs=frozenset({"values", "step_rewards"}),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="gdpo",
+        summary="Each component of the reward standardised within the group, then summed and whitened.",
+        params=GdpoParams,
+        load=_from("components", "gdpo"),
+        scope="role",
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="gpg",
+        summary="Reward minus group mean, scaled up by the share of rewards that are 0.",
+        params=GpgParams,
+        load=_from("centred", "gpg"),
+        scope="role",
+        default_loss="reinforce",
+    )
+    yield EstimatorPlugin(
+        name="grpo_passk",
+        summary="Only the group's best: by how much it beats the second, / group std (for pass@k).",
+        params=GrpoPassKParams,
+        load=_from("centred", "grpo_passk"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="maxrl",
+        summary="(reward - group mean) / group mean (towards maximum likelihood).",
+        params=MaxRlParams,
+        load=_from("centred", "maxrl"),
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="opo",
+        summary="Reward minus the group's mean weighted by length.",
+        params=NoParams,
+        load=_from("centred", "opo"),
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="prpo",
+        summary="(reward - mean) / std over all trajectories of the role.",
+        params=NoParams,
+        load=_from("centred", "prpo"),
+        scope="role",
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="reinforce_plus_plus",
+        summary="Per token, the discounted rewards to come, whitened over the role.",
+        params=ReinforcePlusPlusParams,
+        load=_from("per_token", "reinforce_plus_plus"),
+        level="token",
+        scope="role",
+        needs=frozenset({"step_rewards"}),
+        default_loss="ppo",
+    )

@@ -1,0 +1,413 @@
+"""AgentTrainer and UnifiedTrainer: what they take, what they refuse, and who holds the loop."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rllm_core.algorithms.grouping import describe
+from rllm_core.config.algorithm_sections import CompactFilteringSection, TransformSection
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.conversation import Conversation
+from rllm_core.rollout.workflows import SingleTurnWorkflow
+from rllm_core.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
+from rllm_core.types import Episode, Task, Trajectory, TrajectoryGroup
+
+SOURCES = Path(__file__).parents[2]
+ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
+
+
+def quick(**trainer: Any) -> dict[str, Any]:
+    """The configuration of a short run on `sum`."""
+    trainer = {"total_batches": 2, "val_before_train": False, "test_freq": -1, **trainer}
+    environment = {"name": "sum", "env_args": {"largest": 1}}
+    return {
+        "rllm": {"env": environment, "rollout": {"n": 2}, "trainer": trainer},
+        "data": {"train_batch_size": 2, "max_response_length": 1},
+    }
+
+
+def without_environment(**trainer: Any) -> dict[str, Any]:
+    config = quick(**trainer)
+    del config["rllm"]["env"]
+    return config
+
+
+class Adder(Workflow):
+    """Two roles: one answers, the other judges it. `log` is any object of this process."""
+
+    def __init__(self, context: Any, log: Callable[[Any], None] = lambda heard: None, bonus: float = 0.0) -> None:
+        super().__init__(context)
+        self._log, self._bonus = log, bonus
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        trajectories = []
+        for role in ("solver", "judge"):
+            trajectory = Trajectory(role, reward=float(len(trajectories)) + self._bonus)
+            conversation = Conversation(self.context, trajectory, session=f"{uid}{role}#{self.context.sampling.seed}")
+            try:
+                conversation.hear(f"{task['a']}+{task['b']}")
+                await conversation.reply()
+            finally:
+                await conversation.close()
+            trajectories.append(trajectory)
+        self._log(task)
+        return Episode(id=uid, trajectories=trajectories, is_correct=True)
+
+
+class Steps(Observer):
+    """Keeps what passes through the loop."""
+
+    def __init__(self) -> None:
+        self.steps: list[TrainStep] = []
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def fit() -> Callable[..., Steps]:
+    """Train with `UnifiedTrainer`, and return the steps."""
+
+    def run(config: Any = None, **arguments: Any) -> Steps:
+        steps = Steps()
+        trainer = UnifiedTrainer(config=quick() if config is None else config, observers=[steps], **arguments)
+        try:
+            trainer.fit()
+        finally:
+            trainer.shutdown()
+        return steps
+
+    return run
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        UnifiedTrainer(**{"config": quick(), **arguments})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["AgentTrainer", "UnifiedTrainer"])
+def test_there_is_one_class_of_each_name(name: str) -> None:
+    files = [*SOURCES.glob("rllm_core/src/**/*.py"), *SOURCES.glob("plugins/*/src/**/*.py")]
+    definitions = [
+        (file.relative_to(SOURCES).as_posix(), node.name)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    assert definitions == [("rllm_core/src/rllm_core/trainer.py", name)]
+
+
+# What it takes as configuration
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda config: config,
+        OmegaConf.create,
+        lambda config: Path(OmegaConf.save(OmegaConf.create(config), "my.yaml") or "my.yaml"),
+        lambda config: str(Path(OmegaConf.save(OmegaConf.create(config), "my.yaml") or "my.yaml")),
+    ],
+    ids=["mapping", "OmegaConf", "path", "text"],
+)
+def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, give: Callable[[Any], Any]) -> None:
+    assert [len(step.tasks) for step in fit(give(quick())).steps] == [2, 2]
+    assert Path("runs/rllm-training/default/config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": "absent.yaml"}, "There is no configuration file `absent.yaml`."),
+        ({"config": 3}, "The config is of type int."),
+        ({"config": {"rllm": {"rollout": {"n": object()}}}}, "(from the Python config) is of type object"),
+        ({"config": {"rllm": {"rollout": {"m": 1}}}}, "`m` is not a key of rllm.rollout"),
+        ({"backend_args": {"training": {"learning_rat": 1}}}, "Did you mean `training.learning_rate`?"),
+        ({"backend_cls": "verl"}, "pip install rllm-verl"),
+        ({"backend_cls": 3}, "The backend is 3."),
+        ({"workflow_class": Steps}, "workflow_class is <class"),
+        ({"workflow_args": {"gama": 1.0}}, "Did you mean 'gamma'?"),
+        ({"traj_group_adv_estimator_map": {"solver": "grop"}}, "Did you mean 'grpo'?"),
+        ({"traj_group_adv_estimator_map": {"solver": 3}}, "traj_group_adv_estimator_map has the value 3."),
+        ({"resume": False, "config": {}}, "No environment is named"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_when_the_trainer_is_made(arguments: dict[str, Any], message: str) -> None:
+    assert message in refusal(**arguments)
+    assert not Path("runs").exists()
+
+
+def test_arguments_of_the_backend_are_its_sections(fit: Any) -> None:
+    (first, second) = fit(backend_args={"training": {"learning_rate": 0.25, "warmup_steps_ratio": 0.0}}).steps
+    assert first.metrics["actor/lr"] == second.metrics["actor/lr"] == 0.25
+
+
+# Workflows, tasks, groups
+
+
+def test_a_workflow_class_may_be_given_any_objects(fit: Any) -> None:
+    heard: list[Any] = []
+    steps = fit(without_environment(), workflow_class=Adder, workflow_args={"log": heard.append}, train_dataset=ROWS)
+    assert len(heard) == 2 * 2 * 2
+    assert heard[0].keys() == {"a", "b"}
+    assert {group.group_role for group in steps.steps[0].trajectory_groups} == {"solver", "judge"}
+
+
+def test_workflow_args_of_the_configuration_reach_the_class_too(fit: Any) -> None:
+    config = without_environment()
+    config["rllm"]["workflow"] = {"workflow_args": {"bonus": 0.5}}
+    steps = fit(config, workflow_class=Adder, train_dataset=ROWS)
+    rewards = {trajectory.reward for episode in steps.steps[0].generated for trajectory in episode.trajectories}
+    assert rewards == {0.5, 1.5}
+
+
+def test_without_a_class_the_arguments_are_options_of_the_workflow_chosen_by_name() -> None:
+    trainer = UnifiedTrainer(config=quick(), workflow_args={"timeout": 7.0})
+    assert trainer.plan.workflow.params.timeout == 7.0
+    trainer.shutdown()
+
+
+def test_a_class_made_from_a_workflow_of_the_core_keeps_its_options(fit: Any) -> None:
+    class Hurried(SingleTurnWorkflow):
+        def __init__(self, context: Any, name: str, **options: Any) -> None:
+            super().__init__(context, **options)
+            self.role = name
+
+    steps = fit(workflow_class=Hurried, workflow_args={"timeout": 1e-9, "name": "hurried"})
+    assert steps.steps[0].metrics["batch/ended_timeout"] == 1
+    config = quick(total_batches=1, experiment_name="chosen")
+    config["rllm"]["env"] = {"name": "custom"}
+    chosen = {"env_cls": "sum", "env_args": {"largest": 2}, "name": "hurried"}
+    steps = fit(config, workflow_class=Hurried, workflow_args=chosen)
+    assert {episode.data_source for episode in steps.steps[0].generated} == {"sum"}
+    assert [group.group_role for group in steps.steps[0].trajectory_groups] == ["hurried", "hurried"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS,
+        (row for row in ROWS),
+        [Task(id=f"t{index}", data=row) for index, row in enumerate(ROWS)],
+        [{**row, "id": f"row {index}", "data_source": "book"} for index, row in enumerate(ROWS)],
+    ],
+    ids=["rows", "generator", "tasks", "rows with ids"],
+)
+def test_a_dataset_is_anything_that_gives_rows_or_tasks(fit: Any, rows: Any) -> None:
+    named = isinstance(rows, list) and isinstance(rows[0], Mapping) and "id" in rows[0]
+    steps = fit(without_environment(), workflow_class=Adder, train_dataset=rows, val_dataset=ROWS[:1])
+    played = {episode.task_id: episode.data_source for step in steps.steps for episode in step.generated}
+    assert len(played) == 4
+    assert set(played.values()) == {"book" if named else "default"}
+    last = json.loads(Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()[-1])
+    assert "val/default/pass@1" in last
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[{"a": 1}, 3], "tasks.jsonl", [{"id": "x"}, {"id": "x"}], [Task(id="x"), Task(id="x")]],
+    ids=["a number", "a name", "one id twice", "one id of two tasks"],
+)
+@pytest.mark.parametrize("argument", ["train_dataset", "val_dataset"])
+def test_bad_rows_are_refused_by_name(argument: str, rows: Any) -> None:
+    assert refusal(**{argument: rows}).startswith(argument)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_tasks_cannot_come_from_two_places(split: str) -> None:
+    config = {**quick(), "data": {f"{split}_dataset": {"name": "jsonl", "path": "tasks.jsonl"}}}
+    message = refusal(config=config, **{f"{split}_dataset": ROWS})
+    assert message.startswith(f"`data.{split}_dataset` is ")
+    assert message.endswith(f"and {split}_dataset is given to the trainer. Give one of the two.")
+
+
+def test_an_argument_of_a_workflow_class_cannot_be_given_twice() -> None:
+    config = without_environment()
+    config["rllm"]["workflow"] = {"workflow_args": {"bonus": 0.5}}
+    message = refusal(config=config, workflow_class=Adder, workflow_args={"bonus": 1.0}, train_dataset=ROWS)
+    assert message == (
+        "`rllm.workflow.workflow_args.bonus` is 0.5 (from the Python config), and workflow_args['bonus'] is given to "
+        "the trainer. Give one of the two."
+    )
+
+
+@pytest.mark.parametrize("key", ["engine_args", "overlong_filter"])
+def test_a_workflow_class_does_not_excuse_values_that_nobody_reads(key: str) -> None:
+    config = quick()
+    config["rllm"]["agent"] = {key: {"size": 1} if key == "engine_args" else True}
+    config["rllm"]["pipeline"] = {"remove": ["compact_filter"]}
+    assert f"`rllm.agent.{key}" in refusal(config=config, workflow_class=Adder, train_dataset=ROWS)
+
+
+def test_turns_are_not_counted_by_a_workflow_of_one_turn() -> None:
+    class Quiz(SingleTurnWorkflow):
+        """One question, one answer."""
+
+    config = quick()
+    config["rllm"]["agent"] = {"max_steps": 3}
+    assert "`rllm.agent.max_steps` is 3 (from the Python config), and nothing" in refusal(
+        config=config, workflow_class=Quiz
+    )
+
+
+def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) -> None:
+    seen: list[Any] = []
+
+    def by_role(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:
+        seen.append((transform_config, compact_filtering_config))
+        groups: dict[str, TrajectoryGroup] = {}
+        for episode in episodes:
+            for trajectory in episode.trajectories:
+                group = groups.setdefault(trajectory.name, TrajectoryGroup(group_id=trajectory.name, trajectories=[]))
+                group.trajectories.append(trajectory)
+                group.metadata.append(describe(episode))
+        return list(groups.values())
+
+    config = quick()
+    config["rllm"]["compact_filtering"] = {"enable": True, "mask_error": False}
+    steps = fit(config, traj_grouping_hook=by_role)
+    assert [group.group_id for group in steps.steps[0].trajectory_groups] == ["agent"]
+    transform, filtering = seen[0]
+    assert isinstance(transform, TransformSection)
+    assert isinstance(filtering, CompactFilteringSection)
+    assert (filtering.enable, filtering.mask_error) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "estimator", "options", "loss"),
+    [
+        ("rloo", "rloo", {}, "importance_sampling"),
+        (rLLMAdvantageEstimator.REINFORCE, "reinforce", {}, "importance_sampling"),
+        ({"name": "grpo", "norm_adv_by_std_in_grpo": True}, "grpo", {"norm_adv_by_std_in_grpo": True}, "ppo"),
+        ((rLLMAdvantageEstimator.GRPO, "reinforce"), "grpo", {"norm_adv_by_std_in_grpo": False}, "reinforce"),
+        (["rloo", {"name": "ppo", "eps_clip": 0.5}], "rloo", {}, "ppo"),
+    ],
+)
+def test_each_role_may_have_an_estimator_and_a_loss(value: Any, estimator: str, options: Any, loss: str) -> None:
+    trainer = UnifiedTrainer(config=quick(), traj_group_adv_estimator_map={"judge": value})
+    trainer.shutdown()
+    chosen = trainer.plan.estimators.of("judge")
+    assert (chosen.plugin.name, chosen.params.model_dump()) == (estimator, options)
+    assert trainer.plan.loss_of("judge").plugin.name == loss
+    assert trainer.plan.estimators.of("agent").plugin.name == "grpo"
+
+
+def test_estimators_by_role_make_the_advantages_of_their_roles(fit: Any) -> None:
+    steps = fit(
+        without_environment(total_batches=1),
+        workflow_class=Adder,
+        train_dataset=ROWS,
+        traj_group_adv_estimator_map={"judge": rLLMAdvantageEstimator.REINFORCE, "solver": "grpo"},
+    )
+    metrics = steps.steps[0].metrics
+    assert (metrics["advantage/judge/mean"], metrics["advantage/solver/mean"]) == (1.0, 0.0)
+
+
+# Backends
+
+
+def _local() -> Any:
+    return Registry.load().get("backend", "local").plugin
+
+
+def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
+    from rllm_local.backend import LocalBackend
+    from rllm_local.settings import LocalConfig
+
+    class MyBackend(LocalBackend):
+        """The local one, under another name."""
+
+        params = LocalConfig
+
+    record = replace(_local(), name="mine", config_yaml=None)
+    for number, backend in enumerate(("local", record, MyBackend)):
+        assert len(fit(quick(experiment_name=f"run{number}"), backend_cls=backend).steps) == 2
+    used = [json.loads(Path(f"runs/rllm-training/run{number}/plugins.json").read_text()) for number in range(3)]
+    names = [(entry["distribution"], entry["name"]) for run in used for entry in run if entry["kind"] == "backend"]
+    assert names == [("rllm-local", "local"), ("in-process", "mine"), ("in-process", "my_backend")]
+
+
+# The loop in one's hands
+
+
+def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
+    assert len(fit().steps) == 2
+    assert "holds a run already" in refusal()
+    assert [step.global_step for step in fit(quick(total_batches=3), resume=True).steps] == [2]
+    assert [step.global_step for step in fit(overwrite=True).steps] == [0, 1]
+
+
+def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
+    fit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise ConfigError("This observer cannot be made.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rllm_core.trainer.TrainingLoop", broken)
+        assert refusal() == "This observer cannot be made."
+    assert len(fit().steps) == 2
+
+
+def test_an_observer_may_stop_the_run_and_it_can_go_on_later(fit: Any) -> None:
+    class Once(Steps):
+        def on_batch_end(self, step: TrainStep) -> None:
+            super().on_batch_end(step)
+            trainer.stop()
+
+    once = Once()
+    trainer = UnifiedTrainer(config=quick(total_batches=5), observers=[once])
+    trainer.fit()
+    assert (trainer.global_step, trainer.total_steps, len(once.steps)) == (1, 5, 1)
+    assert (trainer.run_folder.checkpoints / "step_000001").is_dir()
+    trainer.shutdown()
+    trainer.shutdown()
+    assert [step.global_step for step in fit(quick(total_batches=3), resume=True).steps] == [1, 2]
+
+
+def test_in_a_running_event_loop_fit_is_awaited() -> None:
+    async def notebook() -> dict[str, float]:
+        trainer = UnifiedTrainer(config=quick())
+        try:
+            return await trainer.fit_async()
+        finally:
+            trainer.shutdown()
+
+    assert "val/sum/pass@1" in asyncio.run(notebook())
+
+
+def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:
+    steps = Steps()
+    trainer = AgentTrainer(
+        without_environment(),
+        "local",
+        Adder,
+        {"bonus": 1.0},
+        ROWS,
+        ROWS[:2],
+        traj_group_adv_estimator_map={"judge": ("rloo", "ppo")},
+        observers=[steps],
+        overwrite=True,
+    )
+    assert trainer.train()["val/default/pass@1"] == 1.0
+    assert len(steps.steps) == 2
+    assert "holds a run already" in refusal(), "the folder is free, and the run is in it"

@@ -1,0 +1,144 @@
+"""The Python and YAML of docs/how-to/python.md and configure.md, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rllm_core.config.layers import layer_from_file
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+from rllm_core.training_loop import TrainingLoop
+
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def blocks(guide: str, language: str) -> list[str]:
+    text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_guides_have_the_blocks_that_are_tried_here() -> None:
+    assert [len(blocks(guide, language)) for guide in ("python", "configure") for language in ("python", "yaml")] == [
+        3,
+        0,
+        1,
+        3,
+    ]
+
+
+@pytest.mark.slow
+def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block in a folder of its own, with what the blocks before it have imported; runs end after three steps."""
+    length = TrainingLoop.total_steps.fget
+    assert length is not None
+    monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(3, length(loop))))
+    names: dict[str, Any] = {"__name__": "guide"}
+    for number, block in enumerate(blocks("python", "python")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        exec(compile(block, f"block {number}", "exec"), names)
+        (metrics,) = folder.glob("runs/rllm-training/*/metrics.jsonl")
+        assert len([line for line in metrics.read_text().splitlines() if "train/epoch" in line]) == 3
+
+
+def test_every_argument_in_the_table_has_the_key_beside_it() -> None:
+    from inspect import signature
+
+    from rllm_core.config.schema import RunConfig
+    from rllm_core.effect import core_keys
+    from rllm_core.trainer import AgentTrainer
+
+    rows = re.findall(r"^\| (`.*`) \| (`.*) \|$", (GUIDES / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
+    arguments = [name for row, _ in rows for name in re.findall(r"`([a-z_]+)`", row)]
+    keys = [name for _, row in rows for name in re.findall(r"`((?:rllm|data)\.[a-z_.]+)`", row)]
+    assert len(arguments) == len(keys) == 7
+    assert set(arguments) <= set(signature(AgentTrainer.__init__).parameters)
+    assert set(keys) <= {key.dotted for key in core_keys(RunConfig())}
+
+
+WORDS = (
+    "rllm.algorithm.adv_estimator=rloo",
+    "rllm.trainer.total_batches=1",
+    "rllm.rollout.n=2",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.val_before_train=false",
+)
+OWN_PRIMARY = """
+defaults: [unified, _self_]
+hydra: {searchpath: ["pkg://rllm_core.conf"], run: {dir: .}, output_subdir: null}
+rllm: {trainer: {project_name: mine}}
+"""
+
+
+def start(folder: Path, environ: dict[str, str], *words: str) -> None:
+    command = [sys.executable, "-W", "error", *words]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_hydra_script_makes_the_same_run_as_the_command(
+    tmp_path: Path, environ: dict[str, str], rllm: Callable[..., Any]
+) -> None:
+    (script,) = blocks("configure", "python")
+    (tmp_path / "train.py").write_text(script)
+    words = ("rllm/backend=local", *WORDS, "rllm.trainer.output_dir=")
+    start(tmp_path, environ, "train.py", "rllm.env.name=guess", *words[:-1], f"{words[-1]}{tmp_path}/script")
+    assert rllm("train", "guess", *words[:-1], f"{words[-1]}{tmp_path}/command").returncode == 0
+
+    (by_script,) = tmp_path.glob("script/*/*")
+    (by_command,) = tmp_path.glob("command/*/*")
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (by_script, by_command)]
+    for config in configs:
+        del config["rllm"]["trainer"]["output_dir"]
+    assert configs[0] == configs[1]
+    rewards = [
+        re.findall(r'"reward/agent/mean": [\d.]+', (run / "metrics.jsonl").read_text())
+        for run in (by_script, by_command)
+    ]
+    assert rewards[0] == rewards[1] != []
+
+
+@pytest.mark.slow
+def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (script,) = blocks("configure", "python")
+    script = script.replace(
+        'config_path="pkg://rllm_core.conf", config_name="unified"', 'config_path=".", config_name="mine"'
+    )
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "mine.yaml").write_text(OWN_PRIMARY)
+    words = ("rllm/backend=local", "rllm.env.name=guess", "+rllm.env.env_args.prompt=number", *WORDS)
+    start(tmp_path, environ, "train.py", *words)
+    config = yaml.safe_load((tmp_path / "runs/mine/default/config.yaml").read_text())
+    assert config["rllm"]["env"] == {"name": "guess", "env_args": {"prompt": "number"}}
+
+
+def test_the_yaml_of_the_guide_is_a_configuration(
+    tmp_path: Path, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    whole, spellings, roles = blocks("configure", "yaml")
+    file = tmp_path / "my.yaml"
+
+    def plan(text: str, **words: Any) -> RunPlan:
+        file.write_text(text)
+        return planned({"rllm.env.name": "guess", **words}, worlds, [layer_from_file(file)])
+
+    assert plan(whole).config.rllm.trainer.experiment_name == "rloo-16"
+    assert plan(whole, **{"rllm.rollout.n": 8}).config.rllm.trainer.experiment_name == "rloo-8"
+    for line in spellings.splitlines():
+        chosen = plan(f"rllm:\n  algorithm:\n    {line}\n").estimators.default
+        assert chosen.registered.qualified_name == "rllm-core/grpo"
+    made = plan(roles)
+    names = [(made.estimators.of(role).plugin.name, made.loss_of(role).plugin.name) for role in ("solver", "judge")]
+    assert names == [("rloo", "importance_sampling"), ("reinforce", "ppo")]
