@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs
+DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis types-PyYAML
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb

@@ -20,7 +20,6 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["gess"], "Did you mean 'guess'? Installed environments: guess, sum."),
         (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
-        (["guess", "--estimator", "opo"], "pip install rllm-estimators"),
         (["guess", "--backend", "verl"], "backend 'verl' is in rllm-verl: pip install rllm-verl"),
         (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
         (["guess", "--grouping", "task_rol"], "Did you mean 'task_role'?"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.effect import settle_effects, shared_options
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
@@ -183,6 +184,20 @@ def _check(plan: RunPlan) -> None:
     for chosen in (*plan.estimators, *plan.losses):
         _check_needs(chosen, plan.backend)
     _check_step_rewards(plan)
+    _check_trackers(plan.trackers)
+
+
+def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
+    """The same tracker with the same options would write everything twice, into one file."""
+    seen: list[tuple[str, Any]] = []
+    for index, chosen in enumerate(trackers):
+        entry = (chosen.registered.qualified_name, chosen.params)
+        if entry in seen:
+            raise ConfigError(
+                f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options.",
+                "Leave one of the two out, or give them different options.",
+            )
+        seen.append(entry)
 
 
 def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:

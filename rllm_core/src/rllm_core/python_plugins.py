@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from inspect import getdoc
+from inspect import getdoc, iscoroutinefunction, unwrap
 from typing import Any
 
 from pydantic import ConfigDict
 
+from rllm_core.config.layers import require_plain
+from rllm_core.config.merge import MISSING
+from rllm_core.config.resolve import escape
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams, Params
@@ -22,6 +25,8 @@ from rllm_core.types import Episode, TrajectoryGroup
 GroupingHook = Callable[..., list[TrajectoryGroup]]
 """``hook(episodes, transform_config, compact_filtering_config=None)``."""
 HOOK_NAME = "traj_grouping_hook"
+CHOSEN_BY = "name"
+"""No option of a plugin can be called so in a configuration: it says which plugin."""
 
 
 class rLLMAdvantageEstimator(str, Enum):  # noqa: N801  (the name users of rLLM know)
@@ -49,6 +54,13 @@ class GroupingByHook:
     """A user's grouping hook, with the config sections it is given. `config` is set once there is a plan."""
 
     def __init__(self, hook: GroupingHook) -> None:
+        if not callable(hook) or iscoroutinefunction(hook):
+            what = f"{hook!r:.80}" if not callable(hook) else f"{hook!r:.80}, a coroutine function"
+            raise ConfigError(
+                f"traj_grouping_hook is {what}.",
+                "Give a plain function hook(episodes, transform_config, compact_filtering_config=None) that returns a "
+                "list of TrajectoryGroup.",
+            )
         self._hook = hook
         self.config: Any = None
 
@@ -65,6 +77,13 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         raise ConfigError(
             f"workflow_class is {workflow_class!r}.",
             "Give a subclass of rllm_core.contracts.workflow.Workflow, or choose one by name with rllm.workflow.name.",
+        )
+    if missing := sorted(workflow_class.__abstractmethods__):
+        raise ConfigError(f"workflow_class is {workflow_class!r}, which has no {', '.join(missing)}.", "Define it.")
+    if not iscoroutinefunction(unwrap(workflow_class.run)):
+        raise ConfigError(
+            f"workflow_class is {workflow_class!r}, and its `run` is no coroutine function.",
+            "Write `async def run(self, task, uid, **kwargs)`, and return an Episode.",
         )
     params = AnyWorkflowParams if issubclass(workflow_class, EnvironmentWorkflow) else AnyParams
     defaults = params().model_dump()
@@ -88,6 +107,31 @@ def known_options(workflow_class: Any, arguments: Mapping[str, Any]) -> dict[str
     if not (isinstance(workflow_class, type) and issubclass(workflow_class, EnvironmentWorkflow)):
         return {}
     return {name: value for name, value in arguments.items() if name in AgentWorkflowParams.model_fields}
+
+
+def plain_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a workflow's arguments that a configuration can hold, so that the saved one tells of them."""
+    return {
+        # Text stays as it is: `${` is no reference to a key here.
+        name: escape(value)
+        for name, value in arguments.items()
+        if name != CHOSEN_BY and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        require_plain(value, "workflow_args")
+    except ConfigError:
+        return False
+    return not _has_missing(value)
+
+
+def _has_missing(value: Any) -> bool:
+    """Whether it holds the text that a configuration takes for a value not given yet."""
+    if isinstance(value, dict | list):
+        return any(_has_missing(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and value == MISSING
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:

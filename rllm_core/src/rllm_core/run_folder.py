@@ -76,7 +76,7 @@ class RunFolder:
                 lock.close()
                 raise ConfigError(
                     f"{path} holds a run already.",
-                    "Continue it with --resume, replace it with --overwrite, "
+                    "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), "
                     "or choose another name with rllm.trainer.experiment_name=NAME.",
                 )
         return folder
@@ -121,7 +121,7 @@ class RunFolder:
             self._close_metrics()
             raise RllmError(
                 f"The metrics of step {global_step} could not be written to {self.path / METRICS}: {error.strerror}.",
-                "Make room, then continue from the newest checkpoint with --resume.",
+                "Make room, then continue from the newest checkpoint with --resume (in Python resume=True).",
             ) from error
 
     def sync(self) -> None:
@@ -173,5 +173,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
     except ValueError as error:
         raise RllmError(
-            f"{path} holds a line that is no JSON: {error}.", "Restore the file, or start again with --overwrite."
+            f"{path} holds a line that is no JSON: {error}.",
+            "Restore the file, or start again with --overwrite (in Python overwrite=True).",
         ) from error

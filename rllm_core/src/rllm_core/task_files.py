@@ -73,6 +73,8 @@ def tasks_from_rows(rows: Iterable[Task | Row], where: str) -> list[Task]:
     """
     from rllm_core.types import Task
 
+    if isinstance(rows, str | bytes | Mapping) or not _can_be_iterated(rows):
+        raise ConfigError(f"{where} is {rows!r:.80}.", "Pass a list of Task records, or of mappings with their data.")
     given = dict(enumerate(rows))
 
     def place(number: int) -> str:
@@ -89,6 +91,14 @@ def tasks_from_rows(rows: Iterable[Task | Row], where: str) -> list[Task]:
         for number, row in mappings.items()
     }
     return [row if isinstance(row, Task) else made[number] for number, row in given.items()]
+
+
+def _can_be_iterated(rows: Any) -> bool:
+    try:
+        iter(rows)
+    except TypeError:
+        return False
+    return True
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Row]]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.config.compose import allowed_plugins, compose
+from rllm_core.config.compose import Composed, allowed_plugins, compose
 from rllm_core.config.from_python import PythonConfig, layer_from_python, without_packaged
 from rllm_core.config.layers import Layer, layer_from_dotted
+from rllm_core.config.merge import merge_layers
 from rllm_core.config.problems import show_value
+from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plan import RunPlan
 from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
@@ -24,9 +27,11 @@ from rllm_core.python_plugins import (
     backend_plugin,
     estimator_choice,
     known_options,
+    plain_options,
     rLLMAdvantageEstimator,
     workflow_plugin,
 )
+from rllm_core.resuming import plan_resumed
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import tasks_of
 from rllm_core.task_files import tasks_from_rows
@@ -78,15 +83,15 @@ class UnifiedTrainer:
         overwrite: bool = False,
     ) -> None:
         hook = GroupingByHook(traj_grouping_hook) if traj_grouping_hook is not None else None
-        self.plan = _plan(
-            config,
-            backend_cls,
-            backend_args or {},
-            workflow_class,
-            workflow_args or {},
-            hook,
-            traj_group_adv_estimator_map or {},
+        parts = _Parts(
+            backend=backend_cls,
+            backend_args=_mapping("backend_args", backend_args),
+            workflow_class=workflow_class,
+            workflow_args=_named_arguments(_mapping("workflow_args", workflow_args)),
+            hook=hook,
+            estimators=_mapping("traj_group_adv_estimator_map", traj_group_adv_estimator_map),
         )
+        self.plan = _plan(layer_from_python(config), parts, resume)
         if hook is not None:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
@@ -120,7 +125,14 @@ class UnifiedTrainer:
 
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
-        return asyncio.run(self.fit_async())
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.fit_async())
+        raise RllmError(
+            "Training cannot begin here: this thread already runs an event loop, as notebooks do.",
+            "Write `await UnifiedTrainer(...).fit_async()`.",
+        )
 
     async def fit_async(self) -> dict[str, float]:
         """`fit` for callers with an event loop."""
@@ -181,48 +193,102 @@ class AgentTrainer:
             self.trainer.shutdown()
 
 
-def _plan(
-    config: PythonConfig,
-    backend: str | type[Backend] | BackendPlugin[Any] | None,
-    backend_args: Mapping[str, Any],
-    workflow_class: type[Workflow] | None,
-    workflow_args: Mapping[str, Any],
-    hook: GroupingByHook | None,
-    estimators: Mapping[str, Any],
-) -> RunPlan:
-    given = layer_from_python(config)
-    registry = Registry.load(allow=allowed_plugins([given]))
-    chosen: dict[str, Any] = {}
-    if isinstance(backend, str):
-        chosen["rllm.backend"] = backend
-    elif backend is not None:
-        chosen["rllm.backend"] = registry.add(backend_plugin(backend)).qualified_name
-    options: Mapping[str, Any] = workflow_args
-    if workflow_class is not None:
-        options = known_options(workflow_class, workflow_args)
-        objects = {name: value for name, value in workflow_args.items() if name not in options}
-        chosen["rllm.workflow.name"] = registry.add(workflow_plugin(workflow_class, objects)).qualified_name
-    if options:
-        chosen["rllm.workflow.workflow_args"] = dict(options)
-    if hook is not None:
-        chosen["rllm.transform.grouping"] = registry.add(hook.as_plugin()).qualified_name
-    if estimators:
-        chosen["rllm.algorithm.estimator_map"] = {
-            str(role): estimator_choice(value) for role, value in estimators.items()
-        }
-    arguments = [Layer("backend_args", dict(backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
-    plan = make_plan(compose(registry, [*without_packaged(given, registry), *arguments]), registry)
-    for name in workflow_args.keys() - options.keys():
-        _refuse_second(f"rllm.workflow.workflow_args.{name}", plan, f"workflow_args[{name!r}]")
-    return plan
+@dataclass(frozen=True)
+class _Parts:
+    """What a program chooses with arguments of the trainer."""
+
+    backend: str | type[Backend] | BackendPlugin[Any] | None
+    backend_args: Mapping[str, Any]
+    workflow_class: type[Workflow] | None
+    workflow_args: Mapping[str, Any]
+    hook: GroupingByHook | None
+    estimators: Mapping[str, Any]
+
+    def as_layers(self, registry: Registry) -> list[Layer]:
+        """As configuration, by the names under which classes and functions are registered here."""
+        chosen: dict[str, Any] = {}
+        if isinstance(self.backend, str):
+            chosen["rllm.backend"] = self.backend
+        elif self.backend is not None:
+            chosen["rllm.backend"] = registry.add(backend_plugin(self.backend)).qualified_name
+        options: Mapping[str, Any] = self.workflow_args
+        if self.workflow_class is not None:
+            # Objects that no configuration can hold reach the class past it. The others do too, so that a list stays
+            # the program's own list; they are in the configuration as well, for what is saved must be true.
+            plugin = workflow_plugin(self.workflow_class, self._own_arguments())
+            chosen["rllm.workflow.name"] = registry.add(plugin).qualified_name
+            options = {
+                **plain_options(self._own_arguments()),
+                **known_options(self.workflow_class, self.workflow_args),
+            }
+        if options:
+            chosen["rllm.workflow.workflow_args"] = dict(options)
+        if self.hook is not None:
+            chosen["rllm.transform.grouping"] = registry.add(self.hook.as_plugin()).qualified_name
+        if self.estimators:
+            chosen["rllm.algorithm.estimator_map"] = {
+                str(role): estimator_choice(value) for role, value in self.estimators.items()
+            }
+        return [Layer("backend_args", dict(self.backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
+
+    def refuse_argument_given_twice(self, given: Sequence[Layer]) -> None:
+        """An argument of the workflow's class that the configuration has too."""
+        merged = merge_layers(given, [RunConfig])
+        in_config: Any = merged.tree
+        for part in ("rllm", "workflow", "workflow_args"):
+            in_config = in_config.get(part) if isinstance(in_config, dict) else None
+        for name in self._own_arguments() if isinstance(in_config, dict) else ():
+            if in_config.get(name) is not None:
+                origin = merged.origin(("rllm", "workflow", "workflow_args", name))
+                raise _given_twice(
+                    f"rllm.workflow.workflow_args.{name}", in_config[name], origin, f"workflow_args[{name!r}]"
+                )
+
+    def _own_arguments(self) -> dict[str, Any]:
+        """Arguments that only the workflow's class knows; none where the workflow is chosen by name."""
+        if self.workflow_class is None:
+            return {}
+        known = known_options(self.workflow_class, self.workflow_args)
+        return {name: value for name, value in self.workflow_args.items() if name not in known}
+
+
+def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
+    def compose_over(beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
+        registry = Registry.load(allow=allowed_plugins([*beneath, given]))
+        own = without_packaged(given, registry)
+        parts.refuse_argument_given_twice(own)
+        return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry
+
+    return plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
+
+
+def _mapping(argument: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{argument} is {value!r:.80}.", "Give a mapping, such as a dictionary.")
+    return value
+
+
+def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in arguments:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"workflow_args has the key {name!r}, which is not text.",
+                "Its keys are names of arguments of the workflow's constructor.",
+            )
+    return arguments
 
 
 def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
     """A value in the configuration that an argument of the trainer would push aside."""
     names = [name for name in plan.composed.by_user if f"{name}.".startswith(f"{key}.")]
     if names and plan.composed.value(key) is not None:
-        raise ConfigError(
-            f"`{key}` is {show_value(plan.composed.value(key))} (from {plan.composed.origins[names[0]]}), and "
-            f"{argument} is given to the trainer.",
-            "Give one of the two.",
-        )
+        raise _given_twice(key, plan.composed.value(key), plan.composed.origins[names[0]], argument)
+
+
+def _given_twice(key: str, value: Any, origin: str, argument: str) -> ConfigError:
+    return ConfigError(
+        f"`{key}` is {show_value(value)} (from {origin}), and {argument} is given to the trainer.",
+        "Give one of the two.",
+    )

@@ -69,7 +69,7 @@ class TrainingLoop:
         self._observers: list[Observer] = [*chosen, *observers]
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
-            self._observers.append(EpisodeLog(Path(logging.episode_log_dir or folder.episodes)))
+            self._observers.append(_episode_log(folder, logging.episode_log_dir))
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = 0
         self._weight_version = 0
@@ -290,3 +290,11 @@ class TrainingLoop:
         for observer in self._observers:
             getattr(observer, event)(*arguments)
         self._trackers.tell(event, *arguments)
+
+
+def _episode_log(folder: RunFolder, elsewhere: str | None) -> EpisodeLog:
+    """The log in the run folder, or in one that the user chose and other runs may be using."""
+    chosen = folder.episodes if elsewhere is None else Path(elsewhere).expanduser()
+    if chosen.resolve() == folder.episodes.resolve():
+        return EpisodeLog(folder.episodes)
+    return EpisodeLog(chosen, folder.path)

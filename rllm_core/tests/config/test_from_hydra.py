@@ -46,7 +46,8 @@ class Script:
 @pytest.fixture
 def script(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     def entries() -> list[tuple[str, str]]:
-        return [("rllm-core", f"file://{FOLDER}"), *packaged._entries(registry), ("script", f"file://{tmp_path}/own")]
+        backends = packaged._entries_of_script(registry.all("backend"))
+        return [("rllm-core", f"file://{FOLDER}"), *backends, ("script", f"file://{tmp_path}/own")]
 
     monkeypatch.setattr(packaged, "search_path_entries", entries)
     yield Script(registry)

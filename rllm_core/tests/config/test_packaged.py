@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,20 @@ def test_the_broken_file_of_another_backend_stops_nobody(
     add_backend("farther", "", config_yaml=unreadable)
     add_backend("farthest", "model: ]")
     assert composed().config.rllm.backend == "local"
-    warned = capsys.readouterr().err
-    assert "backend far cannot be composed" in warned
-    assert "no such resource" in warned
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_of_a_backend_that_nobody_chose_is_imported(add_backend: AddBackend, composed: Compose) -> None:
+    add_backend("far", "model: {name: tiny}", config_search_path=("pkg://a_package_that_fails_at_import.conf",))
+    assert composed().config.rllm.backend == "local"
+
+
+def test_runs_may_be_composed_in_several_threads(composed: Compose, backend_yaml: Path) -> None:
+    packaged._composed_by_hydra.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        made = [future.result() for future in [pool.submit(composed, {}) for _ in range(8)]]
+    assert all(run.tree == made[0].tree for run in made)
+    assert not GlobalHydra.instance().is_initialized()
 
 
 def test_hydra_scripts_look_in_the_cores_folder_first() -> None:

@@ -31,7 +31,7 @@ def _message(composed: Compose, *words: str) -> str:
         (
             "rllm.algorithm.lr=1",
             "`lr` is not a key of rllm.algorithm (`rllm.algorithm.lr` from command line). "
-            "Did you mean `training.learning_rate`?",
+            "Did you mean `model.lora_rank` or `training.learning_rate`?",
         ),
         (
             "rllm.trainer.total_epoch=1",

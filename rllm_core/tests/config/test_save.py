@@ -40,7 +40,7 @@ def test_what_is_read_is_what_was_saved(tmp_path: Path, tree: dict[str, Any]) ->
         ["rllm.env.name=guess", "model.name=big", "rllm.trainer.seed=3", "rllm.rollout.n=${rllm.trainer.seed}"],
         ["rllm.env.name=guess", "rllm.workflow.name=other", "rllm.workflow.workflow_args={depth: 2}"],
         ["rllm.algorithm.adv_estimator.dialect=verl", "rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}"],
-        [r"rllm.env.env_args={price: '\${amount}', ratio: '1e-4'}", "rllm.agent.trajectory_timeout=inf"],
+        [r"rllm.env.env_args={price: '\${amount}', ratio: '1e-4'}", "rllm.agent.trajectory_timeout=1e300"],
         ["training.schedule={name: cosine, end: 0}", "training.betas=[0.5, 1]", "model.cache=elsewhere"],
     ],
 )

@@ -77,7 +77,9 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Ti
             layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
         ]
         merged = merge_layers(layers, [])
-        assert share_keys(merged, table, ()) == []
+        warnings = share_keys(merged, table, ())
+        said = nothing is None and native in BY_USER and core >= native
+        assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
         assert _at(merged, NATIVE_KL) == 0.1
 
 

@@ -104,6 +104,24 @@ def test_what_omegaconf_merges_onto_the_result_counts(installed: Registry) -> No
     assert composed.value("training.learning_rate") == 0.25
 
 
+def test_all_ways_to_give_a_value_make_the_same_configuration(installed: Registry, tmp_path: Path) -> None:
+    words = ["rllm.env.name=guess", "rllm.rollout.n=5", "training.learning_rate=0.25"]
+    values = {"rllm": {"env": {"name": "guess"}, "rollout": {"n": 5}}, "training": {"learning_rate": 0.25}}
+    file = tmp_path / "my.yaml"
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(values)))
+    trees = [
+        _by_command("rllm/backend=local", *words),
+        _by_command("guess", *words[1:]),
+        plan_for(read_request([], None, [str(file)], {})).composed.tree,
+        _tree(environment="guess", group_size=5, lr=0.25),
+        _tree(config_file=file),
+        _tree(overrides=words),
+        _plan(OmegaConf.merge(build_train_config(environment="guess"), values), installed).composed.tree,
+        _plan(values, installed).composed.tree,
+    ]
+    assert [tree for tree in trees if tree != trees[0]] == []
+
+
 def test_text_that_looks_like_an_interpolation_stays_text(installed: Registry) -> None:
     config = build_train_config(overrides=[r"rllm.trainer.output_dir='\${x}'"])
     assert config.rllm.trainer.output_dir == "${x}"

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.plugin import NoParams
 from rllm_estimators.loss_options import (
     CispoParams,
     ClipCovParams,

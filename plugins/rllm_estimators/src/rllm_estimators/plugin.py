@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins import hookimpl
+from rllm_estimators.loss_records import loss_records
 from rllm_estimators.options import (
     DrGrpoParams,
     GaeParams,
@@ -101,3 +103,8 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         needs=frozenset({"step_rewards"}),
         default_loss="ppo",
     )
+
+
+@hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    return loss_records()

@@ -91,4 +91,5 @@ def whiten(values: Values, weights: Values | None = None) -> Values:
     total = counts.sum()
     distance = values - (values * counts).sum() / total
     variance = float((distance * distance * counts).sum() / (total - 1))
-    return distance / math.sqrt(variance + WHITENING_EPSILON)
+    whitened: Values = distance / math.sqrt(variance + WHITENING_EPSILON)
+    return whitened

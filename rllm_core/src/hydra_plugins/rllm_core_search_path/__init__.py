@@ -5,6 +5,8 @@ Hydra finds this by itself: it looks through every package in the namespace ``hy
 
 from __future__ import annotations
 
+import sys
+
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
@@ -13,6 +15,10 @@ class RllmSearchPath(SearchPathPlugin):
     """Adds ``pkg://rllm_core.conf`` and the folders that hold ``rllm/backend/<name>.yaml``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        asked_for = any("rllm_core" in (element.path or "") for element in search_path.get_path())
+        if not asked_for and "rllm_core" not in sys.modules:
+            return  # an application that has nothing to do with us
+
         from rllm_core.config.packaged import search_path_entries
 
         for provider, path in search_path_entries():

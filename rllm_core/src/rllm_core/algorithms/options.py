@@ -29,8 +29,8 @@ class PpoParams(ClipParams):
     clip_ratio_c: float | None = Field(
         None,
         gt=1,
-        description="Dual clip: with a negative advantage a token's loss is at most clip_ratio_c * |advantage|; "
-        "null means unbounded. Others often use 3.",
+        description="Dual clip: with a negative advantage a token's loss is at most clip_ratio_c times the "
+        "advantage's size; null means unbounded. Others often use 3.",
     )
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm_core.config.compose import allowed_plugins, backend_of, compose
+from rllm_core.config.compose import Composed, allowed_plugins, backend_of, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm_core.config.save import FILE_NAME
 from rllm_core.plan import RunPlan
 from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
+from rllm_core.resuming import plan_resumed
 
 if TYPE_CHECKING:
     from rllm_core.types import Task
@@ -80,8 +79,18 @@ def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
     return plan_and_registry(request, beneath)[0]
 
 
+def resumed_plan_for(request: Request) -> RunPlan:
+    """`plan_for`, over the values that the run in the folder was started with."""
+    return plan_resumed(lambda beneath: _composed_for(request, beneath))
+
+
 def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
     """`plan_for`, with the registry that was planned with."""
+    composed, registry = _composed_for(request, beneath)
+    return make_plan(composed, registry), registry
+
+
+def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
     layers = [*beneath, *(layer_from_file(file) for file in request.files)]
     if request.environment is not None:
         layers.append(layer_from_dotted({"rllm.env.name": request.environment}, COMMAND_LINE, Tier.COMMAND_LINE))
@@ -91,7 +100,7 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
         key = registry.get("backend", backend_of([*layers, *overrides])).plugin.model_key
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
-    return make_plan(compose(registry, layers), registry), registry
+    return compose(registry, layers), registry
 
 
 def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
@@ -100,9 +109,3 @@ def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPl
 
     plan = plan_for(request, beneath)
     return plan, tasks_of(plan, "train"), tasks_of(plan, "val")
-
-
-def saved_config(run_folder: Path) -> Layer | None:
-    """The config a run was started with, as a layer; None when the folder holds none."""
-    file = run_folder / FILE_NAME
-    return layer_from_file(file, tier=Tier.SAVED) if file.is_file() else None

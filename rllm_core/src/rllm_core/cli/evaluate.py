@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, saved_config
+from rllm_core.cli.configuring import Request, config_options, plan_for, read_request
 from rllm_core.config.layers import Layer
 from rllm_core.plan import RunPlan
+from rllm_core.resuming import saved_config, saved_value
 
 
 @click.command("eval")
@@ -68,8 +69,7 @@ def _config_of_checkpoint(request: Request) -> Layer | None:
     saved = saved_config(_as_given(runs[0])) if runs else None
     if saved is None:
         return None
-    trained_on = saved.tree["rllm"]["env"]["name"]
-    return saved if request.environment in (None, trained_on) else None
+    return saved if request.environment in (None, saved_value(saved, "rllm.env.name")) else None
 
 
 def _as_given(folder: Path) -> Path:

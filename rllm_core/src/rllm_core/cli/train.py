@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, saved_config
+from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, resumed_plan_for
 from rllm_core.cli.dry_run import show_plan
 from rllm_core.plan import RunPlan
 
@@ -58,25 +58,11 @@ def train(
     request = read_request(words, model, files, flags)
     roles = [f"rllm.algorithm.estimator_map.{choice}" for choice in role_estimators]
     request = Request(request.environment, request.model, request.files, [*roles, *request.overrides])
-    plan = plan_for(request)
-    if resume:
-        plan = _as_it_was_started(plan, request)
+    plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
         show_plan(plan)
         return 0
     return _train(plan, resume, overwrite)
-
-
-def _as_it_was_started(plan: RunPlan, request: Request) -> RunPlan:
-    """A resumed run keeps the values it was started with, unless the command line sets others now."""
-    from rllm_core.run_folder import run_folder_path
-
-    saved = saved_config(run_folder_path(plan.config.rllm.trainer))
-    if saved is None:
-        return plan
-    # What was asked of one start only is not a property of the run.
-    saved.tree["rllm"]["trainer"].pop("val_only", None)
-    return plan_for(request, [saved])
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:

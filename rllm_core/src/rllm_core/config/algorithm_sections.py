@@ -9,6 +9,7 @@ from pydantic import Field
 from rllm_core.config.section import (
     ByPlugins,
     Choice,
+    HoldsChoice,
     Names,
     NonNegativeInt,
     PositiveInt,
@@ -52,7 +53,7 @@ class AlgorithmSection(Section):
     adv_estimator: Annotated[Choice, ByPlugins(), Names("estimator")] = Field(
         "grpo", description="Advantage estimator, by name."
     )
-    estimator_map: Annotated[dict[str, Choice], ByPlugins(), Names("estimator")] = Field(
+    estimator_map: Annotated[dict[str, Choice], ByPlugins(), Names("estimator"), HoldsChoice("loss_fn")] = Field(
         default_factory=dict,
         description="Other estimators, by group role; `loss_fn` in a mapping sets the role's loss as well.",
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from rllm_core.config.keys import KeyPath, known_keys
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
-from rllm_core.config.merge import MISSING, Merged, merge_layers
+from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
@@ -171,7 +171,7 @@ def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at:
         path = (*at, key)
         if key not in tree:
             tree[key] = value
-            merged.marks[path] = DEFAULT
+            merged.marks[path] = Origin(DEFAULT, Tier.PACKAGED)
         elif isinstance(value, dict) and isinstance(tree[key], dict):
             _fill(tree[key], value, merged, path)
 

@@ -8,6 +8,9 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm_core.config.section import HoldsChoice
 
 KeyPath = tuple[str, ...]
 ANY_KEY = "*"
@@ -24,11 +27,12 @@ def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()
-    for path, annotation in _fields(schema, ()):
-        for variant in _variants(annotation):
+    for path, field in _fields(schema, ()):
+        for variant in _variants(field.annotation):
             if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
                 patterns.add((*path, ANY_KEY))
-        if _is_choice(annotation):
+                patterns |= {(*path, ANY_KEY, mark.key) for mark in field.metadata if isinstance(mark, HoldsChoice)}
+        if _is_choice(field.annotation):
             patterns.add(path)
     return frozenset(patterns)
 
@@ -48,14 +52,16 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
 
 
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
-    """Whether a key is one of the patterns; only the last part of a pattern may be `ANY_KEY`."""
-    return path in patterns or (*path[:-1], ANY_KEY) in patterns
+    """Whether a key is one of the patterns, in which `ANY_KEY` stands for every part."""
+    if path in patterns or (*path[:-1], ANY_KEY) in patterns:
+        return True
+    return (*path[:-2], ANY_KEY, *path[-1:]) in patterns
 
 
-def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
     for name, field in schema.model_fields.items():
         path = (*at, name)
-        yield path, field.annotation
+        yield path, field
         for variant in _variants(field.annotation):
             if isinstance(variant, type) and issubclass(variant, BaseModel) and variant is not schema:
                 yield from _fields(variant, path)

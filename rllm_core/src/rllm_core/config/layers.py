@@ -58,7 +58,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"There is no configuration file `{path}`.", "Check the path given to --config.") from None
+        raise ConfigError(f"There is no configuration file `{path}`.", "Check its path.") from None
     except IsADirectoryError:
         raise ConfigError(f"`{path}` is a folder, not a configuration file.", "Name a YAML file in it.") from None
     except UnicodeDecodeError as error:

@@ -1,8 +1,9 @@
 """Merging layers, and remembering which layer every value came from.
 
 Mappings merge key by key, everything else is replaced, and ``???`` in a layer leaves an earlier value alone: what
-``OmegaConf.merge`` does (a test compares the two), with two additions. Plugin choices follow a rule of their own, and
-a value of another kind (a list over a mapping) replaces too, so that validation can name it.
+``OmegaConf.merge`` does (a test compares the two), with three additions. Plugin choices follow a rule of their own; a
+value of another kind (a list over a mapping) replaces too, so that validation can name it; and an empty mapping on the
+command line empties a mapping, which nothing else could.
 """
 
 from __future__ import annotations
@@ -11,18 +12,31 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from rllm_core.config.keys import KeyPath, choice_keys, matches, named_sections
+from rllm_core.config.keys import KeyPath, choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.problems import wrong_value
 from rllm_core.errors import ConfigError
 
 MISSING = "???"
 """A value that somebody must give before the run can start."""
-_ABSENT = object()
+
+
+class _Absent:
+    """No value, not even null."""
+
+
+_ABSENT = _Absent()
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    label: str
+    tier: Tier
 
 
 @dataclass
@@ -30,23 +44,28 @@ class Merged:
     """Values of several layers in one tree, interpolations not yet resolved."""
 
     tree: dict[str, Any] = field(default_factory=dict)
-    marks: dict[KeyPath, str] = field(default_factory=dict)
+    marks: dict[KeyPath, Origin] = field(default_factory=dict)
     """Origin of every value that a layer set; what lies beneath has the same origin unless it has its own mark."""
-    tiers: dict[str, Tier] = field(default_factory=dict)
-    """Tier of every origin."""
 
     def origin(self, path: KeyPath) -> str:
         """Where the value of a key came from; for a section of several origins, all of them."""
-        return ", ".join(self._origins(path))
+        return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
 
     def tier(self, path: KeyPath) -> Tier:
         """The highest tier among the origins of a key."""
-        return max((self.tiers[origin] for origin in self._origins(path)), default=Tier.PACKAGED)
+        return max((origin.tier for origin in self._origins(path)), default=Tier.PACKAGED)
 
-    def _origins(self, path: KeyPath) -> list[str]:
+    def _origins(self, path: KeyPath) -> list[Origin]:
         above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
-        beneath = (origin for key, origin in self.marks.items() if key[: len(path)] == path)
-        return list(dict.fromkeys((*islice(above, 1), *beneath)))
+        return [*islice(above, 1), *(self.marks[key] for key in self._marked_beneath(path))]
+
+    def _marked_beneath(self, path: KeyPath) -> list[KeyPath]:
+        node: Any = self.tree
+        for part in path:
+            node = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            return []  # Most keys hold a value: looking through all marks for each would take quadratic time.
+        return [key for key in self.marks if len(key) > len(path) and key[: len(path)] == path]
 
     def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
         """Set a value, as a layer above all others would."""
@@ -59,25 +78,25 @@ class Merged:
                     f"{wrong_value(section, node, self.origin(section))} and cannot hold `{'.'.join(path)}`.",
                     "Write its keys one by one.",
                 )
-        node[path[-1]] = deepcopy(value)
         self.forget(path)
-        self.marks[path] = origin
-        self.tiers[origin] = max(tier, self.tiers.get(origin, tier))
+        node[path[-1]] = deepcopy(value)
+        self.marks[path] = Origin(origin, tier)
 
     def forget(self, path: KeyPath) -> None:
-        """Drop the marks of a key and of what lies beneath it."""
-        for key in [key for key in self.marks if key[: len(path)] == path]:
-            del self.marks[key]
+        """Drop the marks of a key and of what lies beneath it, while its value is still in the tree."""
+        for key in (path, *self._marked_beneath(path)):
+            self.marks.pop(key, None)
 
 
 def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> Merged:
     """Merge layers, lowest first. The schemas say which keys are plugin choices."""
     schemas = tuple(schemas)
     choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
+    holders = {key[:-1] for schema in schemas for key in known_keys(schema)}
     sections = {path: options for schema in schemas for path, options in named_sections(schema).items()}
     merged = Merged()
 
-    def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: str) -> None:
+    def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: Origin) -> None:
         if at in sections:
             _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
         for key, value in upper.items():
@@ -91,17 +110,26 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 if not earlier:
                     merged.forget(path)
                     merged.marks[path] = origin
-            if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier):
+            if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
+                raise ConfigError(f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.")
+            clears = value == {} and origin.tier is Tier.COMMAND_LINE
+            if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)
             else:
-                lower[key] = deepcopy(value)
                 merged.forget(path)
+                lower[key] = deepcopy(value)
                 merged.marks[path] = origin
 
     for layer in layers:
-        merged.tiers[layer.origin] = max(layer.tier, merged.tiers.get(layer.origin, layer.tier))
-        merge(merged.tree, layer.tree, (), layer.origin)
+        merge(merged.tree, layer.tree, (), Origin(layer.origin, layer.tier))
     return merged
+
+
+def _is_plain_value(value: Any) -> bool:
+    """Neither a mapping, nor nothing, nor something that may yet become a mapping."""
+    if isinstance(value, str):
+        return value != MISSING and "${" not in value
+    return not isinstance(value, dict | None | _Absent)
 
 
 def what_remains_of_choice(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def read_override(word: str) -> tuple[str, Any]:
             f"`{_short(word)}` chooses from the config group `{key}`, which there is not.",
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
-    return key, _plain(value)
+    return key, value
 
 
 @cache
@@ -57,19 +57,6 @@ def _parser() -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create()
-
-
-def _plain(value: Any) -> Any:
-    """Hydra's own wrappers of quoted text inside of lists and mappings, as what they stand for."""
-    from hydra.core.override_parser.types import QuotedString
-
-    if isinstance(value, QuotedString):
-        return value.text
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _short(word: str) -> str:

@@ -6,14 +6,17 @@ Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 from typing import Any, Protocol
 
 from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
+from rllm_core.config.overrides import BACKEND_GROUP
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.notices import warn_once
@@ -22,6 +25,8 @@ DEFAULT = "default"
 FOLDER = Path(__file__).parents[1] / "conf"
 PRIMARY = "unified"
 HYDRA_VERSION_BASE = "1.3"
+_ONE_AT_A_TIME = RLock()
+"""Hydra keeps what it composes in places of the whole process."""
 
 
 class RegisteredPlugin(Protocol):
@@ -74,7 +79,6 @@ def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
         raise ConfigError(
             f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or mend its package."
         ) from error
-    entries += _entries(registry)
     stamps = tuple(file.stat().st_mtime_ns for file in (FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())))
     tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
     own = _difference(tree, base.tree)
@@ -97,21 +101,27 @@ def search_path_entries() -> list[tuple[str, str]]:
     # A script with @hydra.main: what is installed counts.
     from rllm_core.plugins.registry import Registry
 
-    return [("rllm-core", f"file://{FOLDER}"), *_entries(Registry.load())]
+    return [("rllm-core", f"file://{FOLDER}"), *_entries_of_script(Registry.load().all("backend"))]
 
 
-def _entries(registry: PluginSource) -> list[tuple[str, str]]:
-    found = []
-    for registered in registry.all("backend"):
-        if registered.plugin.config_yaml is None:
+def _entries_of_script(backends: Iterable[RegisteredPlugin]) -> Iterator[tuple[str, str]]:
+    """The folders of all backends; what else a backend's file asks for only of the one that is chosen.
+
+    Looking into another system's package imports it, which may take seconds, or fail.
+    """
+    words = [word.lstrip("+").partition("=") for word in sys.argv[1:]]
+    chosen = [value for key, _, value in words if key == BACKEND_GROUP] or [base_layer().tree["rllm"]["backend"]]
+    for registered in backends:
+        backend = registered.plugin
+        if backend.config_yaml is None:
             continue
         try:
-            found.append(_entry(registered.plugin))
-        except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a run)
-            warn_once(f"backend {registered.plugin.name} cannot be composed: {error}")
+            yield _entry(backend)
+        except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a script)
+            warn_once(f"backend {backend.name} cannot be composed: {error}")
             continue
-        found += [(registered.distribution, path) for path in registered.plugin.config_search_path]
-    return found
+        if backend.name == chosen[-1].rpartition("/")[2]:
+            yield from ((backend.name, path) for path in backend.config_search_path)
 
 
 def _entry(backend: Any) -> tuple[str, str]:
@@ -123,6 +133,11 @@ def _composed_by_hydra(
     folder: str, backend: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
 ) -> dict[str, Any]:
     """The primary configuration with that backend, interpolations not resolved. `stamps` are for the cache alone."""
+    with _ONE_AT_A_TIME:
+        return _compose_by_hydra(folder, backend, entries)
+
+
+def _compose_by_hydra(folder: str, backend: str, entries: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     import yaml
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -136,8 +151,9 @@ def _composed_by_hydra(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise yaml_error(error, mark.name if mark else f"rllm/backend/{backend}.yaml") from error
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+    except Exception as error:  # (the file may ask for another system's package, whose import may fail in any way)
+        known = isinstance(error, HydraException | OmegaConfBaseException)
+        reason = " ".join(("" if known else f"{type(error).__name__}: ", *str(error).split()))
         raise ConfigError(
             f"The configuration of backend {backend!r} cannot be composed: {reason}",
             f"Look at its file rllm/backend/{backend}.yaml.",

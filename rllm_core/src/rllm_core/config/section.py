@@ -56,6 +56,13 @@ class Names:
     kind: str
 
 
+@dataclass(frozen=True)
+class HoldsChoice:
+    """Each mapping in the value may itself hold a plugin choice, under this key."""
+
+    key: str
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values never change after start."""
 

@@ -7,8 +7,8 @@ for an environment's values and for packaged YAML. A null of the core is no valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from rllm_core.config.keys import KeyPath
@@ -31,6 +31,8 @@ class _Side:
     """`_UNSET` where there is none, it is ``???``, or it is null."""
     tier: Tier
     origin: str
+    given_null: bool = False
+    """Whether a user set it to null, or to what stands for the core's null."""
 
     @property
     def is_set(self) -> bool:
@@ -48,16 +50,18 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[De
     """Make all shared keys of `merged` agree, and set the derived ones. Returns warnings for the user."""
     if not shared and not derived:
         return []
-    tree = resolve_interpolations(merged)
+    tree = deepcopy(resolve_interpolations(merged))
     warnings: list[str] = []
+    by_core_key: dict[str, list[SharedKey]] = {}
+    for row in shared:
+        by_core_key.setdefault(row.rllm, []).append(row)
     # Keys that others fall back on come first.
-    rows = sorted(shared, key=lambda row: (row.while_null is not None, row.rllm))
-    for core_key, group in groupby(rows, key=lambda row: (row.while_null is not None, row.rllm)):
-        warnings += _agree(merged, tree, core_key[1], list(group))
-    for row in derived:
-        if not _is_settled(merged, row):
-            of = " and ".join(row.of)
-            _put(merged, tree, row.native, _derived(merged, tree, row), f"derived from {of}", Tier.PACKAGED)
+    for core_key, rows in sorted(by_core_key.items(), key=lambda item: any(row.while_null for row in item[1])):
+        warnings += _agree(merged, tree, core_key, rows)
+    for entry in derived:
+        if not _is_settled(merged, entry):
+            of = " and ".join(entry.of)
+            _put(merged, tree, entry.native, _derived(merged, tree, entry), f"derived from {of}", Tier.PACKAGED)
     return warnings
 
 
@@ -85,7 +89,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
         if not source.is_set:
             continue
         value = _native_spelling(source.value, row)
-        if side.value != source.value or not _holds(tree, row.native, value):
+        if _bare(side.value) != _bare(source.value) or not _holds(tree, row.native, value):
             origin = side.origin if source is side else f"{source.origin}, by {source.key}"
             _put(merged, tree, row.native, value, origin, source.tier)
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
@@ -104,11 +108,13 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
 
 
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
-    if not (native.by_user and winner.is_set) or (core.by_user and core.value == native.value):
+    if native.given_null and winner.is_set and winner.tier >= native.tier:
+        yield f"`{native.key}` is null (from {native.origin}), but {winner}: the latter counts. Set only `{core.key}`."
+    if not (native.by_user and winner.is_set) or (core.by_user and _bare(core.value) == _bare(native.value)):
         return
     if native is winner and core.by_user:
         yield f"{core}, but {native}: the latter counts. Set only `{core.key}`."
-    elif native.value != winner.value:
+    elif _bare(native.value) != _bare(winner.value):
         yield f"{native}, but {winner}: the latter counts. Set only `{core.key}`."
     elif row.deprecated:
         yield f"{native}, which is deprecated: set `{core.key}` instead."
@@ -121,15 +127,26 @@ def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tupl
         if _same(value, native_value):
             value = core_value
             break
+    tier = merged.tier(path)
+    given_null = value is None and tier >= Tier.USER
     if value is None or value == MISSING:
         value = _UNSET
-    return _Side(key, value, merged.tier(path), merged.origin(path))
+    return _Side(key, value, tier, merged.origin(path), given_null)
 
 
 def _native_spelling(value: Any, row: SharedKey) -> Any:
+    value = _bare(value)
     for core_value, native_value in row.spelled:
         if _same(value, core_value):
             return native_value
+    return value
+
+
+def _bare(value: Any) -> Any:
+    """A plugin choice as a backend knows it: the name alone. The options stay with the core's key."""
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        value = value["name"]
+        return value.rpartition("/")[2]
     return value
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Coroutine
 from typing import Any
 
 from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import CheckpointError, PipelineError, RewardError
+from rllm_core.errors import CheckpointError, PipelineError, RewardError, RllmError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.rollout.runner import RolloutOrder
@@ -81,7 +82,7 @@ class Group:
         self._grouping = context.grouping.registered.load()
 
     async def __call__(self, step: TrainStep) -> None:
-        step.trajectory_groups = self._grouping(step.episodes, self._chosen.params)
+        step.trajectory_groups = self._groups(step)
         breaks = sum(trajectory.tokens.prefix_breaks for trajectory in _trajectories(step.trajectory_groups))
         for group in step.trajectory_groups:
             if len(group.metadata) not in (0, len(group.trajectories)):
@@ -94,6 +95,26 @@ class Group:
         grouped = {id(trajectory) for trajectory in _trajectories(step.trajectory_groups)}
         step.metrics["batch/trajectories_ungrouped"] = float(len(made - grouped))
         step.metrics["batch/prefix_breaks"] = float(breaks)
+
+    def _groups(self, step: TrainStep) -> list[TrajectoryGroup]:
+        """What the grouping returns, if it is a list of groups."""
+        name = self._chosen.plugin.name
+        try:
+            groups = self._grouping(step.episodes, self._chosen.params)
+        except RllmError:
+            raise
+        except Exception as error:
+            raise PipelineError(
+                f"Grouping {name!r} failed: {type(error).__name__}: {error}.",
+                "Mend it; add --debug to see where it failed.",
+            ) from error
+        if isinstance(groups, Coroutine):
+            groups.close()  # or Python complains later that nobody awaited it
+        strangers = [] if not isinstance(groups, list) else [g for g in groups if not isinstance(g, TrajectoryGroup)]
+        if not isinstance(groups, list) or strangers:
+            what = f"a list with {strangers[0]!r:.80} in it" if strangers else f"{groups!r:.80}"
+            raise PipelineError(f"Grouping {name!r} returned {what}.", "Mend it: return a list of TrajectoryGroup.")
+        return groups
 
 
 class CheckRewards:

@@ -20,9 +20,6 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "dr_grpo",
             "gae",
             "reinforce_plus_plus",
-            "remax",
-            "otb",
-            "tir_otb",
         )
     },
 }

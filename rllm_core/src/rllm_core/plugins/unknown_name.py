@@ -11,6 +11,10 @@ from rllm_core.plugins.first_party import home_of, names_elsewhere
 from rllm_core.plugins.specs import KINDS
 
 
+_IN_PROCESS = "in-process"
+"""`registry.IN_PROCESS`: the distribution of what a running program registers."""
+
+
 class _Offered(Protocol):
     @property
     def name(self) -> str: ...
@@ -35,6 +39,11 @@ def unknown_name(
     """The error for `name`, which may be qualified (``distribution/name``)."""
     distribution, _, bare = name.rpartition("/")
     known = _known(kind, [entry.name for entry in offered])
+    if normalise(distribution) == _IN_PROCESS:
+        return PluginError(
+            f"{kind} {name!r} was a class or function of a Python program, and is not part of this one.",
+            f"Start the run from that program again, or choose another {kind}.",
+        )
     home = distribution or home_of(kind, bare)
     if home:
         for plugin in broken:

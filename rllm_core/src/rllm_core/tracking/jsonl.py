@@ -21,10 +21,16 @@ KEYS = {"step", "time", "metrics"}
 
 
 class JsonLinesTracker(Observer):
-    """Writes ``{"step": 12, "time": 1767225600.5, "metrics": {"reward/agent/mean": 0.5}}``, time in Unix seconds."""
+    """Writes ``{"step": 12, "time": 1767225600.5, "metrics": {"reward/agent/mean": 0.5}}``, time in Unix seconds.
+
+    A file outside the run folder may be shared by several runs: there each line also has ``"run": "project/experiment"``,
+    and those of other runs are left alone.
+    """
 
     def __init__(self, run: TrackedRun, params: JsonLinesParams) -> None:
         self._path = run.folder / Path(params.path or FILE_NAME).expanduser()
+        is_inside = self._path.resolve().is_relative_to(run.folder.resolve())
+        self._whose = {} if is_inside else {"run": f"{run.project_name}/{run.experiment_name}"}
         self._file: TextIO | None = None
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
@@ -37,8 +43,12 @@ class JsonLinesTracker(Observer):
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8")
-        self._file.write(json.dumps({"step": global_step, "time": time.time(), "metrics": plain}) + "\n")
+        line = {**self._whose, "step": global_step, "time": time.time(), "metrics": plain}
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
+        if self._whose:
+            # Another run may replace the file by one without its own old lines: what is kept open would be lost.
+            self.close()
 
     def close(self) -> None:
         if self._file is not None:
@@ -48,8 +58,14 @@ class JsonLinesTracker(Observer):
     def _forget_from(self, first_step: int) -> None:
         """Drop what this run will write again; a run that starts from the beginning also validates before it again."""
         lines = read_lines(self._path)
-        if any(not isinstance(line, dict) or line.keys() != KEYS for line in lines):
+        if any(not isinstance(line, dict) or line.keys() - {"run"} != KEYS for line in lines):
             # It would be lost. `path` may point anywhere.
             raise RllmError(f"{self._path} holds lines that no jsonl tracker wrote.", "Choose another `path`.")
-        kept = [line for line in lines if first_step and line["step"] < first_step]
-        write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in lines if not self._is_own(line) or (first_step and line["step"] < first_step)]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        # Where there is nothing to drop, a file that other runs are writing stays the file that they write.
+        if text != self._path.read_text(encoding="utf-8"):
+            write_atomically(self._path, text)
+
+    def _is_own(self, line: Mapping[str, object]) -> bool:
+        return not self._whose or line.get("run") == self._whose["run"]

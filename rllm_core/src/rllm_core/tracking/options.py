@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import os.path
+from pathlib import PurePath
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from rllm_core.contracts.plugin import Params
+
+
+def _beside_the_runs_own(path: str | None, default: str) -> str | None:
+    """A path that is none of the files and folders which the run itself writes; None for the tracker's own."""
+    if path is None:
+        return None
+    from rllm_core.run_folder import LOCK, WRITTEN  # looking at plugins should not wait for it
+
+    first, *_ = parts = PurePath(os.path.normpath(path)).parts or (".",)
+    if parts == (default,):
+        return None  # two spellings of one file are one
+    if first in {*WRITTEN, LOCK} - {default}:
+        raise PydanticCustomError(
+            "written_by_the_run",
+            "a run itself writes {first} in its folder; choose another name, or null for {default}",
+            {"first": first, "default": default},
+        )
+    return str(PurePath(path))
 
 
 class JsonLinesParams(Params):
@@ -14,11 +35,21 @@ class JsonLinesParams(Params):
         None, min_length=1, description="File, relative to the run folder; null means tracker.jsonl."
     )
 
+    @field_validator("path")
+    @classmethod
+    def _not_one_of_the_run(cls, path: str | None) -> str | None:
+        return _beside_the_runs_own(path, "tracker.jsonl")
+
 
 class TensorboardParams(Params):
     folder: str | None = Field(
         None, min_length=1, description="Folder of the event files, relative to the run folder; null means tensorboard."
     )
+
+    @field_validator("folder")
+    @classmethod
+    def _not_one_of_the_run(cls, folder: str | None) -> str | None:
+        return _beside_the_runs_own(folder, "tensorboard")
 
 
 class WeightsAndBiasesParams(Params):

@@ -1,0 +1,77 @@
+"""Groups from plain numbers, what an estimator is given of them, and estimators by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from rllm_core.algorithms.estimation import role_columns
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_estimators.plugin import rllm_estimators
+
+Member = float | Mapping[str, Any]
+"""A reward, or all that matters of a trajectory: `reward`, `turns` (pairs of tokens heard and said), `steps` (their
+rewards) and `parts` (reward components)."""
+MakeInputs = Callable[[Sequence[Sequence[Member]]], AdvantageInput]
+Call = Callable[..., Advantages]
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
+
+
+def _trajectory(member: Member) -> Trajectory:
+    told = member if isinstance(member, Mapping) else {"reward": member}
+    trajectory = Trajectory("agent", reward=float(told["reward"]))
+    history: list[int] = []
+    turns = told.get("turns", [(2, 2)])
+    rewards = told.get("steps", [None] * len(turns))
+    for (heard, said), reward in zip(turns, rewards, strict=True):
+        history = [*history, *[7] * heard]
+        trajectory.add_step(history, [9] * said, [-1.0] * said, reward=reward)
+        history = [*history, *[9] * said]
+    if "parts" in told:
+        trajectory.info["reward_components"] = dict(told["parts"])
+    return trajectory
+
+
+def _inputs(groups: Sequence[Sequence[Member]]) -> AdvantageInput:
+    made = [
+        TrajectoryGroup(group_id=f"t{task}:agent", trajectories=[_trajectory(member) for member in members])
+        for task, members in enumerate(groups)
+    ]
+    inputs = role_columns(build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])]), 0)
+    # A critic's estimates that belong to the trajectory, wherever it stands in the batch.
+    lengths = np.diff(inputs.token_offsets)
+    position = np.arange(len(inputs.loss_mask)) - np.repeat(inputs.token_offsets[:-1], lengths)
+    values = (position % 7 / 3 + 0.25 * np.repeat(inputs.rewards, lengths)).astype(np.float32)
+    values.flags.writeable = False
+    return replace(inputs, values=values)
+
+
+@pytest.fixture(scope="session")
+def make_inputs() -> MakeInputs:
+    return _inputs
+
+
+@pytest.fixture(scope="session")
+def records() -> dict[str, EstimatorPlugin[Any]]:
+    return {record.name: record for record in rllm_estimators()}
+
+
+@pytest.fixture(scope="session")
+def call(records: dict[str, EstimatorPlugin[Any]]) -> Call:
+    """Estimate by name, with these options."""
+    functions = {name: record.load() for name, record in records.items()}
+
+    def estimate(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
+        result: Advantages = functions[name](inputs, records[name].params(**options))
+        return result
+
+    return estimate

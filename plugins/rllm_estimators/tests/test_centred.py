@@ -1,0 +1,179 @@
+"""Estimators of one number per trajectory: against loops over groups, and on examples that were computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+Rewards = list[list[float]]
+Lengths = list[list[int]]
+EPSILON = 1e-6
+
+
+def by_group(advantage: Callable[[list[float], list[int]], list[float]]) -> Callable[[Rewards, Lengths], list[float]]:
+    return lambda groups, lengths: [
+        value for group, said in zip(groups, lengths, strict=True) for value in advantage(group, said)
+    ]
+
+
+def minus_mean(group: list[float], said: list[int]) -> list[float]:
+    return [reward - sum(group) / len(group) if len(group) > 1 else reward for reward in group]
+
+
+def dr_grpo_trl(group: list[float], said: list[int]) -> list[float]:
+    return minus_mean(group, said) if len(group) > 1 else [0.0] * len(group)
+
+
+def gpg(groups: Rewards, lengths: Lengths) -> list[float]:
+    rewards = [reward for group in groups for reward in group]
+    solved = sum(reward != 0 for reward in rewards)
+    return [len(rewards) / max(solved, 1) * value / 2 for value in by_group(minus_mean)(groups, lengths)]
+
+
+def grpo_passk(group: list[float], said: list[int]) -> list[float]:
+    values = [0.0] * len(group)
+    if len(group) > 1:
+        second, best = sorted(group)[-2:]
+        values[group.index(best)] = (best - second) / (np.std(group, ddof=1) + EPSILON)
+    return values
+
+
+def grpo_passk_plain(group: list[float], said: list[int]) -> list[float]:
+    values = [0.0] * len(group)
+    if len(group) > 1:
+        second, best = sorted(group)[-2:]
+        values[group.index(best)] = best - second
+    return values
+
+
+def maxrl_prime_rl(group: list[float], said: list[int]) -> list[float]:
+    mean = sum(group) / max(len(group), 1)
+    return [(reward - mean) / mean if mean > 0 else 0.0 for reward in group]
+
+
+def maxrl_skyrl(group: list[float], said: list[int]) -> list[float]:
+    mean = sum(group) / max(len(group), 1)
+    return [(reward - mean) / (mean + EPSILON) if len(group) > 1 else reward for reward in group]
+
+
+def opo(group: list[float], said: list[int]) -> list[float]:
+    if len(group) < 2:
+        return group
+    weights = said if sum(said) else [1] * len(said)
+    baseline = sum(w * r for w, r in zip(weights, group, strict=True)) / sum(weights)
+    return [reward - baseline for reward in group]
+
+
+def prpo(groups: Rewards, lengths: Lengths) -> list[float]:
+    rewards = [reward for group in groups for reward in group]
+    return [(reward - np.mean(rewards)) / (np.std(rewards) + EPSILON) for reward in rewards]
+
+
+PAIRS: dict[str, tuple[str, dict[str, Any], Callable[[Rewards, Lengths], list[float]]]] = {
+    "dr_grpo": ("dr_grpo", {}, by_group(minus_mean)),
+    "dr_grpo_trl": ("dr_grpo", {"dialect": "trl"}, by_group(dr_grpo_trl)),
+    "gpg": ("gpg", {"f_norm": 2.0}, gpg),
+    "grpo_passk": ("grpo_passk", {}, by_group(grpo_passk)),
+    "grpo_passk_plain": ("grpo_passk", {"norm_adv_by_std_in_grpo": False}, by_group(grpo_passk_plain)),
+    "maxrl_prime_rl": ("maxrl", {}, by_group(maxrl_prime_rl)),
+    "maxrl_skyrl": ("maxrl", {"dialect": "skyrl"}, by_group(maxrl_skyrl)),
+    "opo": ("opo", {}, by_group(opo)),
+    "prpo": ("prpo", {}, prpo),
+}
+
+# Multiples of 1/8 so that equal rewards are as common as different ones, and means are exact.
+REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)
+GROUPS = st.lists(st.lists(st.tuples(REWARD, st.integers(0, 5)), max_size=8), max_size=6)
+
+
+def told(rewards: Rewards, lengths: Lengths) -> list[list[dict[str, Any]]]:
+    return [
+        [{"reward": reward, "turns": [(1, length)]} for reward, length in zip(group, said, strict=True)]
+        for group, said in zip(rewards, lengths, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "options", "naive"), PAIRS.values(), ids=PAIRS)
+@given(groups=GROUPS)
+def test_ragged_groups_give_what_a_loop_over_groups_gives(
+    make_inputs: Any, call: Any, name: str, options: dict[str, Any], naive: Any, groups: Any
+) -> None:
+    rewards = [[reward for reward, _ in group] for group in groups]
+    lengths = [[length for _, length in group] for group in groups]
+    result = call(name, make_inputs(told(rewards, lengths)), **options)
+    assert result.level == "trajectory"
+    assert result.values.tolist() == pytest.approx(naive(rewards, lengths), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("dr_grpo", {}, [0.5, -0.5, -0.5, 0.5]),
+        ("gpg", {}, [1, -1, -1, 1]),
+        ("gpg", {"f_norm": 4.0}, [0.25, -0.25, -0.25, 0.25]),
+        ("grpo_passk", {}, [0, 0, 0, 0]),
+        ("maxrl", {}, [1, -1, -1, 1]),
+        ("maxrl", {"dialect": "skyrl"}, [0.999998, -0.999998, -0.999998, 0.999998]),
+        ("opo", {}, [0.5, -0.5, -0.5, 0.5]),
+        ("prpo", {}, [0.999998, -0.999998, -0.999998, 0.999998]),
+    ],
+)
+def test_c1_one_solved_at_both_ends(make_inputs: Any, call: Any, name: str, options: Any, expected: Any) -> None:
+    assert call(name, make_inputs([[1, 0, 0, 1]]), **options).values.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("dr_grpo", {}, [1, 0.5, -0.5]),
+        ("dr_grpo", {"dialect": "trl"}, [0, 0.5, -0.5]),
+        ("gpg", {}, [1.5, 0.75, -0.75]),
+        ("grpo_passk", {}, [0, 2**0.5, 0]),
+        ("maxrl", {}, [0, 1, -1]),
+        ("maxrl", {"dialect": "skyrl"}, [1, 1, -1]),
+        ("opo", {}, [1, 0.5, -0.5]),
+        ("prpo", {}, [0.5**0.5, 0.5**0.5, -(2**0.5)]),
+    ],
+)
+def test_c2_a_singleton_beside_a_pair(make_inputs: Any, call: Any, name: str, options: Any, expected: Any) -> None:
+    assert call(name, make_inputs([[1], [1, 0]]), **options).values.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_c4_lengths_enter_opo_and_no_other(make_inputs: Any, call: Any) -> None:
+    rewards, lengths = [[1.0, 0.0], [0.5, 0.0]], [[4, 1], [2, 2]]
+    uneven = make_inputs(told(rewards, lengths))
+    assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
+    assert call("opo", uneven).values.tolist() == pytest.approx([0.2, -0.8, 0.25, -0.25])
+    for name in ("dr_grpo", "gpg", "grpo_passk", "maxrl", "prpo"):
+        assert call(name, uneven).values.tolist() == call(name, make_inputs(rewards)).values.tolist()
+
+
+def test_the_best_of_a_group_gets_its_margin_over_the_second(make_inputs: Any, call: Any) -> None:
+    values = call("grpo_passk", make_inputs([[3.0, 7.0, 5.0, 1.0]])).values
+    assert values.tolist() == pytest.approx([0, 2 / (np.std([3, 7, 5, 1], ddof=1) + EPSILON), 0, 0])
+
+
+def test_c10_tiny_differences_are_damped_by_the_epsilon(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs([[1, 1 + 1e-5, 1 + 2e-5, 1 + 3e-5]])
+    assert call("prpo", inputs).values.tolist() == pytest.approx([-1.231, -0.410, 0.410, 1.231], abs=1e-3)
+    assert call("grpo_passk", inputs).values[-1] == pytest.approx(1e-5 / (1.29099e-5 + 1e-6), rel=1e-4)
+
+
+def test_maxrl_of_groups_that_earned_nothing_or_less(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs([[0, 0, 0], [-1, 0], [-1, 1]])
+    assert call("maxrl", inputs).values.tolist() == [0] * 7
+    # A negative mean turns the signs round there; with a mean of 0 only the epsilon is left.
+    assert call("maxrl", inputs, dialect="skyrl").values.tolist() == pytest.approx(
+        [0, 0, 0, 1.000002, -1.000002, -1e6, 1e6], rel=1e-9
+    )
+
+
+def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero(make_inputs: Any, call: Any) -> None:
+    assert call("gpg", make_inputs([[1, 0, 0, 0], [0, 0, 0, 0]])).values.tolist() == [6, -2, -2, -2, 0, 0, 0, 0]
+    # Shifting all rewards by a constant changes the scale.
+    assert call("gpg", make_inputs([[2, 1, 1, 1], [1, 1, 1, 1]])).values.tolist()[0] == 0.75

@@ -1,0 +1,149 @@
+"""gdpo in both dialects: against loops, by hand, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.errors import AdvantageError
+
+EPSILON = 1e-6
+NAMES = ("correct", "format")
+
+
+def within_group(group: list[float]) -> list[float]:
+    if len(group) == 1:
+        return [group[0] / (1 + EPSILON)]
+    return [(reward - np.mean(group)) / (np.std(group, ddof=1) + EPSILON) for reward in group]
+
+
+def against_others(group: list[float]) -> list[float]:
+    values = []
+    for index, reward in enumerate(group):
+        others = group[:index] + group[index + 1 :]
+        distance = reward - np.mean(others) if others else 0.0
+        deviation = np.std(others, ddof=1) if len(set(others)) > 1 else 0.0
+        values.append(distance / (deviation + EPSILON) if deviation else distance)
+    return values
+
+
+def summed(groups: list[Any], standardise: Any, weights: tuple[float, float]) -> list[float]:
+    values = []
+    for group in groups:
+        columns = [standardise([member[k] for member in group]) if group else [] for k in range(2)]
+        values += [weights[0] * a + weights[1] * b for a, b in zip(*columns, strict=True)]
+    return values
+
+
+def naive_verl(groups: list[Any], weights: tuple[float, float]) -> list[float]:
+    values = summed(groups, within_group, weights)
+    lengths = [member[2] for group in groups for member in group]
+    tokens = np.repeat(values, lengths)
+    if len(tokens) < 2 or np.ptp(tokens) == 0:
+        return [0.0] * len(values)
+    return [(value - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8) for value in values]
+
+
+def naive_nemo(groups: list[Any], weights: tuple[float, float]) -> list[float]:
+    values = np.round(summed(groups, against_others, weights), 10)
+    if len(values) < 2 or np.ptp(values) == 0:
+        return [0.0] * len(values)
+    return ((values - values.mean()) / values.std(ddof=1)).tolist()
+
+
+REWARD = st.integers(-16, 16).map(lambda eighths: eighths / 8)
+GROUPS = st.lists(st.lists(st.tuples(REWARD, REWARD, st.integers(0, 3)), max_size=6), max_size=5)
+
+
+def members(groups: list[Any]) -> list[Any]:
+    return [
+        [
+            {"reward": a + b, "parts": {"correct": a, "format": b}, "turns": [(1, length)] if length else []}
+            for a, b, length in group
+        ]
+        for group in groups
+    ]
+
+
+@pytest.mark.parametrize(("dialect", "naive"), [("verl", naive_verl), ("nemo", naive_nemo)])
+@given(groups=GROUPS, weight=st.sampled_from([0.0, 0.5, 3.0]))
+def test_ragged_groups_give_what_a_loop_over_groups_gives(
+    make_inputs: Any, call: Any, dialect: str, naive: Any, groups: Any, weight: float
+) -> None:
+    result = call("gdpo", make_inputs(members(groups)), dialect=dialect, weights={"format": weight})
+    expected = naive(groups, (1.0, weight))
+    assert np.isfinite(result.values).all()
+    if any(expected):
+        assert result.values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    else:
+        assert np.abs(result.values).max(initial=0.0) < 1e-6
+
+
+def test_two_components_of_one_pair_by_hand(make_inputs: Any, call: Any) -> None:
+    # correct: +-1/sqrt(2); format: no difference. Four tokens of +x and four of -x have a sample variance of 8/7 x^2.
+    inputs = make_inputs(members([[(1, 0.5, 4), (0, 0.5, 4)]]))
+    assert call("gdpo", inputs).values.tolist() == pytest.approx([(7 / 8) ** 0.5, -((7 / 8) ** 0.5)], rel=1e-6)
+    # Against the one other: +1 and -1, whose sample variance is 2.
+    assert call("gdpo", inputs, dialect="nemo").values.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)])
+
+
+def test_a_component_counts_the_same_whatever_its_scale(make_inputs: Any, call: Any) -> None:
+    # All different: nemo leaves a distance from equal others undivided, and so in its scale.
+    small = [[(1, 0.25, 2), (0, 0.5, 2), (0.5, 0.75, 2), (0.25, 1, 2)]]
+    large = [[(1000 * a, b, said) for a, b, said in group] for group in small]
+    for dialect in ("verl", "nemo"):
+        one, other = (call("gdpo", make_inputs(members(groups)), dialect=dialect).values for groups in (small, large))
+        assert one.tolist() == pytest.approx(other.tolist(), rel=1e-4)
+
+
+def test_c9_one_failure_among_near_successes_does_not_explode(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs(members([[(0, 0, 2), *[(0.95, 0, 2)] * 7]]))
+    values = call("gdpo", inputs, dialect="nemo", weights={"format": 0.0}).values
+    # Its seven others are equal, so its distance stays undivided: -0.95; the others' is 0.1357 / 0.3591.
+    raw = np.array([-0.95, *[0.95 / 7 / (np.std([0, *[0.95] * 6], ddof=1) + EPSILON)] * 7])
+    assert values.tolist() == pytest.approx(((raw - raw.mean()) / raw.std(ddof=1)).tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize("outlier", [1e8, -1e8, 1e6])
+def test_the_others_of_an_outlier_keep_their_own_deviation(make_inputs: Any, outlier: float) -> None:
+    from rllm_estimators.statistics import against_others as vectorised
+
+    group = [0.125, outlier, 0.25, 0.375]
+    _, deviations = vectorised(np.array(group), np.array([0, 4]))
+    others = [np.std(group[:i] + group[i + 1 :], ddof=1) for i in range(4)]
+    assert deviations.tolist() == pytest.approx(others, rel=1e-9)
+
+
+def test_components_that_cancel_out_leave_nothing_to_whiten(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs(members([[(share, 1 - share, 3) for share in (0.1, 0.3, 0.4, 0.9)]]))
+    for dialect in ("verl", "nemo"):
+        assert np.abs(call("gdpo", inputs, dialect=dialect).values).max() < 1e-9
+
+
+def test_the_whitening_moves_a_group_without_differences_like_all_others(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs(members([[(1, 0, 9), (0, 0, 1)], [(1, 0, 2), (1, 0, 2)]]))
+    values = call("gdpo", inputs).values
+    assert values[2] == values[3] != 0
+
+
+def test_no_components_say_what_the_workflow_must_do(make_inputs: Any, call: Any) -> None:
+    with pytest.raises(AdvantageError, match=r'trajectory.info\["reward_components"\] = '):
+        call("gdpo", make_inputs([[1, 0]]))
+
+
+def test_a_weight_for_no_component_names_those_there_are(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs(members([[(1, 0, 2), (0, 0, 2)]]))
+    with pytest.raises(AdvantageError, match=r"weight for 'formt'.*Did you mean 'format'"):
+        call("gdpo", inputs, weights={"formt": 1.0})
+    with pytest.raises(AdvantageError, match=r"weight for 'x'.*All trajectories report correct, format"):
+        call("gdpo", inputs, weights={"x": 1.0})
+
+
+def test_a_component_that_is_no_number_is_named(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs(members([[(1, 0, 2)], [(0, 0, 2), (float("nan"), 0, 2)]]))
+    with pytest.raises(AdvantageError, match="component 'correct' of trajectory 1 in group 't1:agent' is nan"):
+        call("gdpo", inputs)

@@ -1,0 +1,296 @@
+"""Every loss against its formula in plain Python, its gradient against finite differences, and by hand."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
+from rllm_estimators.loss_options import (
+    CispoParams,
+    ClipCovParams,
+    DppoParams,
+    DroParams,
+    GmpoParams,
+    GspoParams,
+    KlCovParams,
+    SapoParams,
+)
+from rllm_estimators.loss_records import loss_records
+
+LOSSES: dict[str, Any] = {record.name: record.load() for record in loss_records()}
+OPTIONS: dict[str, Any] = {
+    "cispo": CispoParams(eps_clip=0.3, eps_clip_high=0.5),
+    "cross_entropy": NoParams(),
+    "dppo_tv": DppoParams(eps_clip=0.05, eps_clip_high=0.1, clip_ratio_c=1.5),
+    "dppo_kl": DppoParams(eps_clip=0.01, eps_clip_high=0.05, clip_ratio_c=1.5),
+    "dro": DroParams(beta=0.3),
+    "sapo": SapoParams(tau_positive=1.5, tau_negative=2.5),
+    "gspo": GspoParams(eps_clip=0.1, eps_clip_high=0.2),
+    "gmpo": GmpoParams(eps_clip=0.3, eps_clip_high=0.4),
+    # Every token that may be chosen is.
+    "kl_cov": KlCovParams(kl_cov_ratio=1.0, ppo_kl_coef=0.7),
+    "clip_cov": ClipCovParams(clip_cov_ratio=1.0, clip_cov_lb=0.2, clip_cov_ub=1.0, eps_clip=0.3),
+}
+"""Bounds near enough for random tokens to lie on both sides."""
+
+Numbers = list[float]
+
+
+def one_per_row(values: Numbers, rows: list[int]) -> Numbers:
+    """The mean over each token's row."""
+    means = {}
+    for row, tokens in groupby(range(len(rows)), key=rows.__getitem__):
+        inside = [values[token] for token in tokens]
+        means[row] = sum(inside) / len(inside)
+    return [means[row] for row in rows]
+
+
+def clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+def formula(name: str, new: Numbers, old: Numbers, advantages: Numbers, rows: list[int], held: Numbers) -> Numbers:
+    """The loss of each token, token by token; `held` are the log-probs where the paper stops the gradient."""
+    logs = [a - b for a, b in zip(new, old, strict=True)]
+    mean_log = one_per_row([a - b for a, b in zip(held, old, strict=True)], rows)
+    mean_held, mean_advantage = one_per_row(held, rows), one_per_row(advantages, rows)
+
+    def cut(log: float, advantage: float) -> float:
+        return min(log, 0.4) if advantage > 0 else max(log, -0.3) if advantage < 0 else 0.0
+
+    geometric = one_per_row([cut(*pair) for pair in zip(logs, advantages, strict=True)], rows)
+    losses = []
+    for i, (lp, log, a) in enumerate(zip(new, logs, advantages, strict=True)):
+        rho, rho_held = math.exp(log), math.exp(held[i] - old[i])
+        p, q = math.exp(held[i]), math.exp(old[i])
+        covariance = a * (held[i] - mean_held[i])
+        match name:
+            case "cispo":
+                loss = -clip(rho_held, 0.7, 1.5) * a * lp
+            case "cross_entropy":
+                loss = -lp
+            case "dppo_tv":
+                keep = p - q <= 0.1 if a > 0 else q - p <= 0.05
+                loss = -a * min(rho_held, 1.5) * lp * keep
+            case "dppo_kl":
+                kl = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+                keep = (kl <= 0.05 or p <= q) if a > 0 else (kl <= 0.01 or p >= q)
+                loss = -a * min(rho_held, 1.5) * lp * keep
+            case "dro":
+                loss = -(lp * a - 0.15 * log**2)
+            case "sapo":
+                tau = 1.5 if a > 0 else 2.5
+                loss = -a * 4 / tau / (1 + math.exp(-tau * (rho - 1)))
+            case "gspo":
+                s = math.exp(mean_log[i]) * math.exp(lp - held[i])
+                loss = max(-a * s, -a * clip(s, 0.9, 1.2))
+            case "gmpo":
+                loss = -mean_advantage[i] * math.exp(geometric[i])
+            case "kl_cov":
+                loss = -a * rho + (0.7 * abs(log) if covariance > 0 else 0)
+            case _:
+                outside = rho_held > 1.3 if a > 0 else rho_held < 0.7
+                loss = 0.0 if 0.2 < covariance < 1 and not outside else max(-a * rho, -a * clip(rho, 0.7, 1.3))
+        losses.append(loss)
+    return losses
+
+
+def tokens(seed: int, spread: float = 0.5) -> dict[str, Tensor]:
+    """Some rows of random tokens in float64; the advantages of half of the batches are constant over each row."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 6, (4,), generator=generator)
+    row_ids = torch.repeat_interleave(torch.tensor([7, 2, 3, 11]), lengths)
+
+    def normal(count: int) -> Tensor:
+        return torch.randn(count, generator=generator, dtype=torch.float64)
+
+    old = -0.2 - normal(len(row_ids)).abs()
+    new = (old + spread * normal(len(row_ids))).clamp(max=-0.01)
+    advantages = normal(len(row_ids)) if seed % 2 else torch.repeat_interleave(normal(4), lengths)
+    return {"logprobs": new, "old_logprobs": old, "advantages": advantages, "row_ids": row_ids}
+
+
+def gradient(name: str, columns: dict[str, Tensor], weights: Tensor | float = 1.0) -> Tensor:
+    logprobs = columns["logprobs"].clone().requires_grad_()
+    (LOSSES[name](LossInput(**columns | {"logprobs": logprobs}), OPTIONS[name]) * weights).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad
+
+
+def by_formula(name: str, columns: dict[str, Tensor], logprobs: Tensor | None = None) -> Tensor:
+    held, old, advantages, rows = (columns[key].tolist() for key in columns)
+    new = held if logprobs is None else logprobs.tolist()
+    return torch.tensor(formula(name, new, old, advantages, rows, held), dtype=torch.float64)
+
+
+def test_there_is_a_formula_here_for_every_loss() -> None:
+    assert set(LOSSES) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@given(seed=st.integers(0, 10**6))
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_losses_are_their_formulas(name: str, seed: int) -> None:
+    columns = tokens(seed)
+    losses = LOSSES[name](LossInput(**columns), OPTIONS[name])
+    assert losses.dtype == torch.float64
+    torch.testing.assert_close(losses, by_formula(name, columns), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@given(seed=st.integers(0, 10**6))
+@settings(deadline=None, max_examples=25, derandomize=True)
+def test_gradients_equal_finite_differences_of_the_formula(name: str, seed: int) -> None:
+    columns, step = tokens(seed), 1e-7
+    weights = torch.linspace(0.5, 1.5, len(columns["row_ids"]), dtype=torch.float64)
+    differences = torch.zeros_like(weights)
+    for token in range(len(weights)):
+        shift = torch.zeros_like(weights)
+        shift[token] = step
+        above, below = (by_formula(name, columns, columns["logprobs"] + sign * shift) for sign in (1, -1))
+        differences[token] = ((above - below) * weights).sum() / (2 * step)
+    torch.testing.assert_close(gradient(name, columns, weights), differences, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"cross_entropy", "clip_cov"}))
+def test_on_policy_the_gradient_is_that_of_the_policy_gradient(name: str) -> None:
+    columns = tokens(4)
+    columns["old_logprobs"] = columns["logprobs"]
+    torch.testing.assert_close(gradient(name, columns), -columns["advantages"])
+
+
+def test_on_policy_clip_cov_is_the_policy_gradient_but_for_the_tokens_it_cuts() -> None:
+    columns = tokens(4)
+    columns["old_logprobs"] = columns["logprobs"]
+    found = gradient("clip_cov", columns)
+    cut = by_formula("clip_cov", columns) == 0
+    assert 0 < cut.sum() < len(cut)
+    torch.testing.assert_close(found, -columns["advantages"].masked_fill(cut, 0))
+
+
+def test_cross_entropy_imitates_whatever_the_advantage() -> None:
+    assert (gradient("cross_entropy", tokens(4)) == -1).all()
+
+
+def one_token(name: str, ratio: float, advantage: float, params: Any) -> tuple[float, float]:
+    """Loss and gradient of one token whose old probability is a half."""
+    logprobs = torch.tensor([math.log(0.5 * ratio)], dtype=torch.float64, requires_grad=True)
+    inputs = LossInput(
+        logprobs=logprobs,
+        old_logprobs=torch.tensor([math.log(0.5)], dtype=torch.float64),
+        advantages=torch.tensor([advantage], dtype=torch.float64),
+        row_ids=torch.tensor([0]),
+    )
+    loss = LOSSES[name](inputs, params)
+    loss.sum().backward()
+    assert logprobs.grad is not None
+    return loss.item(), logprobs.grad.item()
+
+
+LOG = math.log
+CASES = [
+    # The upper bound of cispo is 1 + eps_clip_high, not eps_clip_high; beyond it the gradient stays.
+    ("cispo", CispoParams(eps_clip_high=0.3), 1.6, 1.0, -1.3 * LOG(0.8), -1.3),
+    ("cispo", CispoParams(eps_clip_high=0.3), 0.5, -1.0, 0.8 * LOG(0.25), 0.8),
+    ("cispo", CispoParams(eps_clip=1.0), 0.5, 1.0, -0.5 * LOG(0.25), -0.5),
+    # p - q is ratio / 2 - 1 / 2.
+    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.38, 1.0, -1.38 * LOG(0.69), -1.38),
+    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.42, 1.0, 0.0, 0.0),
+    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.42, -1.0, 1.42 * LOG(0.71), 1.42),
+    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 0.82, -1.0, 0.82 * LOG(0.41), 0.82),
+    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 0.78, -1.0, 0.0, 0.0),
+    ("dppo_tv", DppoParams(eps_clip=0.6, clip_ratio_c=1.5), 1.9, 1.0, -1.5 * LOG(0.95), -1.5),
+    # q = 1/2: KL = -ln(4 p (1 - p)) / 2, which is 0.020 at p = 0.6 and 0.204 at p = 0.79.
+    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=0.03), 1.2, 1.0, -1.2 * LOG(0.6), -1.2),
+    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=0.015), 1.2, 1.0, 0.0, 0.0),
+    ("dppo_kl", DppoParams(eps_clip=0.01), 1.58, -1.0, 1.58 * LOG(0.79), 1.58),
+    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=9.0), 0.8, -1.0, 0.0, 0.0),
+    ("dro", DroParams(beta=2.0), 1.5, 1.0, -LOG(0.75) + LOG(1.5) ** 2, -1 + 2 * LOG(1.5)),
+    ("sapo", SapoParams(), 1.0, 1.0, -2.0, -1.0),
+    ("sapo", SapoParams(), 1.0, -1.0, 2 / 1.05, 1.0),
+    (
+        "sapo",
+        SapoParams(tau_positive=2.0),
+        1.5,
+        1.0,
+        -2 / (1 + math.exp(-1)),
+        -6 * math.exp(-1) / (1 + math.exp(-1)) ** 2,
+    ),
+    ("gspo", GspoParams(), 1.1, 1.0, -1.1, -1.1),
+    ("gspo", GspoParams(), 1.5, 1.0, -1.2, 0.0),
+    ("gspo", GspoParams(eps_clip_high=0.6), 1.5, 1.0, -1.5, -1.5),
+    ("gspo", GspoParams(), 0.5, -1.0, 0.8, 0.0),
+    # The bounds of gmpo are those of the log-ratio.
+    ("gmpo", GmpoParams(eps_clip=0.4), 1.45, 1.0, -1.45, -1.45),
+    ("gmpo", GmpoParams(eps_clip=0.4), 1.6, 1.0, -math.exp(0.4), 0.0),
+    ("gmpo", GmpoParams(eps_clip=0.4), 1.6, -1.0, 1.6, 1.6),
+    ("gmpo", GmpoParams(eps_clip=0.4), 0.6, -1.0, math.exp(-0.4), 0.0),
+    # One token alone has no covariance.
+    ("kl_cov", KlCovParams(kl_cov_ratio=1.0), 1.5, 1.0, -1.5, -1.5),
+    ("clip_cov", ClipCovParams(clip_cov_ratio=1.0), 1.5, 1.0, -1.2, 0.0),
+    ("cross_entropy", NoParams(), 1.5, -3.0, -LOG(0.75), -1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "params", "ratio", "advantage", "loss", "slope"), CASES)
+def test_one_token_by_hand(name: str, params: Any, ratio: float, advantage: float, loss: float, slope: float) -> None:
+    assert one_token(name, ratio, advantage, params) == pytest.approx((loss, slope), abs=1e-12)
+
+
+def test_gspo_takes_the_geometric_mean_of_a_row_and_gmpo_cuts_before_it() -> None:
+    columns = {
+        "logprobs": torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64),
+        "old_logprobs": torch.tensor([-1.1, -1.7, -0.9], dtype=torch.float64),
+        "advantages": torch.tensor([2.0, 2.0, -1.0], dtype=torch.float64),
+        "row_ids": torch.tensor([4, 4, 1]),
+    }
+    inputs = LossInput(**columns)
+    wide = LOSSES["gspo"](inputs, GspoParams(eps_clip=0.9))
+    assert wide.tolist() == pytest.approx([-2 * math.exp(0.4)] * 2 + [math.exp(-0.1)])
+    # The mean of 0.1 and 0.7 cut at 0.4; in the second row nothing is cut.
+    cut = LOSSES["gmpo"](inputs, GmpoParams(eps_clip=0.4))
+    assert cut.tolist() == pytest.approx([-2 * math.exp(0.25)] * 2 + [math.exp(-0.1)])
+
+
+def paper_ratio(name: str, log_ratios: Tensor, advantage: float) -> Tensor:
+    """The importance ratio of a sequence."""
+    if name == "gmpo":
+        log_ratios = log_ratios.clamp(max=0.4) if advantage > 0 else log_ratios.clamp(min=-0.3)
+    return log_ratios.mean().exp()
+
+
+@pytest.mark.parametrize("name", ["gspo", "gmpo"])
+def test_averaged_over_tokens_then_sequences_it_is_the_objective_of_the_paper(name: str) -> None:
+    for seed in range(0, 40, 2):
+        columns = tokens(seed, spread=0.2)
+        rows, lengths = columns["row_ids"].unique_consecutive(return_counts=True)
+        weights = torch.repeat_interleave(1 / (len(rows) * lengths.double()), lengths)
+        logprobs = columns["logprobs"].clone().requires_grad_()
+        total = torch.zeros((), dtype=torch.float64)
+        for row in rows:
+            inside = columns["row_ids"] == row
+            advantage = columns["advantages"][inside][0]
+            s = paper_ratio(name, (logprobs - columns["old_logprobs"])[inside], float(advantage))
+            held_back = torch.minimum(advantage * s, advantage * s.clamp(0.9, 1.2)) if name == "gspo" else advantage * s
+            total = total - held_back / len(rows)
+        total.backward()
+        found = (LOSSES[name](LossInput(**columns), OPTIONS[name]) * weights).sum()
+        assert float(found) == pytest.approx(float(total.detach()))
+        torch.testing.assert_close(gradient(name, columns, weights), logprobs.grad)
+
+
+def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:
+    columns = tokens(3)
+    for name in ("dppo_tv", "dppo_kl"):
+        moved = columns | {"old_logprobs": columns["logprobs"] - 5, "sampling_logprobs": columns["old_logprobs"]}
+        found = LOSSES[name](LossInput(**moved), OPTIONS[name])
+        assert torch.equal(found, LOSSES[name](LossInput(**columns), OPTIONS[name]))

@@ -1,0 +1,194 @@
+"""gae and reinforce_plus_plus: against loops over tokens, by hand, across gaps and with rewards of steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.errors import AdvantageError
+from rllm_estimators.recurrence import backward_sums
+
+
+def rewards_of_tokens(inputs: AdvantageInput) -> list[float]:
+    rewards = [0.0] * len(inputs.loss_mask)
+    for t, reward in enumerate(inputs.rewards):
+        start, end = inputs.token_offsets[t : t + 2]
+        for position in reversed(range(start, end)):
+            if inputs.loss_mask[position]:
+                rewards[position] = reward
+                break
+    return rewards
+
+
+def whitened(values: list[float], mask: Any) -> list[float]:
+    kept = np.array([value for value, sampled in zip(values, mask, strict=True) if sampled])
+    if len(kept) < 2 or np.ptp(kept) == 0:
+        return [0.0] * len(values)
+    scale = np.sqrt(kept.var(ddof=1) + 1e-8)
+    return [(value - kept.mean()) / scale if sampled else 0.0 for value, sampled in zip(values, mask, strict=True)]
+
+
+def naive_returns(inputs: AdvantageInput, rewards: list[float], gamma: float) -> list[float]:
+    returns = [0.0] * len(rewards)
+    for start, end in zip(inputs.token_offsets, inputs.token_offsets[1:], strict=False):
+        running = 0.0
+        for position in reversed(range(start, end)):
+            if inputs.loss_mask[position]:
+                running = rewards[position] + gamma * running
+                returns[position] = running
+    return returns
+
+
+def naive_gae(inputs: AdvantageInput, rewards: list[float], gamma: float, lam: float) -> list[float]:
+    assert inputs.values is not None
+    advantages = [0.0] * len(rewards)
+    for start, end in zip(inputs.token_offsets, inputs.token_offsets[1:], strict=False):
+        following = running = 0.0
+        for position in reversed(range(start, end)):
+            if inputs.loss_mask[position]:
+                value = float(inputs.values[position])
+                running = rewards[position] + gamma * following - value + gamma * lam * running
+                following = value
+                advantages[position] = running
+    return advantages
+
+
+REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)
+TURNS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=3)
+MEMBER = st.fixed_dictionaries({"reward": REWARD, "turns": TURNS})
+GROUPS = st.lists(st.lists(MEMBER, max_size=4), max_size=4)
+SHARE = st.sampled_from([0.0, 0.5, 0.9, 1.0])
+
+
+@given(groups=GROUPS, gamma=SHARE)
+def test_returns_are_those_of_a_loop_over_tokens(make_inputs: Any, call: Any, groups: Any, gamma: float) -> None:
+    inputs = make_inputs(groups)
+    result = call("reinforce_plus_plus", inputs, gamma=gamma)
+    expected = whitened(naive_returns(inputs, rewards_of_tokens(inputs), gamma), inputs.loss_mask)
+    assert result.level == "token"
+    assert result.values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@given(groups=GROUPS, gamma=SHARE, lam=SHARE, whiten=st.booleans())
+def test_advantages_are_those_of_a_loop_over_tokens(
+    make_inputs: Any, call: Any, groups: Any, gamma: float, lam: float, whiten: bool
+) -> None:
+    inputs = make_inputs(groups)
+    result = call("gae", inputs, gamma=gamma, lam=lam, whiten=whiten)
+    expected = naive_gae(inputs, rewards_of_tokens(inputs), gamma, lam)
+    values = np.where(inputs.loss_mask, inputs.values, 0.0)
+    assert result.returns.tolist() == pytest.approx((np.array(expected) + values).tolist(), rel=1e-6, abs=1e-6)
+    if whiten:
+        expected = whitened(expected, inputs.loss_mask)
+    assert result.values.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_c6_a_reward_reaches_the_turns_before_an_observation(make_inputs: Any, call: Any) -> None:
+    gap = {"reward": 1, "turns": [(1, 2), (2, 2)]}
+    inputs = make_inputs([[gap, {"reward": 0, "turns": [(1, 4)]}]])
+    assert inputs.loss_mask[:7].tolist() == [False, True, True, False, False, True, True]
+    values = call("reinforce_plus_plus", inputs).values
+    # Returns are 1 for the four tokens of the first and 0 for those of the second; the sample variance is 2/7.
+    high = 0.5 / (2 / 7 + 1e-8) ** 0.5
+    assert values.tolist() == pytest.approx([0, high, high, 0, 0, high, high, 0, -high, -high, -high, -high])
+
+
+def test_c6_gae_skips_observations(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs([[{"reward": 1, "turns": [(1, 2), (2, 2)]}]])
+    estimates = np.array([99, 0.5, 0.25, 99, 99, 0.5, 0.75], np.float32)
+    result = call("gae", replace(inputs, values=estimates), gamma=0.5, lam=0.5, whiten=False)
+    # From the end: 1 - 0.75; 0.5*0.75 - 0.5 + A/4; 0.5*0.5 - 0.25 + A/4; 0.5*0.25 - 0.5 + A/4.
+    last = 0.25
+    third = -0.125 + last / 4
+    second = 0.0 + third / 4
+    first = -0.375 + second / 4
+    assert result.values.tolist() == [0, first, second, 0, 0, third, last]
+    assert result.returns.tolist() == [0, first + 0.5, second + 0.25, 0, 0, third + 0.5, 1]
+    # What the critic says about tokens that were only read is not looked at.
+    other = call("gae", replace(inputs, values=np.where(inputs.loss_mask, estimates, -7).astype(np.float32)))
+    assert other.values.tolist() == call("gae", replace(inputs, values=estimates)).values.tolist()
+
+
+def test_the_length_of_an_observation_does_not_matter(make_inputs: Any, call: Any) -> None:
+    def values(heard: int) -> list[float]:
+        turns = [(1, 2), (heard, 3)]
+        inputs = make_inputs([[{"reward": 1, "turns": turns}, {"reward": 0.5, "turns": turns}]])
+        return call("reinforce_plus_plus", inputs, gamma=0.9).values[inputs.loss_mask].tolist()  # type: ignore[no-any-return]
+
+    assert values(1) == values(40)
+
+
+@pytest.mark.parametrize("name", ["gae", "reinforce_plus_plus"])
+def test_c11_a_single_sampled_token(make_inputs: Any, call: Any, name: str) -> None:
+    assert call(name, make_inputs([[{"reward": 3, "turns": [(1, 1)]}]])).values.tolist() == [0, 0]
+
+
+def test_rewards_of_steps_sit_on_the_last_token_of_their_step(make_inputs: Any, call: Any) -> None:
+    member = {"reward": 99, "turns": [(1, 2), (1, 1), (1, 0), (1, 2)], "steps": [1.0, 2.0, 4.0, 8.0]}
+    silent = {"reward": 5, "turns": [(3, 0)], "steps": [7.0]}
+    inputs = make_inputs([[silent, member]])
+    blind = replace(inputs, values=np.zeros_like(inputs.values))
+    result = call("gae", blind, whiten=False, use_step_rewards=True, lam=1.0)
+    # The third step said nothing: what it earned counts from the token before it.
+    assert result.values[inputs.loss_mask].tolist() == [15, 15, 14, 8, 8]
+    ignored = call("gae", blind, whiten=False, lam=1.0)
+    assert ignored.values[inputs.loss_mask].tolist() == [99] * 5
+
+
+def test_what_a_first_step_without_tokens_earned_is_not_lost(make_inputs: Any, call: Any) -> None:
+    before = {"reward": 0, "turns": [(1, 1)], "steps": [32.0]}
+    member = {"reward": 0, "turns": [(2, 0), (1, 2)], "steps": [4.0, 8.0]}
+    inputs = make_inputs([[before, member]])
+    blind = replace(inputs, values=np.zeros_like(inputs.values))
+    result = call("gae", blind, whiten=False, use_step_rewards=True, lam=1.0)
+    assert result.values[inputs.loss_mask].tolist() == [32, 12, 8]
+
+
+def test_rewards_of_steps_follow_steps_that_were_put_into_another_order(make_inputs: Any, call: Any) -> None:
+    member = {"reward": 0, "turns": [(1, 2), (1, 1), (1, 2)], "steps": [1.0, 2.0, 4.0]}
+    inputs = make_inputs([[member, {"reward": 0, "turns": [(1, 1)], "steps": [0.0]}]])
+    expected = call("reinforce_plus_plus", inputs, use_step_rewards=True).values
+    inputs.groups[0].trajectories[0].steps.reverse()
+    turned = replace(inputs, step_rewards=np.array([4.0, 2.0, 1.0, 0.0]))
+    assert call("reinforce_plus_plus", turned, use_step_rewards=True).values.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["gae", "reinforce_plus_plus"])
+def test_a_step_without_a_reward_is_named(make_inputs: Any, call: Any, name: str) -> None:
+    good = {"reward": 1, "turns": [(1, 2)], "steps": [1.0]}
+    bad = {"reward": 1, "turns": [(1, 2), (1, 2)], "steps": [1.0, None]}
+    inputs = make_inputs([[good], [good, bad]])
+    with pytest.raises(AdvantageError, match=r"Step 1 of trajectory 1 in group 't1:agent'.*use_step_rewards to false"):
+        call(name, inputs, use_step_rewards=True)
+    call(name, inputs)
+
+
+def test_gae_without_a_critic_says_what_it_needs(make_inputs: Any, call: Any) -> None:
+    with pytest.raises(AdvantageError, match="needs `values`"):
+        call("gae", replace(make_inputs([[1, 0]]), values=None))
+
+
+@given(
+    terms=st.lists(st.tuples(REWARD, st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=70),
+)
+def test_the_recurrence_is_a_loop_from_the_end(terms: list[tuple[float, float]]) -> None:
+    expected, running = [], 0.0
+    for term, coefficient in reversed(terms):
+        running = term + coefficient * running
+        expected.append(running)
+    values, coefficients = np.array(terms, np.float64).reshape(-1, 2).T
+    assert backward_sums(values, coefficients).tolist() == pytest.approx(expected[::-1], rel=1e-12, abs=1e-12)
+
+
+def test_a_very_long_discounted_sum_stays_finite_and_right() -> None:
+    coefficients = np.full(200_001, 0.99)
+    coefficients[-1] = 0.0
+    sums = backward_sums(np.ones(200_001), coefficients)
+    assert sums[0] == pytest.approx(100, rel=1e-12)
+    assert sums[-2] == 1.99

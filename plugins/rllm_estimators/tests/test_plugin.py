@@ -1,0 +1,69 @@
+"""What rllm-estimators offers, and what listing it costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rllm_core.plugins.first_party import home_of, names_elsewhere
+from rllm_core.plugins.validation import check_record
+from rllm_estimators import plugin
+
+NAMES = ["dr_grpo", "gae", "gdpo", "gpg", "grpo_passk", "maxrl", "opo", "prpo", "reinforce_plus_plus"]
+
+
+def test_these_estimators_are_offered(records: Any) -> None:
+    assert list(records) == NAMES
+    for record in records.values():
+        check_record("estimator", record)
+        assert "n_t" in record.load().__doc__ + inspect.getmodule(record.load()).__doc__
+
+
+def test_the_core_knows_where_they_are(records: Any) -> None:
+    assert sorted(names_elsewhere("estimator")) == NAMES
+    assert {home_of("estimator", name) for name in records} == {"rllm-estimators"}
+
+
+def test_levels_needs_and_losses(records: Any) -> None:
+    assert {name for name, record in records.items() if record.level == "token"} == {"gae", "reinforce_plus_plus"}
+    assert {name for name, record in records.items() if "values" in record.needs} == {"gae"}
+    losses = {"ppo", "importance_sampling", "reinforce"}
+    assert {record.default_loss for record in records.values()} == losses
+
+
+def test_the_entry_point_has_the_name_of_the_distribution() -> None:
+    (found,) = entry_points(group="rllm.plugins", name="rllm-estimators")
+    assert found.load() is plugin
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dr_grpo", {"dialect": "rllm"}),
+        ("gpg", {"f_norm": 0}),
+        ("gdpo", {"weights": {"a": "many"}}),
+        ("gae", {"lam": 1.5}),
+        ("gae", {"gamma": -0.1}),
+        ("reinforce_plus_plus", {"lam": 1.0}),
+        ("opo", {"dialect": "verl"}),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(records: Any, name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        records[name].params(**options)
+
+
+def test_listing_the_plugin_imports_neither_torch_nor_numpy() -> None:
+    script = (
+        "import sys; from rllm_estimators.plugin import rllm_estimators; list(rllm_estimators()); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    modules = set(done.stdout.split())
+    assert "rllm_estimators.plugin" in modules
+    assert not {"torch", "numpy", "rllm_estimators.centred", "rllm_estimators.statistics"} & modules

@@ -1,0 +1,110 @@
+"""Every estimator by its name in a run that updates a model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm_core.cli.main import main
+
+FEW = (
+    "rllm.trainer.total_batches=2",
+    "rllm.trainer.val_before_train=false",
+    "rllm.trainer.test_freq=-1",
+    "rllm.rollout.n=4",
+    "data.train_batch_size=32",
+)
+NEEDS_NO_CRITIC = ["dr_grpo", "gpg", "grpo_passk", "maxrl", "opo", "prpo", "reinforce_plus_plus"]
+
+PARTS = """
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.plugins import hookimpl
+
+def load():
+    def make(context, params):
+        async def stage(step):
+            for group in step.trajectory_groups:
+                for trajectory in group.trajectories:
+                    said = trajectory.steps[-1].text
+                    parts = {"correct": trajectory.reward, "digit": float(said.isdigit())}
+                    trajectory.info["reward_components"] = parts
+        return stage
+    return make
+
+@hookimpl
+def rllm_stages():
+    names = frozenset({"trajectory_groups"})
+    yield StagePlugin(name="parts", summary="Parts.", params=NoParams, load=load, reads=names, writes=names)
+"""
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: main(["train", "sum", *FEW, *words])
+
+
+def check_trained(folder: Path) -> None:
+    lines = (folder / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    steps = [step for step in map(json.loads, lines) if "batch/episodes" in step]
+    assert len(steps) == 2
+    assert all(math.isfinite(step["actor/loss"]) for step in steps)
+    # A model of random weights may solve nothing in one of the two.
+    assert any(step["advantage/agent/std"] > 0 and step["actor/grad_norm"] > 0 for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEEDS_NO_CRITIC)
+def test_it_trains_by_its_name(run: Run, tmp_path: Path, name: str) -> None:
+    assert run("--estimator", name) == 0
+    check_trained(tmp_path)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed stage that says what the rewards consist of."""
+    site = tmp_path / "site"
+    info = site / "reward_parts-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "reward_parts.py").write_text(PARTS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reward-parts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rllm.plugins]\nreward-parts = reward_parts\n")
+    monkeypatch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("dialect", ["verl", "nemo"])
+def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: Path, dialect: str) -> None:
+    chosen = f"rllm.algorithm.adv_estimator={{name: gdpo, dialect: {dialect}, weights: {{digit: 0.5}}}}"
+    assert run(chosen, "rllm.pipeline.insert=[{stage: parts, after: check_rewards}]") == 0
+    check_trained(tmp_path)
+
+
+@pytest.mark.slow
+def test_gdpo_without_components_says_what_is_missing(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--estimator", "gdpo") == 1
+    error = capfd.readouterr().err
+    assert "Estimator 'gdpo' needs the parts of the rewards" in error
+    assert 'trajectory.info["reward_components"]' in error
+
+
+@pytest.mark.slow
+def test_rewards_of_steps_can_be_shaped_for_an_estimator_that_reads_them(run: Run, tmp_path: Path) -> None:
+    chosen = "rllm.algorithm.adv_estimator={name: reinforce_plus_plus, use_step_rewards: true}"
+    assert run(chosen, "rllm.workflow.workflow_args.reward_bonus_coeff=0.5") == 0
+    check_trained(tmp_path)
+
+
+def test_gae_is_refused_where_nothing_fills_values(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--estimator", "gae") == 2
+    assert "needs values; backend 'local' cannot fill that" in capfd.readouterr().err
