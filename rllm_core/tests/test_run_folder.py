@@ -68,7 +68,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(finished: 
     with pytest.raises(ConfigError) as caught:
         open_folder()
     assert caught.value.message == f"{finished} holds a run already."
-    for way_out in ("--resume", "--overwrite", "rllm.trainer.experiment_name=NAME"):
+    for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
         assert way_out in caught.value.hint
     assert len(read_lines(finished / "metrics.jsonl")) == 3
 
@@ -174,7 +174,7 @@ def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
     with pytest.raises(RllmError) as caught:
         open_folder(resume=True).history()
     assert caught.value.message.startswith(f"{file} holds a line that is no JSON: ")
-    assert caught.value.hint == "Restore the file, or start again with --overwrite."
+    assert caught.value.hint == "Restore the file, or start again with --overwrite (in Python overwrite=True)."
 
 
 HOLD = """

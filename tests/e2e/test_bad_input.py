@@ -219,7 +219,7 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp
     result = rllm("train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)))
     assert result.returncode == 1
     assert "could not be written to runs/rllm-training/default/metrics.jsonl: File too large." in result.stderr
-    assert "Make room, then continue from the newest checkpoint with --resume." in result.stderr
+    assert "Make room, then continue from the newest checkpoint with --resume" in result.stderr
 
 
 def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm: Any) -> None:
@@ -246,7 +246,7 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
     [
         (["guess", "--seed", "3"], "was made with rllm.trainer.seed=0, this run has 3"),
         (["sum"], "was made with other training tasks than this run has"),
-        (["guess", "--model", "./nope"], "there is no such folder"),
+        (["guess", "--model", "./nope"], "goes on with its own weights; model.name was tiny and is now ./nope"),
     ],
 )
 def test_a_refused_resume_does_not_spoil_the_next_one(rllm: Any, words: list[str], message: str) -> None:
@@ -261,4 +261,33 @@ def test_a_refused_resume_does_not_spoil_the_next_one(rllm: Any, words: list[str
 def test_resume_and_overwrite_exclude_each_other(rllm: Any) -> None:
     result = rllm("train", "guess", "--resume", "--overwrite")
     assert "--resume continues the run in the folder, --overwrite replaces it: choose one." in result.stderr
+    assert result.returncode == 2
+
+
+def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm: Any, tmp_path: Path) -> None:
+    """Alone it would have no effect: what it belongs to is in the saved config."""
+    assert rllm("train", "guess", *FAST, "--rejection", "group").returncode == 0
+    words = ("rllm.trainer.total_batches=5", "rllm.rejection_sample.min_trajs_per_group=1")
+    assert "has no effect" in rllm("train", "guess", *words, "--overwrite").stderr
+    resumed = rllm("train", "guess", *words, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 4 of 5" in resumed.stdout
+
+
+@pytest.mark.parametrize("content", ["", "rllm: {}\n", "rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
+def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(rllm: Any, tmp_path: Path, content: str) -> None:
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    (run / "checkpoints" / "x").mkdir(parents=True)
+    (run / "config.yaml").write_text(content)
+    for words in (["train", "guess", *FAST, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
+        result = rllm(*words)
+        assert "KeyError" not in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_class_of_a_python_program_is_not_known_on_the_command_line(rllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("rllm: {workflow: {name: in-process/adder}}\n")
+    result = rllm("train", "guess", "--config", "config.yaml")
+    assert "workflow 'in-process/adder' was a class or function of a Python program" in result.stderr
+    assert "Start the run from that program again" in result.stderr
     assert result.returncode == 2

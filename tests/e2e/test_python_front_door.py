@@ -10,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from rllm_core.algorithms.grouping import describe
 from rllm_core.config.algorithm_sections import CompactFilteringSection, TransformSection
+from rllm_core.config.save import read_config
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, PipelineError, RllmError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
@@ -67,6 +69,15 @@ class Adder(Workflow):
         return Episode(id=uid, trajectories=trajectories, is_correct=True)
 
 
+class Hasty(Workflow):
+    def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:  # type: ignore[override]
+        return Episode(id=uid)
+
+
+async def _later(*arguments: Any) -> list[TrajectoryGroup]:
+    return []
+
+
 class Steps(Observer):
     """Keeps what passes through the loop."""
 
@@ -75,6 +86,12 @@ class Steps(Observer):
 
     def on_batch_end(self, step: TrainStep) -> None:
         self.steps.append(step)
+
+
+def all_in_one(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:
+    """One group of everything."""
+    made = [trajectory for episode in episodes for trajectory in episode.trajectories]
+    return [TrajectoryGroup(group_id="all", trajectories=made)]
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +166,18 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
         ({"traj_group_adv_estimator_map": {"solver": "grop"}}, "Did you mean 'grpo'?"),
         ({"traj_group_adv_estimator_map": {"solver": 3}}, "traj_group_adv_estimator_map has the value 3."),
         ({"resume": False, "config": {}}, "No environment is named"),
+        ({"train_dataset": 5}, "train_dataset is 5."),
+        ({"traj_group_adv_estimator_map": ["grpo"]}, "traj_group_adv_estimator_map is ['grpo']."),
+        ({"traj_group_adv_estimator_map": 0}, "traj_group_adv_estimator_map is 0."),
+        ({"traj_grouping_hook": "task_role"}, "traj_grouping_hook is 'task_role'."),
+        ({"traj_grouping_hook": _later}, ">, a coroutine function."),
+        ({"workflow_args": [1]}, "workflow_args is [1]."),
+        ({"workflow_class": Adder, "workflow_args": {1: 2}}, "workflow_args has the key 1, which is not text."),
+        ({"workflow_args": {1: 2}}, "workflow_args has the key 1, which is not text."),
+        ({"backend_args": "training"}, "backend_args is 'training'."),
+        ({"backend_args": {1: {}}}, "(from backend_args) has the key 1, which is not text."),
+        ({"workflow_class": Hasty}, "Hasty'>, and its `run` is no coroutine function."),
+        ({"workflow_class": Workflow}, "Workflow'>, which has no run."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_when_the_trainer_is_made(arguments: dict[str, Any], message: str) -> None:
@@ -178,6 +207,24 @@ def test_workflow_args_of_the_configuration_reach_the_class_too(fit: Any) -> Non
     steps = fit(config, workflow_class=Adder, train_dataset=ROWS)
     rewards = {trajectory.reward for episode in steps.steps[0].generated for trajectory in episode.trajectories}
     assert rewards == {0.5, 1.5}
+
+
+def test_the_saved_configuration_tells_of_the_arguments_of_a_workflow_class(fit: Any) -> None:
+    class Open(Adder):
+        def __init__(self, context: Any, **options: Any) -> None:
+            super().__init__(context)
+            given.append(options)
+
+    given: list[dict[str, Any]] = []
+    log: list[Any] = []
+    plain = {"bonus": 1, "text": "${not.a.key}", "nothing": None, "log": log, "table": {"a": [1.5, False]}}
+    objects = {"function": len, "pair": (1, 2), "gap": "???", "name": "open", "number": np.float32(0.5)}
+    fit(without_environment(), workflow_class=Open, workflow_args={**plain, **objects}, train_dataset=ROWS)
+    assert given[0] == {**plain, **objects}
+    assert given[0]["log"] is log
+    saved = read_config("runs/rllm-training/default")["rllm"]["workflow"]
+    assert saved["name"] == "in-process/open"
+    assert saved["workflow_args"] == plain
 
 
 def test_without_a_class_the_arguments_are_options_of_the_workflow_chosen_by_name() -> None:
@@ -292,6 +339,12 @@ def test_a_grouping_hook_is_given_the_sections_of_the_configuration(fit: Any) ->
     assert (filtering.enable, filtering.mask_error) == (True, False)
 
 
+@pytest.mark.parametrize("hook", [lambda *given: None, lambda *given: 1 / 0], ids=["nothing", "raises"])
+def test_what_a_grouping_hook_does_wrong_is_said(fit: Any, hook: Any) -> None:
+    with pytest.raises(PipelineError, match=r"Grouping 'traj_grouping_hook' (returned None|failed: ZeroDivisionError)"):
+        fit(traj_grouping_hook=hook)
+
+
 @pytest.mark.parametrize(
     ("value", "estimator", "options", "loss"),
     [
@@ -356,6 +409,43 @@ def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert [step.global_step for step in fit(overwrite=True).steps] == [0, 1]
 
 
+def test_a_resumed_run_keeps_the_values_it_was_started_with(fit: Any) -> None:
+    first = without_environment(total_batches=1)
+    first["rllm"]["rollout"]["n"] = 3
+    workflow = {"workflow_class": Adder, "train_dataset": ROWS, "traj_grouping_hook": all_in_one}
+    fit(first, **workflow, workflow_args={"bonus": 0.5}, backend_args={"training": {"learning_rate": 0.25}})
+    (step,) = fit({"rllm": {"trainer": {"total_batches": 2}}}, **workflow, resume=True).steps
+    assert (step.global_step, len(step.generated), step.metrics["actor/lr"]) == (1, 6, 0.25)
+    assert {trajectory.reward for episode in step.generated for trajectory in episode.trajectories} == {0.5, 1.5}
+    message = refusal(config={}, resume=True, train_dataset=ROWS)
+    assert "'in-process/adder' was a class or function of a Python program" in message
+
+
+def test_a_resumed_run_refuses_another_model(fit: Any) -> None:
+    fit(quick(total_batches=1))
+    config = quick(total_batches=2)
+    message = refusal(config={**config, "model": {"name": "./other"}}, resume=True)
+    assert message == (
+        "A resumed run goes on with its own weights; model.name was tiny and is now ./other (from the Python config). "
+        "Leave it out, or start a new run."
+    )
+    assert [step.global_step for step in fit({**config, "model": {"name": "tiny"}}, resume=True).steps] == [1]
+
+
+def test_episodes_of_another_run_are_not_deleted(fit: Any) -> None:
+    def logging(**trainer: Any) -> dict[str, Any]:
+        config = quick(**trainer)
+        config["rllm"]["episode_logging"] = {"log_episodes": True, "episode_log_dir": "episodes"}
+        return config
+
+    fit(logging())
+    before = sorted(Path("episodes").iterdir())
+    with pytest.raises(RllmError, match=r"episodes is where the run in .*/default keeps its episodes"):
+        UnifiedTrainer(config=logging(experiment_name="second"))
+    assert sorted(Path("episodes").iterdir()) == before
+    assert len(fit(logging(), overwrite=True).steps) == 2
+
+
 def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
     fit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +483,21 @@ def test_in_a_running_event_loop_fit_is_awaited() -> None:
             trainer.shutdown()
 
     assert "val/sum/pass@1" in asyncio.run(notebook())
+
+
+@pytest.mark.parametrize("trained_by", ["fit", "train"])
+def test_in_a_running_event_loop_fit_says_what_to_do(trained_by: str) -> None:
+    async def notebook() -> None:
+        trainer = AgentTrainer(quick()) if trained_by == "train" else UnifiedTrainer(config=quick())
+        try:
+            getattr(trainer, trained_by)()
+        finally:
+            getattr(trainer, "trainer", trainer).shutdown()
+
+    with pytest.raises(RllmError) as caught:
+        asyncio.run(notebook())
+    assert "already runs an event loop" in caught.value.message
+    assert "await UnifiedTrainer(...).fit_async()" in caught.value.hint
 
 
 def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:

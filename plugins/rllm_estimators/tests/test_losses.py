@@ -294,3 +294,16 @@ def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:
         moved = columns | {"old_logprobs": columns["logprobs"] - 5, "sampling_logprobs": columns["old_logprobs"]}
         found = LOSSES[name](LossInput(**moved), OPTIONS[name])
         assert torch.equal(found, LOSSES[name](LossInput(**columns), OPTIONS[name]))
+
+
+def test_dppo_kl_is_exact_for_tokens_that_are_nearly_certain() -> None:
+    """In float32, where 1 - p would be 0: the divergence is 0.0120, not infinite and not that of 1 - p = 1e-8."""
+    for bound, kept in ((0.0119, False), (0.0121, True)):
+        inputs = LossInput(
+            logprobs=torch.tensor([-2e-8]),
+            old_logprobs=torch.tensor([-1.2e-3]),
+            advantages=torch.tensor([1.0]),
+            row_ids=torch.tensor([0]),
+        )
+        loss = LOSSES["dppo_kl"](inputs, DppoParams(eps_clip=bound))
+        assert (loss != 0).item() == kept

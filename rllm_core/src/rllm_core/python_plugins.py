@@ -115,7 +115,7 @@ def plain_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
         # Text stays as it is: `${` is no reference to a key here.
         name: escape(value)
         for name, value in arguments.items()
-        if name != CHOSEN_BY and _is_plain(value)
+        if name != CHOSEN_BY and _is_plain({name: value})
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rllm_core.config.compose import allowed_plugins, chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.resolve import escape
+from rllm_core.config.whole import as_whole
 from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
 
@@ -38,7 +39,7 @@ def build_train_config(
     """Compose a complete, validated configuration, as ``rllm train`` would for the same choices.
 
     What is None keeps the value it has without it. The result can be changed with ``OmegaConf.merge`` and is what
-    `AgentTrainer` takes; every value in it then counts as yours.
+    `AgentTrainer` takes; what is still as composition gives it does not count as set by you.
 
     Args:
         model_name: the backend's model key (``model.name`` for most).
@@ -84,7 +85,7 @@ def build_train_config(
     plan = make_plan(compose(registry, [*files, arguments, _layer(named), *words]), registry)
     from omegaconf import OmegaConf
 
-    config: DictConfig = OmegaConf.create(escape(plan.composed.tree))
+    config: DictConfig = OmegaConf.create(escape(as_whole(plan.composed.tree)))
     return config
 
 

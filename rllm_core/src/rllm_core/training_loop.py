@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.checkpoint import CheckpointStore
+from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
@@ -115,7 +116,7 @@ class TrainingLoop:
             pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
             parts = _Parts(backend, runner, pipeline, trackers)
             await self._take_up(parts)
-            self.folder.begin(self.plan.composed.tree, self.plan.registered())
+            self.folder.begin(as_whole(self.plan.composed.tree), self.plan.registered())
             # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
             # collection cost 10 to 30 ms of a step of 350 ms.
             gc.collect()

@@ -12,7 +12,6 @@ from hydra import initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from rllm_core.config import packaged
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.from_python import layer_from_python, without_packaged
 from rllm_core.config.layers import layer_from_dotted, layers_from_overrides
@@ -44,12 +43,8 @@ class Script:
 
 
 @pytest.fixture
-def script(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    def entries() -> list[tuple[str, str]]:
-        backends = packaged._entries_of_script(registry.all("backend"))
-        return [("rllm-core", f"file://{FOLDER}"), *backends, ("script", f"file://{tmp_path}/own")]
-
-    monkeypatch.setattr(packaged, "search_path_entries", entries)
+def script(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
     yield Script(registry)
     HydraConfig.instance().cfg = None
 
@@ -135,7 +130,7 @@ def test_a_backend_that_is_no_plugin_is_a_config_error(script: Script, tmp_path:
     own = tmp_path / "own" / "rllm" / "backend" / "ghost.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(HEADER)
-    config = script.config("rllm/backend=ghost")
+    config = script.config(f"hydra.searchpath=[file://{tmp_path}/own]", "rllm/backend=ghost")
     with pytest.raises(ConfigError, match=r"`rllm\.backend` .*no backend named 'ghost'"):
         script.composed(config)
 
@@ -144,7 +139,8 @@ def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path
     own = tmp_path / "own" / "size" / "of_model" / "big.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(HEADER + "model: {name: big}\n")
-    result = script.composed(script.config("+size/of_model=big", "~rllm.agent.engine_args", "rllm.rollout.n=3"))
+    words = ["+size/of_model=big", "~rllm.agent.engine_args", "rllm.rollout.n=3"]
+    result = script.composed(script.config(f"hydra.searchpath=[file://{tmp_path}/own]", *words))
     assert result.by_user == {"model.name", "rllm.rollout.n"}
 
 

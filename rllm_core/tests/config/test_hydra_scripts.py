@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"# @package _global_\nrllm: {{backend: {name}}}\nmodel: {{name: tiny}}\n"
         )
     monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-local,rllm-envs")
+    others = {entry.dist.name for entry in entry_points(group="rllm.plugins") if entry.dist} - {"rllm-core"}
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", ",".join(sorted(others)))
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "scripted", raising=False)
     monkeypatch.chdir(place)

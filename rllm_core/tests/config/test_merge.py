@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
-from rllm_core.config.layers import Layer
+from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import Merged, merge_layers, what_remains_of_choice
 from rllm_core.config.schema import RunConfig
 
@@ -50,6 +50,26 @@ def test_merging_is_what_omegaconf_does(layers: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(("lower", "upper"), [({"x": 1}, [1]), ([1], {"x": 1}), ([1, 2], [3]), ({"x": 1}, None)])
 def test_lists_scalars_and_values_of_another_kind_replace(lower: Any, upper: Any) -> None:
     assert _merged(lower, upper, key="some.key") == upper
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "tier", "left"),
+    [
+        ("rllm.env.env_args", {"low": 1}, Tier.COMMAND_LINE, {}),
+        ("rllm.env.env_args", {"low": 1}, Tier.USER, {"low": 1}),
+        ("rllm.algorithm.estimator_map", {"judge": "rloo"}, Tier.COMMAND_LINE, {}),
+        ("rllm.algorithm.adv_estimator", {"name": "grpo"}, Tier.COMMAND_LINE, {"name": "grpo"}),
+        ("rllm.algorithm.adv_estimator", "grpo", Tier.COMMAND_LINE, {"name": "grpo"}),
+        ("rllm.rollout", {"n": 1}, Tier.COMMAND_LINE, {"n": 1}),
+        ("rllm", {"backend": "local"}, Tier.COMMAND_LINE, {"backend": "local"}),
+    ],
+)
+def test_an_empty_mapping_typed_empties_options_but_no_section(key: str, value: Any, tier: Tier, left: Any) -> None:
+    layers = [layer_from_dotted({key: value}, "default", Tier.PACKAGED), layer_from_dotted({key: {}}, "typed", tier)]
+    node: Any = merge_layers(layers, [RunConfig]).tree
+    for part in key.split("."):
+        node = node[part]
+    assert node == left
 
 
 def test_merging_leaves_the_layers_alone() -> None:

@@ -151,10 +151,15 @@ def test_any_word_is_an_override_or_a_config_error(word: str) -> None:
         assert all(layer.tree)
 
 
-override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), st.sampled_from(VALUES))
+merging = st.sampled_from([value for value in VALUES if value != "{}"])
+override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), merging)
 
 
 @settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
 @given(words=st.lists(override, min_size=1, max_size=4))
 def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
     assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)
+
+
+def test_an_empty_mapping_empties_a_mapping_which_nothing_else_could() -> None:
+    assert merge_layers(layers_from_overrides([LOWEST, "a.d={}"]), []).tree == {"a": {"b": 1, "c": [1], "d": {}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -166,8 +167,41 @@ def test_runs_may_be_composed_in_several_threads(composed: Compose, backend_yaml
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_hydra_scripts_look_in_the_cores_folder_first() -> None:
-    assert search_path_entries()[0] == ("rllm-core", f"file://{packaged.FOLDER}")
+def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
+    add_backend: AddBackend,
+    registry: Registry,
+    backend_yaml: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    forget_warnings()
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
+    folder = add_backend("far", "model: ]")
+    add_backend("farther", "", config_yaml=lambda: backend_yaml)
+    assert search_path_entries() == [
+        ("rllm-core", f"file://{packaged.FOLDER}"),
+        ("backend local", f"file://{backend_yaml.parents[2]}"),
+        ("backend far", f"file://{folder}"),
+    ]
+    assert "backend farther cannot be composed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], False),
+        (["rllm/backend=far"], True),
+        (["+rllm/backend=far", "rllm.rollout.n=3"], True),
+        (["rllm/backend=far", "rllm/backend=local"], False),
+    ],
+)
+def test_scripts_look_into_another_package_only_for_the_chosen_backend(
+    add_backend: AddBackend, registry: Registry, monkeypatch: pytest.MonkeyPatch, words: list[str], found: bool
+) -> None:
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
+    monkeypatch.setattr(sys, "argv", ["script.py", *words])
+    add_backend("far", HEADER, config_search_path=("pkg://upstream",))
+    assert (("far", "pkg://upstream") in search_path_entries()) is found
 
 
 def test_composing_leaves_the_hydra_of_a_script_under_way_alone(

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from rllm_core.cli.configuring import plan_for, read_request
 from rllm_core.config.compose import compose
 from rllm_core.config.from_python import layer_from_python
+from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
@@ -28,7 +29,9 @@ def environment() -> dict[str, Any]:
 
 
 def _tree(**arguments: Any) -> Any:
-    return OmegaConf.to_container(build_train_config(**arguments), resolve=True)
+    tree: Any = OmegaConf.to_container(build_train_config(**arguments), resolve=True)
+    assert tree["rllm"]["composed"] is True
+    return {**tree, "rllm": {**tree["rllm"], "composed": False}}
 
 
 def _plan(config: Any, registry: Registry) -> RunPlan:
@@ -61,7 +64,7 @@ def _by_command(*words: str) -> Any:
 def test_every_argument_reaches_its_key_and_is_what_the_command_makes(argument: str, key: str, value: Any) -> None:
     config = build_train_config(**{argument: value})
     assert OmegaConf.select(config, key) == value
-    assert OmegaConf.to_container(config) == _by_command(f"{key}={value}")
+    assert _tree(**{argument: value}) == _by_command(f"{key}={value}")
 
 
 def test_without_arguments_it_is_what_the_command_makes_without_words() -> None:
@@ -90,8 +93,10 @@ def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(install
 def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> None:
     config = build_train_config(environment="guess", model_name="big", total_steps=7)
     plan = _plan(config, installed)
-    assert plan.composed.tree == OmegaConf.to_container(config)
-    assert set(plan.composed.origins.values()) == {"the Python config"}
+    assert as_whole(plan.composed.tree) == OmegaConf.to_container(config)
+    # What is back to its default because nothing would act on it has no other origin.
+    assert set(plan.composed.origins.values()) <= {"the Python config", "default"}
+    assert plan.composed.by_user == {"rllm.trainer.total_batches"}
     assert plan.warnings == ()
 
 

@@ -180,3 +180,11 @@ def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], compla
     with pytest.raises(ConfigError) as caught:
         tasks_from_rows(rows, "train_dataset")
     assert caught.value.message == complaint
+
+
+@pytest.mark.parametrize("rows", [5, "tasks.jsonl", b"rows", {"a": 1}, None, object], ids=repr)
+def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tasks_from_rows(rows, "train_dataset")
+    assert caught.value.message == f"train_dataset is {rows!r}."
+    assert caught.value.hint == "Pass a list of Task records, or of mappings with their data."

@@ -275,3 +275,24 @@ def test_a_pipeline_that_updates_nothing_is_warned_of(plan: MakePlan) -> None:
     assert plan({"rllm.pipeline.remove": ["update"]}).warnings == (
         "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
     )
+
+
+@pytest.mark.parametrize(
+    "trackers",
+    [
+        ["console", "console"],
+        ["console", {"name": "rllm-core/console"}],
+        [{"name": "jsonl", "path": "a.jsonl"}, {"name": "jsonl", "path": "./a.jsonl"}],
+        ["jsonl", {"name": "jsonl", "path": "tracker.jsonl"}],
+    ],
+    ids=str,
+)
+def test_a_tracker_chosen_twice_for_the_same_is_an_error(plan: MakePlan, trackers: list[Any]) -> None:
+    error = _error(plan, {"rllm.trainer.logger": trackers})
+    name = "console" if "console" in trackers else "jsonl"
+    assert error.message == f"rllm.trainer.logger[1]: {name} is chosen already, with the same options."
+
+
+def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan) -> None:
+    made = plan({"rllm.trainer.logger": ["jsonl", {"name": "jsonl", "path": "a.jsonl"}]})
+    assert [tracker.params.path for tracker in made.trackers] == [None, "a.jsonl"]

@@ -210,6 +210,43 @@ def test_a_group_may_have_metadata_for_all_of_its_trajectories_or_for_none(group
     assert len(grouped(grouping).trajectory_groups) == 1
 
 
+def test_a_grouping_that_raises_is_an_error_that_names_it(grouped: Any) -> None:
+    with pytest.raises(PipelineError) as caught:
+        grouped(lambda made: made[7])
+    assert caught.value.message == "Grouping 'mine' failed: IndexError: list index out of range."
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_an_error_of_ours_that_a_grouping_raises_stays_what_it_is(grouped: Any) -> None:
+    def grouping(made: list[Trajectory]) -> Any:
+        raise RewardError("No reward.")
+
+    with pytest.raises(RewardError):
+        grouped(grouping)
+
+
+async def _promise() -> list[TrajectoryGroup]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("give", "what"),
+    [
+        (lambda made: None, "None"),
+        (lambda made: {"t": made}, "{'t': [Trajectory"),
+        (lambda made: (TrajectoryGroup(group_id="t", trajectories=made),), "(TrajectoryGroup"),
+        (lambda made: [TrajectoryGroup(group_id="t", trajectories=made), 3], "a list with 3 in it."),
+        (lambda made: _promise(), "<coroutine object"),
+    ],
+    ids=["nothing", "mapping", "tuple", "a stranger", "coroutine"],
+)
+def test_a_grouping_that_returns_something_else_is_an_error(grouped: Any, give: Any, what: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        grouped(give)
+    assert caught.value.message.startswith(f"Grouping 'mine' returned {what}")
+    assert caught.value.hint == "Mend it: return a list of TrajectoryGroup."
+
+
 UNUSABLE = pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), float("-inf")], ids=str)
 
 

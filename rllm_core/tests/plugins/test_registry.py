@@ -176,6 +176,20 @@ def test_an_unknown_name_gets_the_closest_and_all_names(estimator) -> None:
     assert raised.value.hint == "Did you mean 'alpha'? Installed estimators: alpha, beta."
 
 
+def test_a_name_from_another_program_says_so(estimator) -> None:
+    registry = Registry()
+    added = registry.add(estimator("mine"))
+    assert registry.get("estimator", added.qualified_name) is added
+
+    with pytest.raises(PluginError) as raised:
+        Registry().get("estimator", added.qualified_name)
+
+    assert raised.value.message == (
+        "estimator 'in-process/mine' was a class or function of a Python program, and is not part of this one."
+    )
+    assert raised.value.hint == "Start the run from that program again, or choose another estimator."
+
+
 def test_an_unknown_kind_gets_the_closest_kind() -> None:
     with pytest.raises(PluginError, match=r"no kind of plugin named 'estimators'. Did you mean 'estimator'"):
         Registry().get("estimators", "grpo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,34 @@ def test_a_file_that_somebody_else_wrote_is_left_alone(run: TrackedRun, content:
 def test_nothing_is_written_before_there_is_something_to_write(run: TrackedRun, write: Write) -> None:
     write(range(0), 0)
     assert not (run.folder / "tracker.jsonl").exists()
+
+
+# A file that several runs write
+
+
+def test_runs_that_share_a_file_drop_only_their_own_lines(run: TrackedRun, write: Write, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.jsonl"
+    other = JsonLinesTracker(replace(run, experiment_name="other"), JsonLinesParams(path=str(shared)))
+    other.on_train_start(10, 0)
+    write(range(3), 0, value=1.0, path=str(shared))
+    other.log(0, {"value": 9.0})
+    write(range(1, 2), 1, value=2.0, path=str(shared))  # resumed, while the other goes on
+    other.log(1, {"value": 9.0})
+    assert [(line["run"], line["step"], line["metrics"]["value"]) for line in _lines(shared)] == [
+        ("numbers/first", 0, 1.0),
+        ("numbers/other", 0, 9.0),
+        ("numbers/first", 1, 2.0),
+        ("numbers/other", 1, 9.0),
+    ]
+    write(range(1), 0, value=3.0, path=str(shared))  # from the beginning
+    assert [line["run"] for line in _lines(shared)] == ["numbers/other", "numbers/other", "numbers/first"]
+    other.close()
+
+
+def test_lines_that_do_not_say_whose_they_are_stay(write: Write, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.jsonl"
+    line = '{"step": 0, "time": 1.5, "metrics": {"value": 0.5}}\n'
+    shared.write_text(line)
+    write(range(1), 0, path=str(shared))
+    assert shared.read_text().startswith(line)
+    assert len(_lines(shared)) == 2

@@ -15,7 +15,7 @@ from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import Chosen, choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.run_folder import RunFolder
+from rllm_core.run_folder import WRITTEN, RunFolder
 from rllm_core.tracking.fan_out import Trackers
 
 NEEDS = [("tensorboard", "tensorboardX"), ("wandb", "wandb")]
@@ -107,3 +107,24 @@ def test_a_tracker_s_module_can_be_imported_without_its_package(module: str, mon
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"rllm_core.tracking.{module}", raising=False)
     importlib.import_module(f"rllm_core.tracking.{module}")
+
+
+@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "folder")])
+@pytest.mark.parametrize("path", [*sorted({*WRITTEN, ".lock"}), "checkpoints/x", "./metrics.jsonl", "a/../episodes"])
+def test_a_tracker_may_not_write_onto_what_the_run_writes(tracker: str, option: str, path: str) -> None:
+    if path == {"jsonl": "tracker.jsonl", "tensorboard": "tensorboard"}[tracker]:
+        _choose({"name": tracker, option: path})
+        return
+    with pytest.raises(ConfigError) as caught:
+        _choose("console", {"name": tracker, option: path})
+    first = {"./metrics.jsonl": "metrics.jsonl", "a/../episodes": "episodes"}.get(path, path.split("/")[0])
+    assert caught.value.message.startswith(f"rllm.trainer.logger[1].{option} is '{path}': a run itself writes {first} ")
+
+
+@pytest.mark.parametrize(
+    "path", ["mine", "deep/metrics.jsonl", "../metrics.jsonl", "/tmp/metrics.jsonl", "~/config.yaml"]
+)
+@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "folder")])
+def test_a_tracker_may_write_anywhere_else(tracker: str, option: str, path: str) -> None:
+    (chosen,) = _choose({"name": tracker, option: path})
+    assert getattr(chosen.params, option) == path

@@ -42,7 +42,7 @@ def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
     inputs = _anchored(inputs)
     low, high = params.eps_low_high
     with torch.no_grad():
-        change = _probability(inputs.logprobs) - _probability(inputs.old_logprobs)
+        change = inputs.logprobs.exp() - inputs.old_logprobs.exp()
         keep = torch.where(inputs.advantages > 0, change <= high, change >= -low)
     return _truncated(inputs, keep, params)
 
@@ -56,11 +56,10 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
     inputs = _anchored(inputs)
     low, high = params.eps_low_high
     with torch.no_grad():
-        new, old = _probability(inputs.logprobs), _probability(inputs.old_logprobs)
-        difference = inputs.old_logprobs.clamp(max=0) - inputs.logprobs.clamp(max=0)
-        # xlogy(0, .) is 0; where p is 1 and q is not, the divergence is infinite, as it should be.
-        divergence = old * difference + torch.xlogy(1 - old, 1 - old) - torch.xlogy(1 - old, 1 - new)
-        up, down = (divergence <= high) | (new <= old), (divergence <= low) | (new >= old)
+        change = inputs.logprobs - inputs.old_logprobs
+        old, new_others, old_others = inputs.old_logprobs.exp(), _others(inputs.logprobs), _others(inputs.old_logprobs)
+        divergence = -old * change + old_others * (old_others / new_others).log()
+        up, down = (divergence <= high) | (change <= 0), (divergence <= low) | (change >= 0)
         keep = torch.where(inputs.advantages > 0, up, down)
     return _truncated(inputs, keep, params)
 
@@ -70,8 +69,9 @@ def _anchored(inputs: LossInput) -> LossInput:
     return inputs if inputs.sampling_logprobs is None else replace(inputs, old_logprobs=inputs.sampling_logprobs)
 
 
-def _probability(logprobs: Tensor) -> Tensor:
-    return logprobs.clamp(max=0).exp()
+def _others(logprobs: Tensor) -> Tensor:
+    """The probability of all other tokens together, to full precision where it is tiny; never 0, as it divides."""
+    return (-logprobs.expm1()).clamp(min=1e-8)
 
 
 def _truncated(inputs: LossInput, keep: Tensor, params: DppoParams) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.config.keys import KeyPath, known_keys
+from rllm_core.config.keys import KeyPath, known_keys, section_of
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
@@ -23,6 +23,7 @@ from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
 from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.config.sharing import put_shared, share_keys
+from rllm_core.config.whole import choices_of, is_whole, split_whole
 from rllm_core.contracts.backend import SharedKey
 from rllm_core.errors import ConfigError, PluginError
 
@@ -59,6 +60,7 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
+    user_layers = [part for layer in user_layers for part in _taken_apart(layer, registry)]
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
@@ -81,6 +83,28 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     _settle_length_of_training(merged, backend.shared_keys)
     share_keys(merged, (), backend.derived_keys)
     return _validated(merged, resolve(merged), backend.params, tuple(warnings))
+
+
+def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
+    """A whole configuration as two layers, of which only the upper one holds what somebody set; others as they are."""
+    if not is_whole(layer):
+        return [layer]
+    backend = chosen_backend(registry, [layer])
+    choices = choices_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, backend.model_key])
+    plain = _tree_of(registry, [choices])
+    lower, upper = split_whole(layer, [plain])
+    if not (backend.shared_keys or backend.derived_keys):
+        return [lower, upper]
+    # What the backend mirrors or derives from values of the core that somebody set was not set itself.
+    core = Layer(layer.origin, {key: value for key, value in upper.tree.items() if key in RunConfig.model_fields})
+    return [*split_whole(layer, [plain, _tree_of(registry, [choices, core])], keep=core)]
+
+
+def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
+    try:
+        return compose(registry, layers).tree
+    except ConfigError:
+        return {}  # these alone give no run (a value is missing): then everything in it was set by somebody
 
 
 def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
@@ -113,7 +137,7 @@ def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
 def _validated(
     merged: Merged, tree: dict[str, Any], backend_schema: type[BaseModel], warnings: tuple[str, ...]
 ) -> Composed:
-    core, rest = _split(tree, backend_schema)
+    core, rest = _split(tree, RunConfig, backend_schema)
     keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
     instances: list[BaseModel] = []
     problems: list[str] = []
@@ -126,25 +150,25 @@ def _validated(
         raise as_config_error(problems)
     config, backend_config = instances
     assert isinstance(config, RunConfig)
-    _fill(tree, backend_config.model_dump(mode="json"), merged, ())
+    _fill(tree, backend_config.model_dump(mode="json", by_alias=True), merged, ())
     paths = [path for path, _ in leaves(tree)]
     origins = {".".join(path): merged.origin(path) for path in paths}
     by_user = frozenset(".".join(path) for path in paths if merged.tier(path) >= Tier.USER)
     return Composed(config, backend_config, tree, origins, by_user, warnings)
 
 
-def _split(tree: dict[str, Any], backend_schema: type[BaseModel]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    tree: dict[str, Any], core_schema: type[BaseModel], backend_schema: type[BaseModel]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The core's part and the backend's. In a section that both have, the backend has the keys the core lacks."""
     core: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in tree.items():
-        if key not in RunConfig.model_fields:
+        ours, theirs = section_of(core_schema, key), section_of(backend_schema, key)
+        if key not in core_schema.model_fields:
             rest[key] = value
-        elif key in backend_schema.model_fields and isinstance(value, dict):
-            section = RunConfig.model_fields[key].annotation
-            known = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {}
-            core[key] = {name: item for name, item in value.items() if name in known}
-            rest[key] = {name: item for name, item in value.items() if name not in known}
+        elif ours and theirs and isinstance(value, dict):
+            core[key], rest[key] = _split(value, ours, theirs)
         else:
             core[key] = value
     return core, rest

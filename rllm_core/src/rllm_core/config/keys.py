@@ -51,6 +51,13 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
     }
 
 
+def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The model of a section of a schema; None when the key is no section of it."""
+    field = schema.model_fields.get(key)
+    variants = _variants(field.annotation) if field else ()
+    return next((part for part in variants if isinstance(part, type) and issubclass(part, BaseModel)), None)
+
+
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
     """Whether a key is one of the patterns, in which `ANY_KEY` stands for every part."""
     if path in patterns or (*path[:-1], ANY_KEY) in patterns:
@@ -60,7 +67,7 @@ def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
 
 def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
     for name, field in schema.model_fields.items():
-        path = (*at, name)
+        path = (*at, field.alias or name)
         yield path, field
         for variant in _variants(field.annotation):
             if isinstance(variant, type) and issubclass(variant, BaseModel) and variant is not schema:

@@ -112,7 +112,9 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                     merged.marks[path] = origin
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
                 raise ConfigError(f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.")
-            clears = value == {} and origin.tier is Tier.COMMAND_LINE
+            # Not a section, whose keys must all stay, nor a choice, whose name stays.
+            emptied = value == {} and path not in holders and not matches(path, choices)
+            clears = emptied and origin.tier is Tier.COMMAND_LINE
             if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)
             else:

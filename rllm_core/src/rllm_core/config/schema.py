@@ -36,6 +36,11 @@ from rllm_core.config.section import ByPlugins, Names, Refused, Section
 class RllmSection(Section):
     """Backend-agnostic settings."""
 
+    composed: bool = Field(
+        False,
+        description="Written into whole configurations (`config.yaml`, `build_train_config`): what in them is as "
+        "composition gives it does not count as set by you.",
+    )
     backend: Annotated[str, Names("backend")] = Field(
         "local", description="Backend, by name; also written rllm/backend=NAME."
     )

@@ -20,7 +20,19 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "dr_grpo",
             "gae",
             "reinforce_plus_plus",
-        )
+        ),
+        "loss": (
+            "cispo",
+            "dppo_tv",
+            "dppo_kl",
+            "cross_entropy",
+            "dro",
+            "sapo",
+            "gspo",
+            "gmpo",
+            "kl_cov",
+            "clip_cov",
+        ),
     },
 }
 

@@ -10,7 +10,6 @@ from rllm_core.plugins.discovery import Candidate, normalise
 from rllm_core.plugins.first_party import home_of, names_elsewhere
 from rllm_core.plugins.specs import KINDS
 
-
 _IN_PROCESS = "in-process"
 """`registry.IN_PROCESS`: the distribution of what a running program registers."""
 

@@ -14,7 +14,9 @@ from rllm_core.files import write_atomically
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.types import Episode
 
-
+_OTHER_FOLDER = (
+    "Choose another folder with rllm.episode_logging.episode_log_dir=FOLDER, or move this one away if nobody needs it."
+)
 MARKER = "run.json"
 """Says whose episodes a folder outside the run folder holds: ``{"run_folder": "/home/…/runs/project/experiment"}``."""
 
@@ -81,11 +83,6 @@ class EpisodeLog(Observer):
         if owner != self._run:
             whose = f"the run in {owner}" if owner else "another run"
             raise RllmError(f"{self._folder} is where {whose} keeps its episodes.", _OTHER_FOLDER)
-
-
-_OTHER_FOLDER = (
-    "Choose another folder with rllm.episode_logging.episode_log_dir=FOLDER, or move this one away if nobody needs it."
-)
 
 
 def read_episodes(file: Path) -> Iterator[Episode]:

@@ -23,8 +23,8 @@ KEYS = {"step", "time", "metrics"}
 class JsonLinesTracker(Observer):
     """Writes ``{"step": 12, "time": 1767225600.5, "metrics": {"reward/agent/mean": 0.5}}``, time in Unix seconds.
 
-    A file outside the run folder may be shared by several runs: there each line also has ``"run": "project/experiment"``,
-    and those of other runs are left alone.
+    A file outside the run folder may be shared by several runs: each line there also has
+    ``"run": "project/experiment"``, and those of other runs are left alone.
     """
 
     def __init__(self, run: TrackedRun, params: JsonLinesParams) -> None:

@@ -1,0 +1,79 @@
+"""Whole configurations: results of a composition, given back as input.
+
+``config.yaml`` of a run and what `build_train_config` returns hold every value, whoever set it. Given back as they are
+they mean the same run. Changed in one place, only what somebody once changed may count as set by a user: values that a
+backend derives from others, mirrors of shared keys, and what a recipe said must give way to the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rllm_core.config.keys import KeyPath
+from rllm_core.config.layers import Layer, Tier
+from rllm_core.config.merge import merge_layers
+from rllm_core.config.resolve import escape, leaves, resolve_interpolations
+
+MARK = "composed"
+"""Key of ``rllm`` that is true in a whole configuration, and nowhere else."""
+_ABSENT = object()
+
+
+def as_whole(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A composed tree, marked as whole."""
+    return {**tree, "rllm": {**tree["rllm"], MARK: True}}
+
+
+def is_whole(layer: Layer) -> bool:
+    """Whether a layer is the result of a composition, perhaps changed since."""
+    section = layer.tree.get("rllm")
+    return isinstance(section, dict) and section.get(MARK) is True
+
+
+def without_mark(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree as it was before `as_whole` marked it."""
+    section = {key: value for key, value in tree["rllm"].items() if key != MARK}
+    return {**tree, "rllm": section}
+
+
+def choices_of(layer: Layer, keys: list[str]) -> Layer:
+    """The few values of a whole configuration that decide what else is composed: backend, environment, model."""
+    tree: dict[str, Any] = {}
+    for key in keys:
+        path = tuple(key.split("."))
+        if (value := _at(layer.tree, path)) is not _ABSENT:
+            _put(tree, path, value)
+    return Layer(layer.origin, tree, Tier.SAVED)
+
+
+def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer | None = None) -> tuple[Layer, Layer]:
+    """What of a whole configuration is as composition gives it, and what somebody set otherwise.
+
+    Args:
+        composed: trees that its choices alone, or with some of its values, give.
+        keep: what is known to be set by somebody, whatever `composed` holds.
+    """
+    kept = {path for path, _ in leaves(keep.tree)} if keep else set()
+    given = resolve_interpolations(merge_layers([Layer(layer.origin, without_mark(layer.tree))], []))
+    same: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for path, value in leaves(given):
+        found = [_at(tree, path) for tree in composed]
+        equal = path not in kept and any(type(one) is type(value) and one == value for one in found)
+        _put(same if equal else own, path, escape(value))
+    return Layer(layer.origin, same, Tier.SAVED), Layer(layer.origin, own, layer.tier)
+
+
+def _at(tree: Any, path: KeyPath) -> Any:
+    for part in path:
+        if not isinstance(tree, Mapping) or part not in tree:
+            return _ABSENT
+        tree = tree[part]
+    return tree
+
+
+def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[path[-1]] = value

@@ -1,0 +1,94 @@
+"""Whole configurations given back: the same run as they are, and the right one when somebody changes a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rllm_core.config.compose import Composed
+from rllm_core.config.layers import Layer, Tier
+from rllm_core.config.whole import as_whole, is_whole
+
+Compose = Callable[..., Composed]
+
+
+def _given_back(first: Composed, *changes: dict[str, Any], tier: Tier = Tier.USER) -> Layer:
+    merged = OmegaConf.merge(OmegaConf.create(as_whole(first.tree)), *changes)
+    tree: Any = OmegaConf.to_container(merged)
+    return Layer("config.yaml", tree, tier)
+
+
+@pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["rllm.algorithm.kl_beta=0.3"],
+        ["rllm.algorithm.eps_clip=0.3"],
+        ["actor.mini_batch_size=5", "rllm.rollout.n=3"],
+    ],
+)
+def test_as_it_is_it_gives_the_same_tree_and_only_what_was_set_is_set_by_the_user(
+    run_foreign: Compose, words: list[str], tier: Tier
+) -> None:
+    first = run_foreign(*words)
+    again = run_foreign(_given_back(first, tier=tier))
+    assert again.tree == first.tree
+    assert again.warnings == ()
+    set_once = {word.partition("=")[0] for word in words}
+    assert set_once <= again.by_user | (set_once if tier is Tier.SAVED else set())
+    assert "rllm.rollout.n_val" not in again.by_user
+    assert not again.config.rllm.composed
+
+
+def test_a_change_of_the_core_reaches_what_is_mirrored_and_derived(run_foreign: Compose) -> None:
+    result = run_foreign(
+        _given_back(
+            run_foreign(),
+            {"rllm": {"algorithm": {"eps_clip": 0.3}, "rollout": {"n": 2}}, "data": {"train_batch_size": 10}},
+        )
+    )
+    assert [result.value(f"actor.clip_ratio{end}") for end in ("", "_low", "_high")] == [0.3, 0.3, 0.3]
+    assert result.value("actor.mini_batch_size") == run_foreign("rllm.rollout.n=2", "data.train_batch_size=10").value(
+        "actor.mini_batch_size"
+    )
+    assert result.warnings == ()
+
+
+def test_a_change_of_a_native_key_reaches_the_core(run_foreign: Compose) -> None:
+    result = run_foreign(_given_back(run_foreign(), {"actor": {"kl_loss_coef": 0.4}}))
+    assert result.value("rllm.algorithm.kl_beta") == 0.4
+    (warning,) = result.warnings
+    assert "deprecated" in warning
+
+
+def test_words_of_the_command_line_lie_above_a_whole_configuration(run_foreign: Compose) -> None:
+    first = run_foreign("rllm.algorithm.kl_beta=0.3")
+    result = run_foreign(_given_back(first), "rllm.algorithm.kl_beta=0.1", "rllm.algorithm.eps_clip=0.4")
+    assert (result.value("actor.kl_loss_coef"), result.value("actor.clip_ratio_high")) == (0.1, 0.4)
+    assert result.warnings == ()
+
+
+def test_what_a_user_derived_by_hand_outlives_a_resumed_start(run_foreign: Compose) -> None:
+    first = run_foreign("actor.mini_batch_size=5")
+    assert run_foreign(_given_back(first, tier=Tier.SAVED)).value("actor.mini_batch_size") == 5
+
+
+def test_values_of_an_environment_stay_and_are_not_the_users(composed: Compose) -> None:
+    first = composed({"rllm": {"env": {"name": "guess"}}})
+    again = composed(_given_back(first))
+    assert again.tree == first.tree
+    assert again.by_user == {"rllm.env.name"} - {"rllm.env.name"}
+    changed = composed(_given_back(first, {"training": {"learning_rate": 1e-4}}))
+    assert changed.tree["training"]["learning_rate"] == 1e-4
+    assert changed.by_user == {"training.learning_rate"}
+
+
+def test_only_a_marked_tree_is_whole(composed: Compose) -> None:
+    tree = composed().tree
+    assert not is_whole(Layer("x", tree))
+    assert is_whole(Layer("x", as_whole(tree)))
+    assert not is_whole(Layer("x", {"rllm": 3}))
