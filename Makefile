@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators
-TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis types-PyYAML
+TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
 # Test processes; each keeps one core busy.

@@ -56,7 +56,7 @@ def test_it_says_who_acts_on_a_key(page: str) -> None:
     assert algorithm["use_rllm"][-1].startswith("`true` warned about: ")
     assert flags["filter_token_mismatch"][-1].startswith("refused: ")
     assert rows(page, "## `rllm.stepwise_advantage`")["mode"][-1].startswith("`per_step` refused: ")
-    assert len(rows(page, "## `rllm.rollout`")["n"]) == 3, "the core acts, and the last cell is empty"
+    assert len(rows(page, "## `rllm.rollout`")["n_val"]) == 3, "the core acts, and the last cell is empty"
 
 
 def test_it_has_the_keys_of_the_local_backend_and_the_options_of_all_plugins(page: str, registry: Registry) -> None:

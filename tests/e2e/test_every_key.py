@@ -143,7 +143,7 @@ PARTLY_SOLVED = {
     "rllm.rejection_sample.min_partial_solve_tasks": 2,
 }
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED)
-ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow"]
+ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.composed"]
 READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN)]
 
 

@@ -13,9 +13,11 @@ from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import ByPlugins, Redundant, Refused
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.effect import SWITCHES, Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
+from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
@@ -48,6 +50,8 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.transform.grouping": "rllm-core/task_role",
     "rllm.rejection_sample.mode": "episode",
     "rllm.episode_logging.episode_log_dir": "elsewhere",
+    "sampling.train.top_p": 0.5,
+    "sampling.train.top_k": 5,
     "rllm.sdk.store.path": "traces.db",
     "rllm.sdk.processing.groupby_key": "session",
     "rllm.sdk.processing.traj_name_key": "role",
@@ -56,7 +60,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.sdk.proxy.admin_token": "secret",
 }
 NOBODY_LISTENS = layer_from_dotted(
-    {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["generate", "log"]}, "set-up"
+    {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["deaf", "log"]}, "set-up"
 )
 """A run of whose plugins none acts on any key."""
 
@@ -78,7 +82,9 @@ def registry() -> Registry:
     can = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
     common: dict[str, Any] = {"name": "deaf", "summary": "For tests."}
     registry.add(BackendPlugin(params=DeafSections, load=lambda: Backend, capabilities=can, **common))
-    registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, honours=frozenset(), **common))
+    registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, **common))
+    reads, writes = frozenset({"tasks"}), frozenset({"episodes"})
+    registry.add(StagePlugin(params=NoParams, load=lambda: Pipeline, reads=reads, writes=writes, **common))
     return registry
 
 

@@ -136,6 +136,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Turns with the environment until it is done.",
         params=AgentWorkflowParams,
         load=_from("rollout.workflows", "MultiTurnWorkflow"),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"}),
     )
 
 
@@ -205,12 +206,19 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
             load=load,
             reads=frozenset(reads.split()),
             writes=frozenset(writes.split()),
-            honours=frozenset(f"rllm.{key}" for key in honours.split()),
+            honours=frozenset(key if key.startswith("sampling") else f"rllm.{key}" for key in honours.split()),
             always=always,
         )
 
     transform, update = "pipeline.transform_stages", "pipeline.update_stages"
-    yield stage("generate", "Play every task several times.", _from(transform, "Generate"), "tasks", "episodes")
+    yield stage(
+        "generate",
+        "Play every task several times.",
+        _from(transform, "Generate"),
+        "tasks",
+        "episodes",
+        "rollout.n sampling.train.*",
+    )
     yield stage(
         "impute_names",
         "Name nameless trajectories.",

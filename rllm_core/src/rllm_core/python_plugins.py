@@ -19,7 +19,7 @@ from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.options import AgentWorkflowParams
-from rllm_core.rollout.workflows import EnvironmentWorkflow, SingleTurnWorkflow
+from rllm_core.rollout.workflows import EnvironmentWorkflow
 from rllm_core.types import Episode, TrajectoryGroup
 
 GroupingHook = Callable[..., list[TrajectoryGroup]]
@@ -87,7 +87,6 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         )
     params = AnyWorkflowParams if issubclass(workflow_class, EnvironmentWorkflow) else AnyParams
     defaults = params().model_dump()
-    one_turn = getattr(workflow_class, "max_turns", None) is SingleTurnWorkflow.max_turns
 
     def make(context: WorkflowContext, **options: Any) -> Workflow:
         given = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
@@ -98,7 +97,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         summary=_summary(workflow_class),
         params=params,
         load=lambda: make,
-        honours=WorkflowPlugin.honours - ({"rllm.agent.max_steps"} if one_turn else set()),
+        honours=workflow_class.honours,
     )
 
 
@@ -137,7 +136,7 @@ def _has_missing(value: Any) -> bool:
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
     """A backend class as a plugin. Its attributes `capabilities`, `params` and `honours` say what it can do.
 
-    Without `honours` it is taken to do what every update's plan asks for.
+    Without `honours` no key that acts through backends may be set.
     """
     if isinstance(backend, BackendPlugin):
         return backend
@@ -152,7 +151,7 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
         params=getattr(backend, "params", NoParams),
         load=lambda: backend,
         capabilities=getattr(backend, "capabilities", anything),
-        honours=getattr(backend, "honours", frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"})),
+        honours=getattr(backend, "honours", frozenset()),
     )
 
 

@@ -69,7 +69,7 @@ BAD = [
     ("rllm: {workflow: {workflow_args: {gama: 1}}}", "Did you mean 'gamma'?"),
     ("rllm: {agent: {agent_args: {prompt: 1}}}", "agent 'math_agent' has no such option"),
     # what would have no effect, or cannot be honoured
-    ("rllm: {algorithm: {loss_fn: reinforce, eps_clip: 0.3}}", "Acting on it: loss ppo. This run uses loss reinforce."),
+    ("rllm: {algorithm: {loss_fn: reinforce, eps_clip: 0.3}}", "This run uses loss reinforce."),
     ("rllm: {agent: {max_steps: 3}}", "nothing this run uses acts on it"),
     ("rllm: {algorithm: {kl_beta: 0.1}}", "No installed plugin does; leave it out."),
     ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),

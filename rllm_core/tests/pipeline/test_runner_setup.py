@@ -16,7 +16,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registry
@@ -352,6 +352,9 @@ def test_a_workflow_with_other_options_has_the_limit_of_all_attempts(
     play: Callable[..., list[Episode]], registry: Registry, limit: float | None
 ) -> None:
     class Sleep(Workflow):
+        def __init__(self, context: WorkflowContext, timeout: float) -> None:
+            super().__init__(context)
+
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
             await asyncio.sleep(0.1 if limit is None else 3600.0)
             return Episode(id=uid)

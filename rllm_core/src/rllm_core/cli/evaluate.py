@@ -8,9 +8,27 @@ from pathlib import Path
 import click
 
 from rllm_core.cli.configuring import Request, config_options, plan_for, read_request
-from rllm_core.config.layers import Layer
+from rllm_core.config.layers import COMMAND_LINE, Layer
+from rllm_core.config.schema import RunConfig
+from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 from rllm_core.resuming import saved_config, saved_value
+
+PLAYED = (
+    "rllm.backend",
+    "rllm.env.",
+    "rllm.workflow.",
+    "rllm.agent.",
+    "rllm.plugins.",
+    "rllm.rollout.n_val",
+    "rllm.trainer.seed",
+    "rllm.disable_thinking",
+    "rllm.accumulate_reasoning",
+    "data.val_",
+    "data.max_",
+    "sampling.val.",
+)
+"""Keys of the core that matter when nothing is trained, or how they begin."""
 
 
 @click.command("eval")
@@ -29,11 +47,23 @@ def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], 
     request = read_request(words, model, files, flags)
     beneath = _config_of_checkpoint(request)
     plan = plan_for(request, [beneath] if beneath else [])
+    _refuse_training_keys(plan)
     model_name = plan.composed.value(plan.backend.plugin.model_key)
     whose = f"the config of {Path(beneath.origin).parent}" if beneath else "no run's config"
     click.echo(f"playing {plan.config.rllm.env.name} with model {model_name} and {whose}")
     metrics = asyncio.run(_play(plan))
     results_console().print(results_table(plan, metrics))
+
+
+def _refuse_training_keys(plan: RunPlan) -> None:
+    """What is typed for this command must act in it. Files may hold what is for training: they serve both."""
+    for key in sorted(plan.composed.by_user):
+        core = key.split(".")[0] in RunConfig.model_fields
+        if core and plan.composed.origins[key] == COMMAND_LINE and not key.startswith(PLAYED):
+            raise ConfigError(
+                f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
+                "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
+            )
 
 
 async def _play(plan: RunPlan) -> dict[str, float]:

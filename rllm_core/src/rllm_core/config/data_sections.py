@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rllm_core.config.section import Choice, Names, PositiveInt, Section
+from rllm_core.config.section import ByPlugins, Choice, Names, PositiveInt, Section
 
 
 class DataSection(Section):
@@ -24,8 +24,18 @@ class DataSection(Section):
     max_response_length: PositiveInt = Field(2048, description="Most tokens one model call may sample.")
 
 
-class SamplingPhaseSection(Section):
-    """How tokens are drawn in one phase."""
+class TrainSamplingSection(Section):
+    """How tokens are drawn in training."""
+
+    temperature: Annotated[float, ByPlugins()] = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: Annotated[float, ByPlugins()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: Annotated[int, ByPlugins()] = Field(
+        -1, ge=-1, description="Sample among the k likeliest tokens; -1 means all."
+    )
+
+
+class ValSamplingSection(Section):
+    """How tokens are drawn in validation."""
 
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
@@ -35,5 +45,5 @@ class SamplingPhaseSection(Section):
 class SamplingSection(Section):
     """How tokens are drawn."""
 
-    train: SamplingPhaseSection = Field(default_factory=SamplingPhaseSection, description="Sampling in training.")
-    val: SamplingPhaseSection = Field(default_factory=SamplingPhaseSection, description="Sampling in validation.")
+    train: TrainSamplingSection = Field(default_factory=TrainSamplingSection, description="Sampling in training.")
+    val: ValSamplingSection = Field(default_factory=ValSamplingSection, description="Sampling in validation.")

@@ -64,7 +64,7 @@ class WorkflowSection(Section):
 class RolloutSection(Section):
     """How many attempts are made."""
 
-    n: PositiveInt = Field(8, description="Rollouts per task during training.")
+    n: Annotated[PositiveInt, ByPlugins()] = Field(8, description="Rollouts per task during training.")
     n_val: PositiveInt = Field(1, description="Rollouts per task during validation.")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
+from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rllm_core.contracts.agent import Agent
@@ -39,9 +40,22 @@ class WorkflowContext:
 
 
 class Workflow(ABC):
-    """One instance makes one attempt: messages to the engine, actions to the environment, an episode out."""
+    """One instance makes one attempt: messages to the engine, actions to the environment, an episode out.
 
-    def __init__(self, context: WorkflowContext, **workflow_args: Any) -> None:
+    A subclass with options names them in its constructor and hands on none of them:
+    ``def __init__(self, context, bonus=0.0)``.
+    """
+
+    honours: ClassVar[frozenset[str]] = frozenset()
+    """Keys of ``rllm.agent`` that it acts on, such as ``rllm.agent.max_steps``; setting others is an error in a run
+    with this workflow."""
+
+    def __init__(self, context: WorkflowContext, **unknown: Any) -> None:
+        if unknown:
+            raise ConfigError(
+                f"Workflow {type(self).__name__} has no option {', '.join(unknown)}.",
+                "Leave it out of workflow_args, or take it in the workflow's constructor.",
+            )
         self.context = context
         self.episode: Episode | None = None
         """The episode under way. Set it early: after a timeout, what it holds by then is the result."""
@@ -62,8 +76,5 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     kind: ClassVar[str] = "workflow"
 
-    honours: frozenset[str] = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"})
-    """What the context hands to every workflow. One that does not look at some of it says so by naming the rest, and
-    users who set what it ignores are told."""
     load: Callable[[], Callable[..., Workflow]]
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Message, Outcome
@@ -13,6 +13,7 @@ from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
+from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.step_rewards import shaped
 from rllm_core.types import Episode, TerminationReason, Trajectory
 
@@ -28,11 +29,13 @@ class EnvironmentWorkflow(Workflow):
     """
 
     role = "agent"
+    honours: ClassVar[frozenset[str]] = frozenset({"rllm.agent.name", "rllm.agent.agent_args"})
 
     def __init__(
-        self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **workflow_args: Any
+        self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **options: Any
     ) -> None:
-        super().__init__(context, **workflow_args)
+        # The other options of AgentWorkflowParams have been acted on: they say who plays where, and for how long.
+        super().__init__(context, **{name: options[name] for name in options.keys() - AgentWorkflowParams.model_fields})
         self._gamma = gamma
         self._reward_bonus_coeff = reward_bonus_coeff
 
@@ -124,6 +127,8 @@ class EnvironmentWorkflow(Workflow):
 
 class MultiTurnWorkflow(EnvironmentWorkflow):
     """Turns until the environment is done or `rllm.agent.max_steps` is reached."""
+
+    honours: ClassVar[frozenset[str]] = EnvironmentWorkflow.honours | {"rllm.agent.max_steps"}
 
     @property
     def max_turns(self) -> int:

@@ -1,0 +1,46 @@
+"""What can only be checked when the tasks are known: settings of a validation that will never be, and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm_core.config.problems import show_value
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.types import Task
+
+OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
+NEVER = (0, -1)
+"""Values of ``rllm.trainer.test_freq`` that ask for no validation."""
+
+
+def check_tasks(plan: RunPlan, val_tasks: Sequence[Task]) -> None:
+    """Raise ConfigError when something a user asked for cannot be done with the run's tasks."""
+    _check_world(plan)
+    if val_tasks:
+        return
+    composed = plan.composed
+    if composed.config.rllm.trainer.val_only:
+        raise ConfigError("`rllm.trainer.val_only` is true, and there are no validation tasks.", _GIVE_SOME)
+    for key in sorted(composed.by_user):
+        value = composed.value(key) if key.startswith(OF_VALIDATION) else None
+        if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
+            continue
+        raise ConfigError(
+            f"`{key}` is {show_value(value)} (from {composed.origins[key]}) and has no effect: "
+            "there are no validation tasks.",
+            _GIVE_SOME,
+        )
+
+
+_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
+
+
+def _check_world(plan: RunPlan) -> None:
+    """The core's own workflows play with an environment; those that subclass them may bring a world of their own."""
+    if plan.environment is None and type(plan.workflow.params) is AgentWorkflowParams:
+        raise ConfigError(
+            f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
+            "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
+        )
