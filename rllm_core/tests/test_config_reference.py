@@ -50,7 +50,7 @@ def test_every_key_is_on_the_page_with_its_type_and_meaning(key: Key, page: str)
 
 def test_it_says_who_acts_on_a_key(page: str) -> None:
     algorithm, flags = rows(page, "## `rllm.algorithm`"), rows(page, "## `rllm`")
-    assert algorithm["eps_clip"][-1] == "loss `ppo`"
+    assert algorithm["eps_clip"][-1].startswith("loss `ppo`, loss `cispo`")
     assert algorithm["adv_estimator"][-1] == "stage `advantages`"
     assert algorithm["kl_beta"][-1] == "nothing in this repository"
     assert algorithm["use_rllm"][-1].startswith("`true` warned about: ")

@@ -78,7 +78,7 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Ti
         ]
         merged = merge_layers(layers, [])
         warnings = share_keys(merged, table, ())
-        said = nothing is None and native in BY_USER and core >= native
+        said = nothing is None and native in BY_USER and native >= core
         assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
         assert _at(merged, NATIVE_KL) == 0.1
 

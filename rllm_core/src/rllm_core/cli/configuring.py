@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm_core.config.compose import Composed, allowed_plugins, backend_of, compose
+from rllm_core.config.compose import Composed, allowed_plugins, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.plan import RunPlan
 from rllm_core.planning import make_plan
@@ -97,7 +97,7 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
     overrides = layers_from_overrides(request.overrides)
     registry = Registry.load(allow=allowed_plugins([*layers, *overrides]))
     if request.model is not None:
-        key = registry.get("backend", backend_of([*layers, *overrides])).plugin.model_key
+        key = chosen_backend(registry, [*layers, *overrides]).model_key
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
     return compose(registry, layers), registry

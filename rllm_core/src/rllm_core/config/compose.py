@@ -21,7 +21,7 @@ from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, package
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
-from rllm_core.config.schema import RllmSection, RunConfig
+from rllm_core.config.schema import RunConfig
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.whole import choices_of, is_whole, split_whole
 from rllm_core.contracts.backend import SharedKey
@@ -116,12 +116,6 @@ def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
     except ValidationError as error:
         lines = describe(error, values, merged.origin, known_keys(RunConfig), at=("rllm", "plugins"))
         raise as_config_error(lines) from error
-
-
-def backend_of(user_layers: Sequence[Layer]) -> str:
-    """The backend that user layers choose, before anything is composed."""
-    name = _selected(merge_layers([base_layer(), *user_layers], [RunConfig]), BACKEND_KEY)
-    return name if isinstance(name, str) else RllmSection().backend
 
 
 def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
