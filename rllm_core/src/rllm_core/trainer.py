@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rllm_core.config.compose import Composed, allowed_plugins, compose
-from rllm_core.config.from_python import PythonConfig, layer_from_python, without_packaged
+from rllm_core.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
 from rllm_core.config.layers import Layer, layer_from_dotted
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.problems import show_value
@@ -259,7 +259,8 @@ def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
         parts.refuse_argument_given_twice(own)
         return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry
 
-    return plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
+    plan = plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
+    return replace(plan, warnings=(*plan.warnings, *replaced_in_script(plan.composed)))
 
 
 def _mapping(argument: str, value: Any) -> Mapping[str, Any]:

@@ -150,7 +150,7 @@ def test_the_same_words_make_the_same_plan_and_nothing_is_left_behind(
 def test_a_primary_config_of_the_users_own_is_a_config_file(script: Run, workplace: Path) -> None:
     own = workplace / "conf" / "mine.yaml"
     own.parent.mkdir()
-    text = "rllm:\n  rollout: {n: 4}\n  trainer: {project_name: mine, seed: 0}\nmodel: {name: big}\n"
+    text = "rllm:\n  rollout: {n: 4, n_val: 1}\n  trainer: {project_name: mine, seed: 0}\nmodel: {name: big}\n"
     own.write_text(f"defaults: [unified, _self_]\n{text}")
     words = ["rllm.trainer.seed=3", "rllm/backend=other"]
     ended = script(*words, config_path="conf", config_name="mine")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rllm_core.config.compose import BACKEND_KEY, chosen_backend
+from rllm_core.config.compose import BACKEND_KEY, Composed, chosen_backend
 from rllm_core.config.keys import KeyPath
 from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
 from rllm_core.config.merge import merge_layers
@@ -14,6 +14,7 @@ from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import PluginSource, base_layer, packaged_layers
 from rllm_core.config.resolve import leaves
 from rllm_core.config.schema import RunConfig
+from rllm_core.config.whole import is_whole
 from rllm_core.errors import ConfigError
 
 PYTHON = "the Python config"
@@ -53,7 +54,23 @@ def without_packaged(layer: Layer, registry: PluginSource) -> list[Layer]:
         ConfigError: there is no such backend, or it is chosen in two ways that contradict each other.
     """
     hydra = _running_hydra()
-    return [layer] if hydra is None else _layers_of_script(layer.tree, hydra, registry)
+    # What Hydra composed holds the core's sections; anything less, or marked as whole, is the script's own.
+    section = layer.tree.get("rllm")
+    of_hydra = isinstance(section, dict) and section.keys() >= set(base_layer().tree["rllm"])
+    if hydra is None or is_whole(layer) or not of_hydra:
+        return [layer]
+    return _layers_of_script(layer.tree, hydra, registry)
+
+
+def replaced_in_script(composed: Composed) -> list[str]:
+    """A warning in a script under ``@hydra.main``, where the environment says other than Hydra's configuration did."""
+    keys = [key for key, origin in composed.origins.items() if origin.startswith(("environment ", "recipe "))]
+    if not keys or _running_hydra() is None:
+        return []
+    return [
+        f"environment {composed.config.rllm.env.name} sets {', '.join(keys)}, which in Hydra's configuration still have "
+        "the values of the packages; name a key on the command line to keep yours"
+    ]
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -93,11 +110,23 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) 
     packaged = merge_layers(lower, [RunConfig]).tree
     own = [(path, value) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
     layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
+    for path in _keys_of_primary_file(hydra):
+        value = _at(tree, path)
+        if value is not _ABSENT:
+            layers.append(Layer(PYTHON, _nested(path, value)))
     for path in _keys_of_words(words):
         value = _at(tree, path)
         if value is not _ABSENT:
             layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))
     return layers
+
+
+def _keys_of_primary_file(hydra: Any) -> list[KeyPath]:
+    """Keys that the script's own primary file sets, also those it sets to what the packages say."""
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "main"]
+    files = [Path(folder) / f"{hydra.job.config_name}.yaml" for folder in folders if "://" not in folder]
+    trees = [layer_from_file(file).tree for file in files if file.is_file()]
+    return [path for tree in trees for path, _ in leaves(tree) if path[0] not in ("defaults", "hydra")]
 
 
 def _agreed_backend(said: Any, chosen: str, words: Iterable[str]) -> str:
