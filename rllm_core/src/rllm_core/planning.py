@@ -20,6 +20,8 @@ from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
 from rllm_core.plan import ByRole, RunPlan
 from rllm_core.plugins.choice import Chosen, choose
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.first_party import home_of
 from rllm_core.plugins.registry import Registered, Registry
 from rllm_core.rollout.options import AgentWorkflowParams
 
@@ -201,8 +203,10 @@ def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
 
 
 def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:
-    can = backend.plugin.capabilities
-    if not can.custom_losses and loss.plugin.name not in can.losses:
+    can, entry = backend.plugin.capabilities, loss.registered
+    # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
+    well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
+    if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
         raise ConfigError(
             f"Backend {backend.name!r} cannot compute loss {loss.plugin.name!r}.",
             f"It knows {', '.join(sorted(can.losses)) or 'none'}; set rllm.algorithm.loss_fn to one of these.",

@@ -296,3 +296,10 @@ def test_a_tracker_chosen_twice_for_the_same_is_an_error(plan: MakePlan, tracker
 def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan) -> None:
     made = plan({"rllm.trainer.logger": ["jsonl", {"name": "jsonl", "path": "a.jsonl"}]})
     assert [tracker.params.path for tracker in made.trackers] == [None, "a.jsonl"]
+
+
+def test_a_backend_that_knows_a_name_does_not_know_a_stranger_of_that_name(plan: MakePlan, registry: Registry) -> None:
+    registry.add(LossPlugin(name="ppo", summary="Another.", params=NoParams, load=lambda: None), distribution="other")
+    settings = {"rllm.backend": "poor", "rllm.algorithm.loss_fn": "other/ppo"}
+    assert _error(plan, settings).message == "Backend 'poor' cannot compute loss 'ppo'."
+    plan(settings | {"rllm.algorithm.loss_fn": "rllm-core/ppo"})
