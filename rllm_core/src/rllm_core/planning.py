@@ -247,7 +247,7 @@ def _doubts(plan: RunPlan) -> list[str]:
         if alone:
             lines.append(
                 f"rllm.rollout.n=1 leaves estimator {' and '.join(alone)} groups of one: "
-                "without a baseline the advantage is the reward itself"
+                "there is nothing to compare an attempt with"
             )
     if not any("weights" in stage.plugin.writes for stage in plan.stages):
         lines.append("no stage of rllm.pipeline updates the weights: the run plays and learns nothing")

@@ -68,8 +68,8 @@ def replaced_in_script(composed: Composed) -> list[str]:
     if not keys or _running_hydra() is None:
         return []
     return [
-        f"environment {composed.config.rllm.env.name} sets {', '.join(keys)}, which in Hydra's configuration still have "
-        "the values of the packages; name a key on the command line to keep yours"
+        f"environment {composed.config.rllm.env.name} sets {', '.join(keys)}, which in Hydra's configuration still "
+        "have the values of the packages; name a key on the command line to keep yours"
     ]
 
 
