@@ -7,10 +7,17 @@ from typing import Any
 
 import click
 
-from rllm_core.cli.configuring import FLAGS, MODEL_FLAG, config_options, read_request
+from rllm_core.cli.configuring import (
+    FLAGS,
+    MODEL_FLAG,
+    PLANNING_FLAGS,
+    ROLE_FLAG,
+    ROLE_KEY,
+    config_options,
+    read_request,
+)
 from rllm_core.cli.lazy_group import ForgivingGroup
 
-SHOWN_FLAGS = ("backend", "estimator", "grouping", "rejection", "loss", "seed")
 SLOW_TO_LOAD = ("backend", "loss")
 """Kinds whose implementations `validate` leaves alone: they import torch and the like, for seconds."""
 
@@ -30,9 +37,9 @@ def config() -> None:
 
 
 @config.command()
-@config_options(*SHOWN_FLAGS)
+@config_options(*PLANNING_FLAGS)
 @click.option("--origin", is_flag=True, help="A table of every key with its value and where that comes from.")
-def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: str | None) -> None:
+def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: Any) -> None:
     """Print the whole configuration of a run as YAML, as it would be saved in its folder.
 
     \b
@@ -55,8 +62,8 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
 
 @config.command()
 @click.argument("key")
-@config_options(*SHOWN_FLAGS)
-def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None) -> None:
+@config_options(*PLANNING_FLAGS)
+def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
     """Explain KEY: what it means, its type and default, its value and origin, and who acts on it.
 
     A section lists its keys. With what `rllm train` takes behind it, the value is that of such a run.
@@ -94,10 +101,8 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@config_options(*SHOWN_FLAGS)
-def validate(
-    file: Path, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None
-) -> None:
+@config_options(*PLANNING_FLAGS)
+def validate(file: Path, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
     """Check FILE as `rllm train --config FILE` would, and do not train. Exits with 2 when something is wrong.
 
     \b
@@ -148,6 +153,7 @@ def schema(as_json: bool, backend: str) -> None:
 
 def _flag_of(key: str, model_key: str) -> str:
     flags = {flag_key: f"--{name}" for name, (flag_key, _) in FLAGS.items()} | {model_key: f"--{MODEL_FLAG}"}
+    flags[ROLE_KEY] = f"--{ROLE_FLAG} ROLE=NAME"
     return flags.get(key, "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +30,10 @@ FLAGS = {
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
+ROLE_FLAG = "role-estimator"
+ROLE_KEY = "rllm.algorithm.estimator_map"
+PLANNING_FLAGS = (*FLAGS, ROLE_FLAG)
+"""All flags that say how to train."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,14 @@ class Request:
 
 
 def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
-    """Add ENV, key=value words, `--config`, `--model` and the named flags of `FLAGS` to a command."""
+    """Add ENV, key=value words, `--config`, `--model` and the named flags of `PLANNING_FLAGS` to a command."""
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
+            if name == ROLE_FLAG:
+                meaning = f"Estimator of one role; may be repeated. [{ROLE_KEY}.ROLE]"
+                function = click.option(f"--{name}", multiple=True, metavar="ROLE=NAME", help=meaning)(function)
+                continue
             key, meaning = FLAGS[name]
             function = click.option(f"--{name}", metavar="NAME", help=f"{meaning} [{key}]")(function)
         function = click.option(
@@ -63,12 +71,11 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
     return decorate
 
 
-def read_request(
-    words: Sequence[str], model: str | None, files: Sequence[str], flags: dict[str, str | None]
-) -> Request:
+def read_request(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Request:
     """Take the words apart: the first may name the environment, all others are ``key=value``."""
     environment = words[0] if words and "=" not in words[0] else None
-    overrides = [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if value is not None]
+    overrides = [f"{ROLE_KEY}.{choice}" for choice in flags.get(ROLE_FLAG.replace("-", "_"), ())]
+    overrides += [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if name in FLAGS and value is not None]
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     return Request(environment, model, files, [*overrides, *words[environment is not None :]])

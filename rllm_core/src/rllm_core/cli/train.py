@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm_core.cli.configuring import Request, config_options, plan_for, read_request, resumed_plan_for
+from rllm_core.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
 from rllm_core.cli.dry_run import show_plan
 from rllm_core.plan import RunPlan
 
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@config_options("backend", "estimator", "grouping", "rejection", "loss", "seed")
-@click.option(
-    "--role-estimator",
-    "role_estimators",
-    multiple=True,
-    metavar="ROLE=NAME",
-    help="Estimator of one role; may be repeated. [rllm.algorithm.estimator_map.ROLE]",
-)
+@config_options(*PLANNING_FLAGS)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
 @click.option("--dry-run", is_flag=True, help="Show stages, plugins and every value with its origin; train nothing.")
@@ -35,11 +28,10 @@ def train(
     words: tuple[str, ...],
     model: str | None,
     files: tuple[str, ...],
-    role_estimators: tuple[str, ...],
     resume: bool,
     overwrite: bool,
     dry_run: bool,
-    **flags: str | None,
+    **flags: Any,
 ) -> int:
     """Train an agent on the environment ENV.
 
@@ -56,8 +48,6 @@ def train(
     if resume and overwrite:
         raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
     request = read_request(words, model, files, flags)
-    roles = [f"rllm.algorithm.estimator_map.{choice}" for choice in role_estimators]
-    request = Request(request.environment, request.model, request.files, [*roles, *request.overrides])
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
         show_plan(plan)
