@@ -15,7 +15,8 @@ import torch
 
 from rllm_core.errors import ConfigError
 from rllm_local import tiny
-from rllm_local.model import LoadedModel, load_model, model_folder
+from rllm_local.model import LoadedModel, load_model
+from rllm_local.model_name import model_folder
 from rllm_local.settings import ModelSection
 
 SMALL = {

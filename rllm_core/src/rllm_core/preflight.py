@@ -1,4 +1,4 @@
-"""What can only be checked when the tasks are known: settings of a validation that will never be, and the like."""
+"""The last checks before a run: what needs the tasks or the file system, and still no model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ NEVER = (0, -1)
 """Values of ``rllm.trainer.test_freq`` that ask for no validation."""
 
 
-def check_tasks(plan: RunPlan, val_tasks: Sequence[Task]) -> None:
-    """Raise ConfigError when something a user asked for cannot be done with the run's tasks."""
+def preflight(plan: RunPlan, val_tasks: Sequence[Task]) -> None:
+    """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend."""
+    if plan.backend.plugin.check is not None:
+        plan.backend.plugin.check(plan.composed.backend_config)
     _check_world(plan)
     if val_tasks:
         return

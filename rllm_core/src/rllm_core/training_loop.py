@@ -21,7 +21,7 @@ from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.plan import RunPlan
-from rllm_core.preflight import check_tasks
+from rllm_core.preflight import preflight
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import make_runner
@@ -55,7 +55,7 @@ class TrainingLoop:
         resume: bool = False,
         warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
     ) -> None:
-        check_tasks(plan, val_tasks)
+        preflight(plan, val_tasks)
         self.plan = plan
         self.folder = folder
         self._settings = plan.config.rllm.trainer

@@ -71,6 +71,7 @@ BAD = [
     # what would have no effect, or cannot be honoured
     ("rllm: {algorithm: {loss_fn: reinforce, eps_clip: 0.3}}", "This run uses loss reinforce."),
     ("rllm: {agent: {max_steps: 3}}", "nothing this run uses acts on it"),
+    ("model: {name: ./nowhere}", "model.name='./nowhere': there is no such folder."),
     ("rllm: {algorithm: {kl_beta: 0.1}}", "No installed plugin does; leave it out."),
     ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.errors import ConfigError
+from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
 from rllm_local.settings import ModelSection
-
-TINY = "tiny"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +54,10 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
     )
 
 
-def model_folder(path: Path) -> Path | None:
-    """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
-    for folder in (path, path / "backend" / "model"):
-        if (folder / "config.json").is_file():
-            return folder
-    return None
-
-
 def _from_pretrained(name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = Path(name).expanduser()
-    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        folder = model_folder(path)
-        if folder is None:
-            raise ConfigError(f"model.name={name!r}: {_what_is_there(path)}", _how_to_name_a_model(name))
-        source: str | Path = folder
-    else:
-        source = name
+    source = folder_of(name) or name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -82,7 +65,7 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
-        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}.", _how_to_name_a_model(name)) from error
+        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name)) from error
     # transformers fills what it does not find with random numbers, and its warning is one of those we silence.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     if random:
@@ -92,17 +75,6 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
             "Save or download the model again.",
         )
     return model, tokenizer
-
-
-def _what_is_there(path: Path) -> str:
-    if not path.exists():
-        return "there is no such folder."
-    return "it is a file, not a folder." if path.is_file() else "the folder holds no config.json of a model."
-
-
-def _how_to_name_a_model(name: str) -> str:
-    close = did_you_mean(name, [TINY])
-    return f"{close} Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
 
 
 def _check_attention(model: Any, name: str) -> None:

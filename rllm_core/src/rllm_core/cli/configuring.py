@@ -112,10 +112,10 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
 
 def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
     """Everything that is checked before a run starts: the plan, its training tasks and its validation tasks."""
-    from rllm_core.preflight import check_tasks
+    from rllm_core.preflight import preflight
     from rllm_core.runner_setup import tasks_of
 
     plan = plan_for(request, beneath)
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
-    check_tasks(plan, val_tasks)
+    preflight(plan, val_tasks)
     return plan, train_tasks, val_tasks

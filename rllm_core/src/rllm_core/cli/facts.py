@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.contracts.plugin import Plugin
 
-_COMMON = {field.name for field in fields(Plugin)}
+_COMMON = {field.name for field in fields(Plugin)} | {"check"}
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, str]:
@@ -37,6 +38,10 @@ def _words(value: object) -> str:
         return ", ".join(sorted(value)) or "nothing"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_words(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, SharedKey):
+        return f"{value.native} = {value.rllm}"
+    if isinstance(value, DerivedKey):
+        return f"{value.native} from {', '.join(value.of)}"
     if isinstance(value, tuple):
         return ", ".join(_words(inner) for inner in value)
     return str(value)

@@ -57,6 +57,7 @@ def train(
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.cli.summary import show_summary
+    from rllm_core.preflight import preflight
     from rllm_core.run_folder import PICTURE, RunFolder
     from rllm_core.runner_setup import tasks_of
     from rllm_core.tracking.picture import draw_reward_curve
@@ -64,6 +65,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.training_loop import TrainingLoop
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    preflight(plan, val_tasks)
     folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(

@@ -143,6 +143,9 @@ class BackendPlugin(Plugin[ParamsT]):
     """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all."""
     config_search_path: tuple[str, ...] = ()
     """Further places where Hydra finds what that file asks for, such as ``pkg://verl.trainer.config``."""
+    check: Callable[[Any], None] | None = None
+    """Takes the backend's config sections and raises ConfigError for what is seen to be wrong without loading anything
+    heavy, such as a model folder that is not there. Called before a run starts and by ``rllm config validate``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
     model_key: str = "model.name"
