@@ -122,7 +122,7 @@ def test_a_tracker_may_not_write_onto_what_the_run_writes(tracker: str, option: 
 
 
 @pytest.mark.parametrize(
-    "path", ["mine", "deep/metrics.jsonl", "../metrics.jsonl", "/tmp/metrics.jsonl", "~/config.yaml"]
+    "path", ["mine", "deep/metrics.jsonl", "../metrics.jsonl", "/elsewhere/metrics.jsonl", "~/config.yaml"]
 )
 @pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "folder")])
 def test_a_tracker_may_write_anywhere_else(tracker: str, option: str, path: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import BACKEND_KEY, Composed, chosen_backend
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
@@ -18,7 +18,6 @@ from rllm_core.config.whole import is_whole
 from rllm_core.errors import ConfigError
 
 PYTHON = "the Python config"
-_ABSENT = object()
 
 PythonConfig = Mapping[str, Any] | str | Path | None
 """A (partial) configuration: a mapping, an OmegaConf object, the path of a YAML file, or nothing."""
@@ -108,15 +107,15 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) 
         tree = {**tree, "rllm": {**section, "backend": backend}}
         lower = packaged_layers(registry, chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})]))
     packaged = merge_layers(lower, [RunConfig]).tree
-    own = [(path, value) for path, value in leaves(tree) if _differs(_at(packaged, path), value)]
+    own = [(path, value) for path, value in leaves(tree) if _differs(value_at(packaged, path), value)]
     layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
     for path in _keys_of_primary_file(hydra):
-        value = _at(tree, path)
-        if value is not _ABSENT:
+        value = value_at(tree, path)
+        if value is not ABSENT:
             layers.append(Layer(PYTHON, _nested(path, value)))
     for path in _keys_of_words(words):
-        value = _at(tree, path)
-        if value is not _ABSENT:
+        value = value_at(tree, path)
+        if value is not ABSENT:
             layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))
     return layers
 
@@ -163,11 +162,3 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 def _differs(value: Any, other: Any) -> bool:
     return type(value) is not type(other) or value != other
-
-
-def _at(tree: Any, path: KeyPath) -> Any:
-    for part in path:
-        if not isinstance(tree, dict) or part not in tree:
-            return _ABSENT
-        tree = tree[part]
-    return tree

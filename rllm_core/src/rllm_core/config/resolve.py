@@ -70,8 +70,9 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
     for part in path:
         if isinstance(value, dict):
             value = value.get(part)
-        elif isinstance(value, list) and part.isdigit():
-            value = value[int(part)]
+        elif isinstance(value, list) and part.isdecimal():
+            # The failing item may be one of a list that an interpolation stands for, and not in this one.
+            value = dict(enumerate(value)).get(int(part))
     shown = f" is `{value}`" if isinstance(value, str) else ""
     return ConfigError(
         f"`{full_key}`{shown} (from {merged.origin(path)}), which cannot be resolved: {reason}.",

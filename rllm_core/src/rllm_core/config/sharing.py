@@ -11,15 +11,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.problems import show_value
 from rllm_core.config.resolve import escape, resolve_interpolations
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError
-
-_UNSET = object()
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class _Side:
 
     key: str
     value: Any
-    """`_UNSET` where there is none, it is ``???``, or it is null."""
+    """`ABSENT` where there is none, it is ``???``, or it is null."""
     tier: Tier
     origin: str
     given_null: bool = False
@@ -36,7 +34,7 @@ class _Side:
 
     @property
     def is_set(self) -> bool:
-        return self.value is not _UNSET
+        return self.value is not ABSENT
 
     @property
     def by_user(self) -> bool:
@@ -122,7 +120,7 @@ def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iter
 
 def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
     path = _path(key)
-    value = _at(tree, path)
+    value = value_at(tree, path)
     for core_value, native_value in spelled:
         if _same(value, native_value):
             value = core_value
@@ -130,7 +128,7 @@ def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tupl
     tier = merged.tier(path)
     given_null = value is None and tier >= Tier.USER
     if value is None or value == MISSING:
-        value = _UNSET
+        value = ABSENT
     return _Side(key, value, tier, merged.origin(path), given_null)
 
 
@@ -175,16 +173,8 @@ def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str
     node[path[-1]] = value
 
 
-def _at(tree: Any, path: KeyPath) -> Any:
-    for part in path:
-        if not isinstance(tree, dict) or part not in tree:
-            return _UNSET
-        tree = tree[part]
-    return tree
-
-
 def _holds(tree: dict[str, Any], key: str, value: Any) -> bool:
-    return _same(_at(tree, _path(key)), value)
+    return _same(value_at(tree, _path(key)), value)
 
 
 def _same(value: Any, other: Any) -> bool:

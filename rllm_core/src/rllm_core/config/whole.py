@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.resolve import escape, leaves, resolve_interpolations
 
 MARK = "composed"
 """Key of ``rllm`` that is true in a whole configuration, and nowhere else."""
-_ABSENT = object()
 
 
 def as_whole(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def choices_of(layer: Layer, keys: list[str]) -> Layer:
     tree: dict[str, Any] = {}
     for key in keys:
         path = tuple(key.split("."))
-        if (value := _at(layer.tree, path)) is not _ABSENT:
+        if (value := value_at(layer.tree, path)) is not ABSENT:
             _put(tree, path, value)
     return Layer(layer.origin, tree, Tier.SAVED)
 
@@ -59,18 +58,10 @@ def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer
     same: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for path, value in leaves(given):
-        found = [_at(tree, path) for tree in composed]
+        found = [value_at(tree, path) for tree in composed]
         equal = path not in kept and any(type(one) is type(value) and one == value for one in found)
         _put(same if equal else own, path, escape(value))
     return Layer(layer.origin, same, Tier.SAVED), Layer(layer.origin, own, layer.tier)
-
-
-def _at(tree: Any, path: KeyPath) -> Any:
-    for part in path:
-        if not isinstance(tree, Mapping) or part not in tree:
-            return _ABSENT
-        tree = tree[part]
-    return tree
 
 
 def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
