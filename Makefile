@@ -6,6 +6,9 @@ DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_est
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
+# Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
+# source is read (benchmarks/peers.py), whatever Python they ask for.
+CONFORMANCE := verl trl
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
@@ -31,6 +34,8 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  $(addprefix -e ,$(DISTRIBUTIONS)) $(TOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	@touch $@
 
 demo: install

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from rllm_core.config.layers import layer_from_dotted
+from rllm_core.config.run_registry import registry_for
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
 from rllm_core.effect import Key, acting_plugins, core_keys
@@ -114,6 +115,8 @@ LEARNT: dict[str, Any] = {
     "rllm.algorithm.adv_estimator": "rllm-core/grpo",
     "rllm.algorithm.estimator_map": {"agent": "grpo"},
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+    "rllm.algorithm.use_precomputed_advantage": True,
+    "rllm.algorithm.on_precomputed_mismatch": "zero",
     "rllm.algorithm.loss_fn": "ppo",
     "rllm.algorithm.loss_map": {"agent": "ppo"},
     "rllm.algorithm.loss_agg_mode": "token-sum",
@@ -124,6 +127,13 @@ LEARNT: dict[str, Any] = {
     "rllm.algorithm.entropy.coeff": 0.1,
     "rllm.algorithm.entropy.final_coeff": 0.2,
     "rllm.algorithm.entropy.decay_steps": 9,
+    "rllm.algorithm.kl_beta": 0.1,
+    "rllm.algorithm.kl_estimator": "k2",
+    "rllm.algorithm.rollout_correction.bypass_mode": False,
+    "rllm.algorithm.rollout_correction.tis_mode": "token",
+    "rllm.algorithm.rollout_correction.tis_cap": 3.0,
+    "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
+    "rllm.algorithm.rollout_correction.tis_floor": 0.5,
     "rllm.algorithm.on_missing_reward": "zero",
     "rllm.stepwise_advantage.enable": True,
     "rllm.stepwise_advantage.normalize_by_steps": True,
@@ -143,7 +153,7 @@ PARTLY_SOLVED = {
     "rllm.rejection_sample.min_partial_solve_tasks": 2,
 }
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED)
-ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.composed"]
+ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed"]
 READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN)]
 
 
@@ -254,9 +264,7 @@ def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], T
 
 
 def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[..., RunPlan]) -> None:
-    from rllm_core.config.compose import allowed_plugins
-
     layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-local"]}, "my.yaml")
-    registry = Registry.load(allow=allowed_plugins([layer]))
+    registry = registry_for([layer])
     with pytest.raises(ConfigError, match="rllm-envs is blocked"):
         planned({"rllm.env.name": "sum"}, registry, [layer])

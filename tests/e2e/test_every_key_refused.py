@@ -45,7 +45,10 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.warmup_steps_ratio": 0.5,
     "rllm.algorithm.rollout_correction.bypass_mode": True,
     "rllm.algorithm.rollout_correction.tis_mode": "token",
+    "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
+    "rllm.algorithm.kl_estimator": "k2",
     "rllm.algorithm.on_missing_reward": "drop",
+    "rllm.algorithm.on_precomputed_mismatch": "zero",
     "rllm.stepwise_advantage.mode": "per_step",
     "rllm.transform.grouping": "rllm-core/task_role",
     "rllm.rejection_sample.mode": "episode",
@@ -64,6 +67,7 @@ NOBODY_LISTENS = layer_from_dotted(
 )
 """A run of whose plugins none acts on any key."""
 
+CORRECTION = "rllm.algorithm.rollout_correction"
 Planned = Callable[..., RunPlan]
 
 
@@ -193,6 +197,28 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: 
             {"rllm.algorithm.entropy.decay_steps": 9},
             "`rllm.algorithm.entropy.decay_steps` is 9 (from the test) and has no effect: coeff and final_coeff are "
             "equal.",
+        ),
+        (
+            {"rllm.algorithm.kl_estimator": "k2"},
+            '`rllm.algorithm.kl_estimator` is "k2" (from the test) and has no effect while rllm.algorithm.kl_beta is 0.',
+        ),
+        (
+            {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.bypass_mode": True},
+            f'`{CORRECTION}.tis_mode` is "token" (from the test) and has no effect: bypass_mode is true, so old '
+            "log-probs are the rollout's and every ratio is 1.",
+        ),
+        (
+            {f"{CORRECTION}.tis_floor": 0.5},
+            f"`{CORRECTION}.tis_floor` is 0.5 (from the test) and has no effect while {CORRECTION}.tis_mode is null.",
+        ),
+        (
+            {"critic.clip": 0.2},
+            "`critic.clip` is 0.2 (from the test) and has no effect: no estimator or loss of this run needs values.",
+        ),
+        (
+            {"rllm.algorithm.on_precomputed_mismatch": "zero"},
+            '`rllm.algorithm.on_precomputed_mismatch` is "zero" (from the test) and has no effect while '
+            "rllm.algorithm.use_precomputed_advantage is false.",
         ),
         (
             {"rllm.env.env_args.prompt": "guess"},

@@ -26,6 +26,8 @@ WORDS = (
 )
 # Steps without an update in between: what waits must survive as well.
 WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=10")
+# Several batches of tasks in one step, and groups left over.
+FILLING = ("--rejection", "dynamic", "data.train_batch_size=4", "rllm.rejection_sample.max_gen_batches=4")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -49,7 +51,7 @@ def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> Non
     raise AssertionError("the run made no progress")
 
 
-@pytest.fixture(scope="module", params=[(), WAITING], ids=["update every step", "groups waiting"])
+@pytest.fixture(scope="module", params=[(), WAITING, FILLING], ids=["update every step", "groups waiting", "filled"])
 def uninterrupted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[str, ...]]:
@@ -82,6 +84,27 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
     assert "resuming after step" in resumed.stdout
     assert weights(run) == weights(reference)
     assert metrics(run) == metrics(reference)
+
+
+def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_been(
+    start_rllm: Any, rllm: Any, tmp_path: Path
+) -> None:
+    """The reference is the model the run began with, not that of the checkpoint; old log-probs are recomputed."""
+    terms = ("--estimator", "gae", "rllm.algorithm.kl_beta=0.01", "rllm.algorithm.rollout_correction.tis_mode=token")
+    words = (*WORDS, *terms)
+    runs = tmp_path / "runs" / "rllm-training"
+    uninterrupted = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
+    assert uninterrupted.returncode == 0, uninterrupted.stderr
+    process = start_rllm(*words)
+    wait_for_steps(runs / "default", 17, process)
+    process.kill()
+    process.communicate(timeout=60)
+    resumed = rllm(*words, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert set(weights(runs / "default")) == {"critic.safetensors", "model.safetensors", "optimizer.safetensors"}
+    assert weights(runs / "default") == weights(runs / "uninterrupted")
+    assert metrics(runs / "default") == metrics(runs / "uninterrupted")
+    assert all(line["actor/kl_ref"] >= 0 for line in metrics(runs / "default") if "actor/loss" in line)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_envs.numbers import whole_number
+from rllm_envs.numbers import first_whole_number, whole_number
 
 space = st.text(" \n\t", max_size=3)
 
@@ -41,3 +41,18 @@ def test_numbers_too_long_to_be_meant_are_none() -> None:
 def test_any_words_are_answered(words: str) -> None:
     number = whole_number(words)
     assert number is None or 0 <= number < 10**9
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [("7", 7), ("answer 2, not 1", 2), ("-3.5", 3), ("x12y", 12), ("007", 7), ("", None), ("none", None), ("²", None)],
+)
+def test_the_first_digits_among_words_are_a_number(words: str, number: int | None) -> None:
+    assert first_whole_number(words) == number
+
+
+@given(st.text(max_size=20))
+def test_any_words_have_a_first_number_or_none(words: str) -> None:
+    number = first_whole_number(words)
+    assert number is None or 0 <= number < 10**9
+    assert first_whole_number("9" * 100_000) is None

@@ -59,3 +59,11 @@ def test_the_record_states_that_every_sum_can_be_right(records: dict[str, Enviro
         question.reset(task.data)
         rewards.append(question.step(str(task.data["a"] + task.data["b"])).reward)
     assert records["sum"].best_possible == {"reward": sum(rewards) / len(rewards)}
+
+
+def test_the_parts_of_the_reward_tell_a_wrong_number_from_no_number() -> None:
+    world = Sum(SumParams())
+    for words, parts in (("5", (1, 1)), ("6", (0, 1)), ("five", (0, 0))):
+        world.reset({"a": 2, "b": 3})
+        found = world.step(words).reward_components
+        assert (found["correct"], found["number"]) == parts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from rllm_core.algorithms.estimation import role_columns
+from rllm_core.algorithms.columns import columns_of
 from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.types import Trajectory, TrajectoryGroup
@@ -46,13 +46,26 @@ def _inputs(groups: Sequence[Sequence[Member]]) -> AdvantageInput:
         TrajectoryGroup(group_id=f"t{task}:agent", trajectories=[_trajectory(member) for member in members])
         for task, members in enumerate(groups)
     ]
-    inputs = role_columns(build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])]), 0)
-    # A critic's estimates that belong to the trajectory, wherever it stands in the batch.
+    batch = build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
+    return _with_model_columns(columns_of(batch, np.ones(len(batch.groups), np.bool_)))
+
+
+def _with_model_columns(inputs: AdvantageInput) -> AdvantageInput:
+    """What models would say: numbers that belong to the trajectory, wherever it stands in the batch."""
     lengths = np.diff(inputs.token_offsets)
     position = np.arange(len(inputs.loss_mask)) - np.repeat(inputs.token_offsets[:-1], lengths)
-    values = (position % 7 / 3 + 0.25 * np.repeat(inputs.rewards, lengths)).astype(np.float32)
-    values.flags.writeable = False
-    return replace(inputs, values=values)
+    probabilities = (1 + position % 5) / 8
+    columns = {
+        "values": position % 7 / 3 + 0.25 * np.repeat(inputs.rewards, lengths),
+        "old_logprobs": np.log(probabilities),
+        "sum_pi_squared": probabilities**2 + (1 - probabilities) ** 2 / (1 + position % 3),
+        "sampling_logprobs": np.log(probabilities) + (position % 4 - 1.5) / 4,
+    }
+    columns = {name: column.astype(np.float32) for name, column in columns.items()}
+    columns["greedy_rewards"] = 0.5 * inputs.rewards - 0.25
+    for column in columns.values():
+        column.flags.writeable = False
+    return replace(inputs, **columns)
 
 
 @pytest.fixture(scope="session")

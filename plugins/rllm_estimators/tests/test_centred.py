@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from rllm_core.errors import AdvantageError
 
 Rewards = list[list[float]]
 Lengths = list[list[int]]
@@ -177,3 +180,23 @@ def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero(make_inputs: Any, 
     assert call("gpg", make_inputs([[1, 0, 0, 0], [0, 0, 0, 0]])).values.tolist() == [6, -2, -2, -2, 0, 0, 0, 0]
     # Shifting all rewards by a constant changes the scale.
     assert call("gpg", make_inputs([[2, 1, 1, 1], [1, 1, 1, 1]])).values.tolist()[0] == 0.75
+
+
+def test_remax_is_the_distance_from_the_greedy_attempt(make_inputs: Any, call: Any) -> None:
+    inputs = make_inputs([[1.0, 0.0, 0.5], [2.0]])
+    compared = replace(inputs, greedy_rewards=np.array([0.5, 0.5, 0.5, 3.0]))
+    assert call("remax", compared).values.tolist() == [0.5, -0.5, 0, -1]
+
+
+@pytest.mark.parametrize("greedy", [np.nan, np.inf])
+def test_a_trajectory_without_a_greedy_reward_is_named(make_inputs: Any, call: Any, greedy: float) -> None:
+    inputs = replace(make_inputs([[1], [1, 0]]), greedy_rewards=np.array([1.0, 0.0, greedy]))
+    with pytest.raises(AdvantageError, match=r"compare trajectory 1 in group 't1:agent' with: it is (nan|inf)\."):
+        call("remax", inputs)
+
+
+def test_where_nobody_played_greedily_the_first_trajectory_is_named(make_inputs: Any, call: Any) -> None:
+    with pytest.raises(AdvantageError, match="trajectory 0 in group 't0:agent'") as caught:
+        call("remax", replace(make_inputs([[1], [1, 0]]), greedy_rewards=None))
+    assert "stage" in caught.value.hint
+    assert call("remax", replace(make_inputs([]), greedy_rewards=None)).values.tolist() == []

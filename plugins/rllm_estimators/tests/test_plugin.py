@@ -15,14 +15,30 @@ from rllm_core.plugins.first_party import home_of, names_elsewhere
 from rllm_core.plugins.validation import check_record
 from rllm_estimators import plugin
 
-NAMES = ["dr_grpo", "gae", "gdpo", "gpg", "grpo_passk", "maxrl", "opo", "prpo", "reinforce_plus_plus"]
+NAMES = [
+    "dr_grpo",
+    "gae",
+    "gdpo",
+    "gpg",
+    "grpo_passk",
+    "maxrl",
+    "opo",
+    "otb",
+    "prpo",
+    "reinforce_plus_plus",
+    "remax",
+    "step_reinforce",
+    "tir_otb",
+]
+TOKEN_BASELINES = {"otb", "tir_otb"}
 
 
 def test_these_estimators_are_offered(records: Any) -> None:
     assert list(records) == NAMES
     for record in records.values():
         check_record("estimator", record)
-        assert "n_t" in record.load().__doc__ + inspect.getmodule(record.load()).__doc__
+        said = record.load().__doc__ + inspect.getmodule(record.load()).__doc__
+        assert {"trajectory": "n_traj", "step": "n_step", "token": "n_token"}[record.level] in said
 
 
 def test_the_core_knows_where_they_are(records: Any) -> None:
@@ -32,8 +48,16 @@ def test_the_core_knows_where_they_are(records: Any) -> None:
 
 
 def test_levels_needs_and_losses(records: Any) -> None:
-    assert {name for name, record in records.items() if record.level == "token"} == {"gae", "reinforce_plus_plus"}
-    assert {name for name, record in records.items() if "values" in record.needs} == {"gae"}
+    per_token = {"gae", "reinforce_plus_plus"}
+    assert {name for name, record in records.items() if record.level == "token"} == per_token | TOKEN_BASELINES
+    assert {name for name, record in records.items() if record.level == "step"} == {"step_reinforce"}
+    assert {name: set(record.needs) for name, record in records.items() if record.needs} == {
+        "gae": {"values", "step_rewards"},
+        "reinforce_plus_plus": {"step_rewards"},
+        "remax": {"greedy_rewards"},
+        "step_reinforce": {"step_rewards"},
+        **{name: {"old_logprobs", "sum_pi_squared"} for name in TOKEN_BASELINES},
+    }
     losses = {"ppo", "importance_sampling", "reinforce"}
     assert {record.default_loss for record in records.values()} == losses
 
@@ -53,6 +77,10 @@ def test_the_entry_point_has_the_name_of_the_distribution() -> None:
         ("gae", {"gamma": -0.1}),
         ("reinforce_plus_plus", {"lam": 1.0}),
         ("opo", {"dialect": "verl"}),
+        ("otb", {"tis_mode": "row"}),
+        ("otb", {"tis_cap": 0}),
+        ("remax", {"gamma": 1.0}),
+        ("step_reinforce", {"gamma": 1.5}),
     ],
 )
 def test_options_that_make_no_sense_are_refused(records: Any, name: str, options: dict[str, Any]) -> None:

@@ -19,7 +19,19 @@ FEW = (
     "rllm.rollout.n=4",
     "data.train_batch_size=32",
 )
-NEEDS_NO_CRITIC = ["dr_grpo", "gpg", "grpo_passk", "maxrl", "opo", "prpo", "reinforce_plus_plus"]
+NEEDS_NO_CRITIC = [
+    "dr_grpo",
+    "gpg",
+    "grpo_passk",
+    "maxrl",
+    "opo",
+    "otb",
+    "prpo",
+    "reinforce_plus_plus",
+    "remax",
+    "step_reinforce",
+    "tir_otb",
+]
 
 PARTS = """
 from rllm_core.contracts.plugin import NoParams
@@ -91,8 +103,9 @@ def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: 
 
 
 @pytest.mark.slow
-def test_gdpo_without_components_says_what_is_missing(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("--estimator", "gdpo") == 1
+@pytest.mark.usefixtures("run")
+def test_gdpo_without_components_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "guess", *FEW, "--estimator", "gdpo"]) == 1
     error = capfd.readouterr().err
     assert "Estimator 'gdpo' needs the parts of the rewards" in error
     assert 'trajectory.info["reward_components"]' in error
@@ -105,6 +118,32 @@ def test_rewards_of_steps_can_be_shaped_for_an_estimator_that_reads_them(run: Ru
     check_trained(tmp_path)
 
 
-def test_gae_is_refused_where_nothing_fills_values(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("--estimator", "gae") == 2
-    assert "needs values; backend 'local' cannot fill that" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("estimator", "status"),
+    [
+        ("{name: reinforce_plus_plus, use_step_rewards: true}", 0),
+        ("{name: reinforce_plus_plus, use_step_rewards: false}", 2),
+        ("reinforce_plus_plus", 2),
+        ("step_reinforce", 0),
+    ],
+)
+def test_shaping_rewards_of_steps_is_refused_where_use_step_rewards_is_off(
+    run: Run, capfd: pytest.CaptureFixture[str], estimator: str, status: int
+) -> None:
+    chosen = (f"rllm.algorithm.adv_estimator={estimator}", "rllm.workflow.workflow_args.gamma=0.5")
+    assert run(*chosen, "--dry-run") == status
+    said = capfd.readouterr().err
+    refused = "estimator reinforce_plus_plus reads those of whole trajectories" in said
+    assert refused == bool(status)
+    assert ("set its option use_step_rewards" in said) == refused
+
+
+@pytest.mark.slow
+def test_gae_trains_with_the_critic_of_the_local_backend(run: Run, tmp_path: Path) -> None:
+    assert run("--estimator", "gae") == 0
+    check_trained(tmp_path)
+    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    first, second = (json.loads(line) for line in lines)
+    assert first["critic/value_mean"] == 0
+    assert second["critic/value_mean"] != 0
+    assert all(step["critic/value_loss"] > 0 for step in (first, second))

@@ -22,9 +22,11 @@ from rllm_core.rollout.renderer import Renderer
 from rllm_core.types import Trajectory, TrajectoryGroup
 from rllm_local import engine as engine_module
 from rllm_local import tiny
+from rllm_local.columns import ColumnFiller
+from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.settings import TrainingSection
+from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
 
 torch.set_num_threads(1)
@@ -244,11 +246,41 @@ def _choice(loss: str | PolicyLoss) -> LossChoice:
 
 @pytest.fixture(scope="session")
 def make_updater() -> Callable[..., Updater]:
-    def make(model: Any, *, temperature: float = 1.0, total_steps: int = 100, **settings: Any) -> Updater:
+    def make(
+        model: Any, *, critic: Critic | None = None, temperature: float = 1.0, total_steps: int = 100, **settings: Any
+    ) -> Updater:
         section = TrainingSection(**({"learning_rate": 1e-3, "max_grad_norm": 1e9} | settings))
-        return Updater(model, section, total_steps=total_steps, temperature=temperature, max_response_length=50)
+        return Updater(
+            model, section, total_steps=total_steps, temperature=temperature, max_response_length=50, critic=critic
+        )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_critic() -> Callable[..., Critic]:
+    """A critic that has learnt something already: its weights are random."""
+
+    def make(model: Any, **settings: Any) -> Critic:
+        critic = Critic(model, CriticSection(**settings))
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            critic.weight.copy_(8 * torch.randn(critic.weight.shape, generator=generator))
+            critic.bias.fill_(0.1)
+        return critic
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fill_columns() -> Callable[..., TokenBatch]:
+    """The batch with columns filled by a `ColumnFiller`, old log-probs recomputed."""
+
+    def fill(model: Any, batch: TokenBatch, *needs: str, temperature: float = 1.0, **parts: Any) -> TokenBatch:
+        settings = {"max_tokens_per_microbatch": 10_000, "recompute_old_logprobs": True}
+        return ColumnFiller(model, temperature=temperature, **settings | parts).fill(batch, frozenset(needs))
+
+    return fill
 
 
 @pytest.fixture(scope="session")

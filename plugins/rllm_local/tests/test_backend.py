@@ -18,9 +18,9 @@ import yaml
 
 from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.config.schema import RllmSection, RunConfig
-from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.errors import ConfigError, RllmError, RolloutError
+from rllm_core.errors import CheckpointError, ConfigError, RllmError, RolloutError
 from rllm_core.types import Trajectory, TrajectoryGroup
 from rllm_local import tiny
 from rllm_local.backend import LocalBackend
@@ -117,6 +117,78 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
     expected = _run(_context(), straight)
     assert _run(_context(), straight) == expected
     assert _run(_context(seed=5), resumed) == expected[2:]
+
+
+def _critical(**changes: Any) -> RunContext:
+    """Of a run with a critic, a reference model, and old log-probs of the trainer's own."""
+    context = _context(**changes)
+    correction = {"bypass_mode": False, "tis_mode": "token"}
+    algorithm = {"kl_beta": 0.1, "rollout_correction": correction}
+    rllm = RllmSection(algorithm=algorithm)  # type: ignore[arg-type]
+    config = RunConfig(sampling=context.config.sampling, rllm=rllm)
+    return replace(context, config=config, needs=NEEDS)
+
+
+NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
+TERMS = {
+    "kl": KlTerm(beta=0.1, estimator="k3"),
+    "rollout_correction": RolloutCorrection(mode="token", cap=2.0, floor=0.0, beyond_cap="truncate"),
+}
+
+
+async def _critical_step(
+    backend: LocalBackend, engine: LocalEngine, number: int, make_plan: Callable[..., UpdatePlan]
+) -> tuple[TokenBatch, dict[str, float]]:
+    batch = await _play_games(engine, temperature=0.7, label=f"{number}/")
+    batch = await backend.process(batch, NEEDS | {"old_logprobs"})
+    batch = batch.with_columns(returns=np.sin(batch.tokens).astype(np.float32))
+    metrics = await backend.update(batch, make_plan(global_step=number, seed=number, **TERMS))
+    await backend.publish(number + 1)
+    return batch, metrics
+
+
+def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model(
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
+        return [await _critical_step(backend, engine, number, make_plan) for number in range(3)]
+
+    steps = _run(_critical(temperature=0.7), play)
+    for batch, metrics in steps:
+        assert batch.old_logprobs is not batch.sampling_logprobs
+        np.testing.assert_allclose(batch.old_logprobs, batch.sampling_logprobs, atol=1e-5)
+        assert metrics["actor/rollout_weight"] == pytest.approx(1, abs=1e-4)
+        assert 0 < batch.sum_pi_squared[batch.loss_mask].min() < batch.sum_pi_squared.max() <= 1
+    (first, before), *_, (last, after) = steps
+    np.testing.assert_allclose(first.ref_logprobs, first.old_logprobs, atol=1e-6)
+    assert not first.values.any()
+    assert np.abs(last.ref_logprobs - last.old_logprobs)[last.loss_mask].mean() > 0.01
+    assert last.values.any()
+    assert before["actor/kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert after["actor/kl_ref"] > 1e-4
+
+
+def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(
+    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
+) -> None:
+    async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[float], dict[str, float]]:
+        batch, metrics = await _critical_step(backend, engine, number, make_plan)
+        return [*batch.tokens.tolist(), *batch.values.tolist(), *batch.ref_logprobs.tolist()], metrics
+
+    async def straight(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
+        steps = [await step(backend, engine, number) for number in range(2)]
+        await backend.save(tmp_path)
+        return steps + [await step(backend, engine, number) for number in range(2, 4)]
+
+    async def resumed(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
+        await backend.load(tmp_path)
+        await backend.publish(2)
+        return [await step(backend, engine, number) for number in range(2, 4)]
+
+    expected = _run(_critical(), straight)
+    assert _run(_critical(), resumed) == expected[2:]
+    with pytest.raises(CheckpointError, match=r"model\.name does not stand for the model"):
+        _run(_critical(seed=5), resumed)
 
 
 def test_another_seed_is_another_model() -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import CheckpointError
+from rllm_local.critic import Critic
+from rllm_local.settings import CriticSection
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
 
@@ -85,6 +88,64 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     load_state(tmp_path, model, updater.optimizer)
     assert train(updater, range(3)) == expected
     assert torch.equal(weights_of(model), weights)
+
+
+def test_a_critic_is_put_back_with_its_optimiser_state(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    def train(updater: Updater, steps: range) -> list[dict[str, float]]:
+        metrics = []
+        for step in steps:
+            batch = random_batch([(2 + row, 1 + row % 4) for row in range(9)], seed=step)
+            batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
+            metrics.append(updater.update(batch, make_plan(global_step=step, seed=step)))
+        return metrics
+
+    model = build_tiny(0)
+    critic = make_critic(model)
+    updater = make_updater(model, critic=critic, **SCHEDULE)
+    train(updater, range(3))
+    save_state(tmp_path, model, tokenizer, updater.optimizer, critic)
+    expected = train(updater, range(3, 6))
+
+    resumed = build_tiny(1)
+    new = Critic(resumed, CriticSection())
+    updater = make_updater(resumed, critic=new, **SCHEDULE)
+    load_state(tmp_path, resumed, updater.optimizer, new)
+    assert train(updater, range(3, 6)) == expected
+    assert torch.equal(weights_of(resumed), weights_of(model))
+    assert torch.equal(weights_of(new), weights_of(critic))
+
+
+def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_too_many_is_left_out(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    model = build_tiny(0)
+    critic = make_critic(model)
+    without, both = tmp_path / "without", tmp_path / "both"
+    without.mkdir()
+    both.mkdir()
+    save_state(without, model, tokenizer, make_updater(model).optimizer)
+    save_state(both, model, tokenizer, make_updater(model, critic=critic).optimizer, critic)
+    other = build_tiny(1)
+    before = weights_of(other)
+    with pytest.raises(CheckpointError, match="holds no critic"):
+        load_state(without, other, make_updater(other).optimizer, critic)
+    assert torch.equal(weights_of(other), before)
+    load_state(both, other, make_updater(other).optimizer)
+    assert torch.equal(weights_of(other), weights_of(model))
 
 
 def test_the_saved_model_loads_with_the_auto_classes_of_transformers(

@@ -45,8 +45,12 @@ class TokenBatch:
     """(n_token,) under the frozen reference model."""
     values: NDArray[np.float32] | None = None
     """(n_token,) the critic's estimate."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(n_token,) sum over the vocabulary of squared probabilities, under the weights at the start of the update."""
     advantages: NDArray[np.float32] | None = None
     """(n_token,) 0 where `loss_mask` is False."""
+    returns: NDArray[np.float32] | None = None
+    """(n_token,) targets for a critic; NaN where the role's estimator gave none. None: no estimator gave any."""
 
     @property
     def n_rows(self) -> int:

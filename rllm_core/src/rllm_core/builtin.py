@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import Any
 
 from rllm_core.algorithms.options import (
+    DynamicRejectionParams,
     EpisodeRejectionParams,
     GroupRejectionParams,
     GrpoParams,
     PpoParams,
+    ReinforcePlusPlusBaselineParams,
+    RlooParams,
 )
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
@@ -53,8 +56,8 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     )
     yield EstimatorPlugin(
         name="reinforce_plus_plus_baseline",
-        summary="Reward minus group mean, divided by the std over the role's batch.",
-        params=NoParams,
+        summary="Reward minus group mean, divided by the std over all groups of the role.",
+        params=ReinforcePlusPlusBaselineParams,
         load=_from("algorithms.advantage", "reinforce_plus_plus_baseline"),
         scope="role",
         default_loss="importance_sampling",
@@ -62,7 +65,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="rloo",
         summary="Reward minus the mean of the group's other trajectories.",
-        params=NoParams,
+        params=RlooParams,
         load=_from("algorithms.advantage", "rloo"),
         default_loss="importance_sampling",
     )
@@ -97,6 +100,28 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
         summary="One group per task and role; the default.",
         params=NoParams,
         load=_from("algorithms.grouping", "by_task_and_role"),
+        compares=frozenset({"attempts"}),
+    )
+    yield GroupingPlugin(
+        name="task",
+        summary="One group per task: all roles are compared with each other.",
+        params=NoParams,
+        load=_from("algorithms.grouping", "by_task"),
+        compares=frozenset({"attempts", "roles"}),
+    )
+    yield GroupingPlugin(
+        name="role",
+        summary="One group per role: all tasks of the step are compared with each other.",
+        params=NoParams,
+        load=_from("algorithms.grouping", "by_role"),
+        compares=frozenset({"attempts", "tasks"}),
+    )
+    yield GroupingPlugin(
+        name="episode",
+        summary="One group per attempt: its roles are compared with each other.",
+        params=NoParams,
+        load=_from("algorithms.grouping", "by_episode"),
+        compares=frozenset({"roles"}),
     )
 
 
@@ -119,6 +144,12 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
         summary="Drop groups that are too small or whose rewards are all equal.",
         params=GroupRejectionParams,
         load=_from("algorithms.rejection", "DropWithoutSignal"),
+    )
+    yield RejectionPlugin(
+        name="dynamic",
+        summary="Drop such groups too, and play more tasks until the batch is full; the surplus waits.",
+        params=DynamicRejectionParams,
+        load=_from("algorithms.dynamic_sampling", "FillWithSignal"),
     )
 
 
@@ -210,11 +241,11 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
             always=always,
         )
 
-    transform, update = "pipeline.transform_stages", "pipeline.update_stages"
+    rollout, transform, update = "pipeline.rollout_stages", "pipeline.transform_stages", "pipeline.update_stages"
     yield stage(
         "generate",
         "Play every task several times.",
-        _from(transform, "Generate"),
+        _from(rollout, "Generate"),
         "tasks",
         "episodes",
         "rollout.n sampling.train.*",
@@ -222,9 +253,17 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield stage(
         "impute_names",
         "Name nameless trajectories.",
-        _from(transform, "ImputeNames"),
+        _from(rollout, "ImputeNames"),
         "episodes",
         "episodes trajectory_names",
+    )
+    yield stage(
+        "greedy_baseline",
+        "Play every task greedily as well, when an estimator compares with that.",
+        _from(rollout, "GreedyBaseline"),
+        "tasks episodes trajectory_names",
+        "episodes greedy_rewards",
+        "algorithm.on_missing_reward",
     )
     yield stage(
         "compact_filter",
@@ -253,10 +292,11 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield stage(
         "reject",
         "Choose the groups to train on now.",
-        _from(transform, "Reject"),
+        _from("pipeline.reject_stage", "Reject"),
         "trajectory_groups rewards",
         "trajectory_groups",
         "rejection_sample.enable rejection_sample.mode",
+        always=True,
     )
     yield stage("build_batch", "Lay all tokens end to end.", _from(update, "BuildBatch"), "trajectory_groups", "batch")
     yield stage(
@@ -272,7 +312,8 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         _from(update, "EstimateAdvantages"),
         "batch rewards",
         "batch.advantages",
-        "algorithm.adv_estimator algorithm.estimator_map stepwise_advantage.*",
+        "algorithm.adv_estimator algorithm.estimator_map algorithm.use_precomputed_advantage "
+        "algorithm.on_precomputed_mismatch stepwise_advantage.*",
     )
     yield stage(
         "update",

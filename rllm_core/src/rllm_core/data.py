@@ -1,4 +1,4 @@
-"""Which tasks each training step plays: a function of the seed and the step, so there is no cursor to lose."""
+"""Which tasks are played when: a function of the seed and of how many batches of tasks were drawn before."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class TaskSchedule:
         text = "\n".join([str(self.batch_size), *(task.id for task in self.tasks)])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def epoch_of(self, global_step: int) -> int:
-        return global_step // self.steps_per_epoch
+    def epoch_of(self, index: int) -> int:
+        """The epoch of a batch, both counted from 0."""
+        return index // self.steps_per_epoch
 
-    def batch(self, global_step: int) -> list[Task]:
-        """The tasks of one step."""
-        epoch, position = divmod(global_step, self.steps_per_epoch)
+    def batch(self, index: int) -> list[Task]:
+        """The tasks of one batch, counted from 0 over the whole run."""
+        epoch, position = divmod(index, self.steps_per_epoch)
         order = np.random.default_rng(derive_seed(self.seed, "tasks", epoch)).permutation(len(self.tasks))
         chosen = order[position * self.batch_size : (position + 1) * self.batch_size]
         return [self.tasks[index] for index in chosen]

@@ -18,7 +18,7 @@ from rllm_core.config.keys import KeyPath
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import show_value
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
+from rllm_core.config.section import ByPlugins, Redundant, Refused, TakenOver
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered, Registry
@@ -125,9 +125,9 @@ def honours(plugin: Any, key: str) -> bool:
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
-    """Values of the core that plugins of a kind take over as options, by name."""
-    keys = ((key, key.mark(SharedOption)) for key in core_keys(config))
-    return {key.path[-1]: key.value for key, mark in keys if mark and kind in mark.kinds}
+    """Values of the core that plugins of a kind take over as options, by name; null leaves the plugin's own default."""
+    keys = ((key, key.mark(TakenOver)) for key in core_keys(config))
+    return {key.path[-1]: key.value for key, mark in keys if mark and kind in mark.kinds and key.value is not None}
 
 
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
@@ -145,7 +145,7 @@ def _could_act(entry: Registered[Any], key: Key) -> bool:
 
 
 def _has_option(entry: Registered[Any], key: Key) -> bool:
-    mark = key.mark(SharedOption)
+    mark = key.mark(TakenOver)
     return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
 
 
@@ -175,7 +175,7 @@ def _why_idle(
 
 def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
     """Keys that another key's value makes idle."""
-    trainer, entropy = config.rllm.trainer, config.rllm.algorithm.entropy
+    trainer, algorithm, entropy = config.rllm.trainer, config.rllm.algorithm, config.rllm.algorithm.entropy
     match key.dotted:
         case "rllm.trainer.total_epochs" if trainer.total_batches > 0:
             return f" and has no effect: rllm.trainer.total_batches is {trainer.total_batches}.", "Set one of the two."
@@ -183,6 +183,22 @@ def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
             return " and has no effect while rllm.algorithm.entropy.decay_steps is 0.", "Set decay_steps as well."
         case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
             return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
+        case "rllm.algorithm.on_precomputed_mismatch" if not algorithm.use_precomputed_advantage:
+            switch = "rllm.algorithm.use_precomputed_advantage"
+            return f" and has no effect while {switch} is false.", f"Set {switch}=true as well, or leave it out."
+        case "rllm.algorithm.kl_estimator" if not algorithm.kl_beta:
+            return " and has no effect while rllm.algorithm.kl_beta is 0.", "Set kl_beta as well."
+        case "rllm.algorithm.rollout_correction.tis_mode" if algorithm.rollout_correction.bypass_mode:
+            return (
+                " and has no effect: bypass_mode is true, so old log-probs are the rollout's and every ratio is 1.",
+                "Leave bypass_mode out, or set it to false.",
+            )
+        case (
+            "rllm.algorithm.rollout_correction.tis_cap"
+            | "rllm.algorithm.rollout_correction.tis_beyond_cap"
+            | "rllm.algorithm.rollout_correction.tis_floor"
+        ) if algorithm.rollout_correction.tis_mode is None:
+            return " and has no effect while rllm.algorithm.rollout_correction.tis_mode is null.", "Set tis_mode too."
     return None
 
 

@@ -72,6 +72,18 @@ class RunPlan:
         chosen = self.losses.of(role)
         return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
 
+    @property
+    def tasks_per_step(self) -> int:
+        """How many tasks a step draws at a time; fewer where there are no more."""
+        rejection = self.config.rllm.rejection_sample
+        return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Everything that estimators, losses and loss terms of the run want filled; see `EstimatorPlugin.needs`."""
+        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
+        return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
+
     def registered(self) -> list[Registered[Any]]:
         """Every plugin the run uses, once each."""
         chosen: list[Chosen[Any]] = [*self.estimators, *self.losses, self.grouping, self.rejection]

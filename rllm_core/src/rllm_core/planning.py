@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,20 +10,19 @@ from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.config.compose import Composed
 from rllm_core.config.run_sections import NO_ENVIRONMENT
 from rllm_core.config.section import Choice
-from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.effect import settle_effects, shared_options
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
 from rllm_core.plan import ByRole, RunPlan
+from rllm_core.plan_checks import check_plan
+from rllm_core.plan_doubts import doubts
 from rllm_core.plugins.choice import Chosen, choose
-from rllm_core.plugins.discovery import CORE
-from rllm_core.plugins.first_party import home_of
-from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.term_checks import check_terms, doubts_about_terms
 
 FALLBACK_LOSS = "importance_sampling"
 ROLE_LOSS = "loss_fn"
@@ -39,10 +38,12 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     """
     planner = _Planner(composed, registry)
     plan = planner.plan()
-    _check(plan)
+    check_plan(plan)
     taking = [*plan.estimators, *plan.losses, plan.rejection]
     settled, warnings = settle_effects(composed, plan.registered(), taking, registry)
-    return replace(plan, composed=settled, warnings=(*composed.warnings, *warnings, *_doubts(plan)))
+    plan = replace(plan, composed=settled)
+    check_terms(plan)
+    return replace(plan, warnings=(*composed.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan)))
 
 
 class _Planner:
@@ -178,77 +179,3 @@ def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
     if isinstance(choice, str) or ROLE_LOSS not in choice:
         return choice, None
     return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]
-
-
-def _check(plan: RunPlan) -> None:
-    for loss in plan.losses:
-        _check_loss(loss, plan.backend)
-    for chosen in (*plan.estimators, *plan.losses):
-        _check_needs(chosen, plan.backend)
-    _check_step_rewards(plan)
-    _check_trackers(plan.trackers)
-
-
-def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
-    """The same tracker with the same options would write everything twice, into one file."""
-    seen: list[tuple[str, Any]] = []
-    for index, chosen in enumerate(trackers):
-        entry = (chosen.registered.qualified_name, chosen.params)
-        if entry in seen:
-            raise ConfigError(
-                f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options.",
-                "Leave one of the two out, or give them different options.",
-            )
-        seen.append(entry)
-
-
-def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:
-    can, entry = backend.plugin.capabilities, loss.registered
-    # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
-    well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
-    if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
-        raise ConfigError(
-            f"Backend {backend.name!r} cannot compute loss {loss.plugin.name!r}.",
-            f"It knows {', '.join(sorted(can.losses)) or 'none'}; set rllm.algorithm.loss_fn to one of these.",
-        )
-
-
-def _check_needs(chosen: Chosen[Any], backend: Registered[BackendPlugin[Any]]) -> None:
-    kind = chosen.plugin.kind
-    missing = chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED
-    if missing:
-        raise ConfigError(
-            f"{kind.capitalize()} {chosen.plugin.name!r} needs {', '.join(sorted(missing))}; "
-            f"backend {backend.name!r} cannot fill that.",
-            f"Choose another {kind} or another backend.",
-        )
-
-
-def _check_step_rewards(plan: RunPlan) -> None:
-    """Shaping the rewards of steps means nothing to estimators that do not look at them."""
-    params = plan.workflow.params
-    if not isinstance(params, AgentWorkflowParams) or any("step_rewards" in e.plugin.needs for e in plan.estimators):
-        return
-    for name in ("gamma", "reward_bonus_coeff"):
-        key = f"rllm.workflow.workflow_args.{name}"
-        if getattr(params, name) and key in plan.composed.by_user:
-            names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
-            raise ConfigError(
-                f"`{key}` is {getattr(params, name)} (from {plan.composed.origins[key]}) and has no effect: it changes "
-                f"the rewards of steps, and estimator {names} reads those of whole trajectories.",
-                "Choose an estimator that needs step_rewards, or leave it out.",
-            )
-
-
-def _doubts(plan: RunPlan) -> list[str]:
-    lines = []
-    if plan.config.rllm.rollout.n == 1 and plan.grouping.registered.qualified_name == "rllm-core/task_role":
-        alone = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
-        if alone:
-            lines.append(
-                f"rllm.rollout.n=1 leaves estimator {' and '.join(alone)} groups of one: "
-                "there is nothing to compare an attempt with"
-            )
-    if not any("weights" in stage.plugin.writes for stage in plan.stages):
-        lines.append("no stage of rllm.pipeline updates the weights: the run plays and learns nothing")
-    return lines

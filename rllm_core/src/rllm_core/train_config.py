@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllm_core.config.compose import allowed_plugins, chosen_backend, compose
+from rllm_core.config.compose import chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.resolve import escape
+from rllm_core.config.run_registry import registry_for
 from rllm_core.config.whole import as_whole
 from rllm_core.planning import make_plan
-from rllm_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -66,7 +66,7 @@ def build_train_config(
     words = layers_from_overrides(overrides)
     named: dict[str, Any] = {"rllm.backend": backend, "rllm.env.name": environment}
     arguments = _layer(named)
-    registry = Registry.load(allow=allowed_plugins([*files, *words]))
+    registry = registry_for([*files, *words])
     record = chosen_backend(registry, [*files, arguments, *words])
     named = {
         record.model_key: model_name,

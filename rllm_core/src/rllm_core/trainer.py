@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rllm_core.config.compose import Composed, allowed_plugins, compose
+from rllm_core.config.compose import Composed, compose
 from rllm_core.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
 from rllm_core.config.layers import Layer, layer_from_dotted
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.problems import show_value
+from rllm_core.config.run_registry import registry_for
 from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
@@ -254,7 +255,7 @@ class _Parts:
 
 def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
     def compose_over(beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-        registry = Registry.load(allow=allowed_plugins([*beneath, given]))
+        registry = registry_for([*beneath, given])
         own = without_packaged(given, registry)
         parts.refuse_argument_given_twice(own)
         return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry

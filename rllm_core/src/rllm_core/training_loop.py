@@ -13,6 +13,7 @@ from typing import Any
 from rllm_core.checkpoint import CheckpointStore
 from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.data import TaskSchedule
@@ -25,6 +26,7 @@ from rllm_core.preflight import preflight
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.run_folder import RunFolder
 from rllm_core.runner_setup import make_runner
+from rllm_core.step_warnings import StepWarnings
 from rllm_core.tracking.episode_log import EpisodeLog
 from rllm_core.tracking.fan_out import Trackers
 from rllm_core.types import Task
@@ -62,24 +64,20 @@ class TrainingLoop:
         self._val_tasks = val_tasks
         self._resume = resume
         self._warn = warn
-        multiplier = plan.config.rllm.rejection_sample.multiplier if plan.config.rllm.rejection_sample.enable else 1
         self._schedule = TaskSchedule(
-            train_tasks,
-            min(plan.config.data.train_batch_size * multiplier, max(len(train_tasks), 1)),
-            self._settings.seed,
+            train_tasks, min(plan.tasks_per_step, max(len(train_tasks), 1)), self._settings.seed
         )
         chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
-        self._observers: list[Observer] = [*chosen, *observers]
+        self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(folder, logging.episode_log_dir))
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = 0
+        self._drawn = 0  # batches of tasks; more than steps when rejection asks for more within a step
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
-        self._warned_of_failures = False
-        self._checked_roles = False
         self.last_validation: dict[str, float] = {}
 
     @property
@@ -151,52 +149,37 @@ class TrainingLoop:
         self._tell("on_train_end", self._finished)
 
     async def _train_step(self, global_step: int, pipeline: Pipeline) -> None:
-        epoch = self._schedule.epoch_of(global_step)
+        tasks = self._next_tasks()
         step = TrainStep(
             global_step=global_step,
-            epoch=epoch,
+            epoch=self._schedule.epoch_of(self._drawn - 1),
             total_steps=self.total_steps,
-            tasks=self._schedule.batch(global_step),
+            tasks=tasks,
+            task_batch=self._drawn - 1,
             weight_version=self._weight_version,
         )
-        if global_step % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_start", epoch)
         self._tell("on_batch_start", step)
         await pipeline.run(step)
         if step.weight_version != self._weight_version:
             self._weight_version = step.weight_version
             self._tell("on_policy_updated", step)
         self._finished = global_step + 1
-        self._warn_of_failures(step)
-        self._warn_of_unseen_roles(step)
         self._tell("on_batch_end", step)
-        if self._finished % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", epoch)
+        if self._drawn % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_end", self._schedule.epoch_of(self._drawn - 1))
 
-    def _warn_of_failures(self, step: TrainStep) -> None:
-        """Say once what went wrong with an attempt that the run goes on without; metrics count them all."""
-        failed = [episode for episode in step.generated if episode.error]
-        if failed and not self._warned_of_failures:
-            self._warned_of_failures = True
-            self._warn(
-                f"attempt {failed[0].id!r} ended with {failed[0].termination_reason.value}: {failed[0].error}; "
-                f"{len(failed)} of {len(step.generated)} attempts of this step did, see batch/ended_* in the metrics"
-            )
+    def _next_tasks(self) -> list[Task]:
+        """The next batch of tasks; the epoch that begins with it is announced."""
+        if self._drawn % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_start", self._schedule.epoch_of(self._drawn))
+        self._drawn += 1
+        return self._schedule.batch(self._drawn - 1)
 
-    def _warn_of_unseen_roles(self, step: TrainStep) -> None:
-        """Say once which roles have an estimator or loss of their own and do not occur: a misspelt one never will."""
-        if self._checked_roles or not step.trajectory_groups:
-            return
-        self._checked_roles = True
-        roles = sorted({group.group_role for group in step.trajectory_groups})
-        algorithm = self.plan.config.rllm.algorithm
-        for key, mapping in (("estimator_map", algorithm.estimator_map), ("loss_map", algorithm.loss_map)):
-            unseen = [role for role in mapping if role not in roles]
-            if unseen:
-                self._warn(
-                    f"rllm.algorithm.{key} names {', '.join(unseen)}; the groups of this step have the roles "
-                    f"{', '.join(roles)}"
-                )
+    def _more_tasks(self) -> list[Task]:
+        """A further batch within a step, which may go past the end of an epoch."""
+        if self._drawn % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_end", self._schedule.epoch_of(self._drawn - 1))
+        return self._next_tasks()
 
     async def _validate(self, parts: _Parts) -> None:
         # Every observer is asked, so that one veto does not keep another from hearing of the validation.
@@ -214,6 +197,7 @@ class TrainingLoop:
             return
         state = {
             "finished_steps": self._finished,
+            "drawn_task_batches": self._drawn,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
             "tasks": self._schedule.digest(),
@@ -248,6 +232,7 @@ class TrainingLoop:
         await parts.backend.load(checkpoint.backend_folder)
         parts.pipeline.load_state_dict(checkpoint.state["stages"])
         self._finished = self._saved = checkpoint.state["finished_steps"]
+        self._drawn = checkpoint.state["drawn_task_batches"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         await parts.backend.publish(self._weight_version)
@@ -259,6 +244,7 @@ class TrainingLoop:
             backend_config=self.plan.composed.backend_config,
             seed=self._settings.seed,
             total_steps=self.total_steps,
+            needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
         )
 
     def _tracked_run(self) -> TrackedRun:
@@ -278,6 +264,8 @@ class TrainingLoop:
             grouping=self.plan.grouping,
             rejection_name=self.plan.rejection.registered.qualified_name,
             rejection=self.plan.rejection.registered.load()(self.plan.rejection.params),
+            needs=self.plan.needs,
+            more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
             log=trackers.log,

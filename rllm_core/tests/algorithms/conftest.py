@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
-from rllm_core.algorithms.estimation import role_columns
-from rllm_core.batch import build_batch
+from rllm_core.algorithms.columns import columns_of
+from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.types import Trajectory, TrajectoryGroup
 
 Rewards = Sequence[Sequence[float]]
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 MakeInputs = Callable[..., AdvantageInput]
+RoleColumns = Callable[[TokenBatch, int], AdvantageInput]
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -42,12 +44,22 @@ def make_groups() -> MakeGroups:
     return _groups
 
 
+def _role_columns(batch: TokenBatch, role_index: int) -> AdvantageInput:
+    return columns_of(batch, np.array([group.group_role == batch.roles[role_index] for group in batch.groups]))
+
+
+@pytest.fixture(scope="session")
+def role_columns() -> RoleColumns:
+    """What the estimator of a role is given of a batch."""
+    return _role_columns
+
+
 @pytest.fixture(scope="session")
 def make_inputs() -> MakeInputs:
     """The columns an estimator is given of such groups."""
 
     def make(rewards: Rewards, said: Sequence[Sequence[int]] | None = None) -> AdvantageInput:
         batch = build_batch(_groups(rewards, said=said) or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
-        return role_columns(batch, 0)
+        return _role_columns(batch, 0)
 
     return make

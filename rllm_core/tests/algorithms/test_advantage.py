@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllm_core.algorithms import advantage
-from rllm_core.algorithms.options import GrpoParams
+from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
 from rllm_core.builtin import rllm_estimators
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.contracts.plugin import NoParams
@@ -29,8 +30,28 @@ def grpo_without_std(inputs: AdvantageInput) -> list[float]:
     return advantage.grpo(inputs, GrpoParams(norm_adv_by_std_in_grpo=False)).values.tolist()
 
 
+def grpo_verl(inputs: AdvantageInput) -> list[float]:
+    return advantage.grpo(inputs, GrpoParams(dialect="verl")).values.tolist()
+
+
+def grpo_trl(inputs: AdvantageInput) -> list[float]:
+    return advantage.grpo(inputs, GrpoParams(dialect="trl")).values.tolist()
+
+
+def grpo_trl_without_std(inputs: AdvantageInput) -> list[float]:
+    return advantage.grpo(inputs, GrpoParams(dialect="trl", norm_adv_by_std_in_grpo=False)).values.tolist()
+
+
 def rloo(inputs: AdvantageInput) -> list[float]:
-    return advantage.rloo(inputs, NoParams()).values.tolist()
+    return advantage.rloo(inputs, RlooParams()).values.tolist()
+
+
+def rloo_verl(inputs: AdvantageInput) -> list[float]:
+    return advantage.rloo(inputs, RlooParams(dialect="verl")).values.tolist()
+
+
+def rloo_trl(inputs: AdvantageInput) -> list[float]:
+    return advantage.rloo(inputs, RlooParams(dialect="trl")).values.tolist()
 
 
 def reinforce(inputs: AdvantageInput) -> list[float]:
@@ -38,7 +59,12 @@ def reinforce(inputs: AdvantageInput) -> list[float]:
 
 
 def reinforce_plus_plus_baseline(inputs: AdvantageInput) -> list[float]:
-    return advantage.reinforce_plus_plus_baseline(inputs, NoParams()).values.tolist()
+    return advantage.reinforce_plus_plus_baseline(inputs, ReinforcePlusPlusBaselineParams()).values.tolist()
+
+
+def reinforce_plus_plus_baseline_verl(inputs: AdvantageInput) -> list[float]:
+    params = ReinforcePlusPlusBaselineParams(dialect="verl")
+    return advantage.reinforce_plus_plus_baseline(inputs, params).values.tolist()
 
 
 def naive_grpo(groups: Rewards) -> list[float]:
@@ -50,6 +76,22 @@ def naive_grpo(groups: Rewards) -> list[float]:
         elif len(rewards):
             values += ((rewards - rewards.mean()) / (rewards.std() + EPSILON)).tolist()
     return values
+
+
+def naive_grpo_verl(groups: Rewards, epsilon: float = EPSILON) -> list[float]:
+    values = []
+    for group in groups:
+        mean, std = (0.0, 1.0) if len(group) == 1 else (np.mean(group or [0]), np.std(group or [0, 0], ddof=1))
+        values += [(reward - mean) / (std + epsilon) for reward in group]
+    return values
+
+
+def naive_grpo_trl(groups: Rewards) -> list[float]:
+    return [0.0 if len(g) == 1 else value for g in groups for value in naive_grpo_verl([g], 1e-4)]
+
+
+def naive_grpo_trl_without_std(groups: Rewards) -> list[float]:
+    return [reward - np.mean(group) for group in groups for reward in group]
 
 
 def naive_grpo_without_std(groups: Rewards) -> list[float]:
@@ -65,6 +107,10 @@ def naive_rloo(groups: Rewards) -> list[float]:
     return values
 
 
+def naive_rloo_trl(groups: Rewards) -> list[float]:
+    return [0.0 if len(group) == 1 else value for group in groups for value in naive_rloo([group])]
+
+
 def naive_reinforce(groups: Rewards) -> list[float]:
     return [reward for group in groups for reward in group]
 
@@ -74,15 +120,30 @@ def naive_reinforce_plus_plus_baseline(groups: Rewards) -> list[float]:
     return [value / (np.std(centred) + EPSILON) for value in centred]
 
 
+def naive_reinforce_plus_plus_baseline_verl(groups: Rewards) -> list[float]:
+    """Every trajectory samples as many tokens."""
+    values = np.repeat(naive_grpo_without_std(groups), 2)
+    if len(values) < 2 or np.ptp(values) == 0:
+        return [0.0] * (len(values) // 2)
+    return ((values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8))[::2].tolist()  # type: ignore[no-any-return]
+
+
 PAIRS = {
     "grpo": (grpo, naive_grpo),
+    "grpo_verl": (grpo_verl, naive_grpo_verl),
+    "grpo_trl": (grpo_trl, naive_grpo_trl),
+    "grpo_trl_without_std": (grpo_trl_without_std, naive_grpo_trl_without_std),
     "grpo_without_std": (grpo_without_std, naive_grpo_without_std),
     "rloo": (rloo, naive_rloo),
+    "rloo_verl": (rloo_verl, naive_rloo),
+    "rloo_trl": (rloo_trl, naive_rloo_trl),
     "reinforce": (reinforce, naive_reinforce),
     "reinforce_plus_plus_baseline": (reinforce_plus_plus_baseline, naive_reinforce_plus_plus_baseline),
+    "reinforce_plus_plus_baseline_verl": (reinforce_plus_plus_baseline_verl, naive_reinforce_plus_plus_baseline_verl),
 }
-CENTRING = [grpo, grpo_without_std, rloo, reinforce_plus_plus_baseline]
-GROUP_SCOPED = [grpo, grpo_without_std, rloo, reinforce]
+OF_GROUPS = [grpo, grpo_verl, grpo_trl, grpo_trl_without_std, grpo_without_std, rloo, rloo_verl, rloo_trl]
+CENTRING = [*OF_GROUPS, reinforce_plus_plus_baseline]
+GROUP_SCOPED = [*OF_GROUPS, reinforce]
 
 # Multiples of 1/8 so that equal rewards are as common as different ones, and no std is tiny without being 0.
 REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)
@@ -102,24 +163,6 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
     assert estimator(make_inputs(groups)) == pytest.approx(naive(groups), rel=1e-12, abs=1e-12)
 
 
-def test_c1_one_solved_at_both_ends(make_inputs: MakeInputs) -> None:
-    inputs = make_inputs([[1, 0, 0, 1]])
-    assert grpo(inputs) == pytest.approx([0.999998, -0.999998, -0.999998, 0.999998], abs=1e-9)
-    assert grpo_without_std(inputs) == [0.5, -0.5, -0.5, 0.5]
-    assert rloo(inputs) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
-    assert reinforce(inputs) == [1, 0, 0, 1]
-    assert reinforce_plus_plus_baseline(inputs) == pytest.approx([0.999998, -0.999998, -0.999998, 0.999998], abs=1e-9)
-
-
-def test_c2_a_singleton_beside_a_pair(make_inputs: MakeInputs) -> None:
-    inputs = make_inputs([[1], [1, 0]])
-    assert grpo(inputs) == pytest.approx([1 / (1 + EPSILON), 0.999998, -0.999998], abs=1e-9)
-    assert grpo_without_std(inputs) == [1, 0.5, -0.5]
-    assert rloo(inputs) == [1, 1, -1]
-    # The table's row of measured values: 0 and plus or minus 1.225.
-    assert reinforce_plus_plus_baseline(inputs) == pytest.approx([0, 1.2247, -1.2247], abs=1e-4)
-
-
 @pytest.mark.parametrize("estimator", CENTRING)
 @pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 0.9, 1 / 3, 100.1, -0.1, 1e-300, 1e15 + 0.3])
 def test_c3_equal_rewards_give_exactly_zero(
@@ -131,7 +174,7 @@ def test_c3_equal_rewards_give_exactly_zero(
         assert estimator(make_inputs([[reward] * size, [1.0, 0.0]]))[:size] == [0.0] * size
 
 
-@by_estimator
+@pytest.mark.parametrize(("estimator", "naive"), [PAIRS[name] for name in PAIRS if not name.endswith("baseline_verl")])
 def test_c4_lengths_do_not_enter(
     make_inputs: MakeInputs,
     estimator: Callable[[AdvantageInput], list[float]],
@@ -155,12 +198,6 @@ def test_c9_one_failure_among_near_successes_stays_finite(
     assert max(map(abs, values)) < 3
 
 
-def test_c10_tiny_differences_are_damped_by_the_epsilon(make_inputs: MakeInputs) -> None:
-    values = grpo(make_inputs([[1, 1 + 1e-5, 1 + 2e-5, 1 + 3e-5]]))
-    assert values[-1] == pytest.approx(1.231, abs=1e-3)
-    assert values[0] == pytest.approx(-1.231, abs=1e-3)
-
-
 @by_estimator
 def test_c12_nothing_gives_nothing(
     make_inputs: MakeInputs,
@@ -175,10 +212,16 @@ def test_c12_nothing_gives_nothing(
     ("estimator", "expected"),
     [
         (grpo, 2.5 / (1 + EPSILON)),
+        (grpo_verl, 2.5 / (1 + EPSILON)),
+        (grpo_trl, 0.0),
+        (grpo_trl_without_std, 0.0),
         (grpo_without_std, 2.5),
         (rloo, 2.5),
+        (rloo_verl, 2.5),
+        (rloo_trl, 0.0),
         (reinforce, 2.5),
         (reinforce_plus_plus_baseline, 0.0),
+        (reinforce_plus_plus_baseline_verl, 0.0),
     ],
 )
 def test_a_group_of_one(
@@ -188,6 +231,7 @@ def test_a_group_of_one(
 
 
 @by_estimator
+@settings(max_examples=40)
 @given(groups=GROUPS, random=st.randoms(use_true_random=False))
 def test_order_of_members_and_groups_does_not_matter(
     make_inputs: MakeInputs,
@@ -220,7 +264,7 @@ def test_adding_a_constant_to_all_rewards_changes_nothing(
     assert estimator(make_inputs(shifted)) == pytest.approx(estimator(make_inputs(groups)), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("estimator", [grpo_without_std, rloo, reinforce])
+@pytest.mark.parametrize("estimator", [grpo_without_std, grpo_trl_without_std, rloo, rloo_verl, rloo_trl, reinforce])
 @given(groups=GROUPS, scale=st.sampled_from([0.25, 2.0, 1024.0]))
 def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
     make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
@@ -230,7 +274,7 @@ def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
     assert estimator(make_inputs(scaled)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("estimator", [grpo, reinforce_plus_plus_baseline])
+@pytest.mark.parametrize("estimator", [grpo, grpo_verl, reinforce_plus_plus_baseline])
 @given(groups=LARGE_GROUPS, scale=st.sampled_from([2.0, 1024.0]))
 def test_scaling_rewards_hardly_changes_advantages_that_are_divided_by_a_std(
     make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
@@ -266,10 +310,13 @@ def test_a_trajectory_scoped_estimator_gives_the_same_for_each_trajectory_alone(
     assert reinforce(make_inputs(groups)) == alone
 
 
-def test_a_role_scoped_estimator_does_not(make_inputs: MakeInputs) -> None:
+@pytest.mark.parametrize("estimator", [reinforce_plus_plus_baseline, reinforce_plus_plus_baseline_verl])
+def test_a_role_scoped_estimator_does_not(
+    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]]
+) -> None:
     groups = [[1.0, 0.0], [10.0, 0.0]]
-    together = reinforce_plus_plus_baseline(make_inputs(groups))
-    alone = [value for group in groups for value in reinforce_plus_plus_baseline(make_inputs([group]))]
+    together = estimator(make_inputs(groups))
+    alone = [value for group in groups for value in estimator(make_inputs([group]))]
     assert together != pytest.approx(alone, rel=0.1)
 
 
@@ -286,10 +333,10 @@ def test_inputs_are_left_as_they_are(
     assert {name: getattr(inputs, name).tobytes() for name in columns} == columns
 
 
-@pytest.mark.parametrize("function", [advantage.reinforce, advantage.rloo])
-def test_results_do_not_share_memory_with_the_rewards(make_inputs: MakeInputs, function: object) -> None:
+@pytest.mark.parametrize(("function", "params"), [(advantage.reinforce, NoParams()), (advantage.rloo, RlooParams())])
+def test_results_do_not_share_memory_with_the_rewards(make_inputs: MakeInputs, function: Any, params: Any) -> None:
     inputs = make_inputs([[1.0], [2.0]])
-    assert not np.shares_memory(function(inputs, NoParams()).values, inputs.rewards)  # type: ignore[operator]
+    assert not np.shares_memory(function(inputs, params).values, inputs.rewards)
 
 
 @by_estimator
@@ -302,7 +349,7 @@ def test_time_grows_in_proportion_to_the_number_of_groups(
         inputs = AdvantageInput(
             rewards=rewards,
             group_offsets=np.arange(0, len(rewards) + 1, 8),
-            response_lengths=empty,
+            response_lengths=np.ones(len(rewards), np.int64),
             step_offsets=empty,
             step_rewards=np.zeros(0),
             token_offsets=empty,
@@ -312,7 +359,9 @@ def test_time_grows_in_proportion_to_the_number_of_groups(
         took: Sequence[float] = [_seconds_of(lambda: estimator(inputs)) for _ in range(5)]
         return min(took)
 
-    assert seconds(16_000) < 4 * 16 * seconds(1_000)  # a quadratic one takes 256 times as long
+    # A quadratic one takes 4096 times as long for 64 times as much. Fresh memory, and caches that overflow,
+    # make the large one up to ten times as slow per element.
+    assert seconds(64_000) < 16 * 64 * seconds(1_000)
 
 
 def _seconds_of(action: Callable[[], object]) -> float:

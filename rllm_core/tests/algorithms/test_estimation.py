@@ -8,17 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.algorithms.estimation import RoleEstimator, divide_by_steps, estimate, role_columns
-from rllm_core.batch import build_batch
+from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_core.types import Step, Trajectory, TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
+EstimatorOf = Callable[[str], BoundEstimator]
+RoleColumns = Callable[[TokenBatch, int], AdvantageInput]
 
 
-def _always(values: Any, level: Any = "trajectory") -> Callable[[str], tuple[str, RoleEstimator]]:
-    return lambda role: ("mine", lambda inputs: Advantages(values=values, level=level))
+def _bound(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **record: Any) -> BoundEstimator:
+    return BoundEstimator(**{"name": "mine", "level": level, "scope": "group", "function": function, **record})
+
+
+def _always(values: Any, level: Any = "trajectory") -> EstimatorOf:
+    return lambda role: _bound(lambda inputs: Advantages(values=values, level=level), level)
+
+
+def _rewards(inputs: AdvantageInput) -> Advantages:
+    return Advantages(values=inputs.rewards)
 
 
 def _group(*trajectories: Trajectory, group_id: str = "t:agent") -> TrajectoryGroup:
@@ -46,14 +57,14 @@ def rewritten() -> Trajectory:
 
 def test_trajectory_advantages_reach_every_sampled_token_and_no_other(two_turns: Trajectory) -> None:
     batch = build_batch([_group(two_turns)])
-    advantages = estimate(batch, _always([0.5]))
+    advantages = estimate(batch, _always([0.5])).advantages
     assert advantages.tolist() == [0, 0, 0.5, 0, 0.5, 0.5]
     assert advantages.dtype == np.float32
 
 
 def test_step_advantages_reach_the_tokens_of_their_step(two_turns: Trajectory) -> None:
     batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([0.5, -2], "step")).tolist() == [0, 0, 0.5, 0, -2, -2]
+    assert estimate(batch, _always([0.5, -2], "step")).advantages.tolist() == [0, 0, 0.5, 0, -2, -2]
 
 
 def test_steps_in_another_order_than_their_tokens_still_get_their_own_advantage(
@@ -62,19 +73,19 @@ def test_steps_in_another_order_than_their_tokens_still_get_their_own_advantage(
     for trajectory in (two_turns, rewritten):
         trajectory.steps.reverse()
     batch = build_batch([_group(two_turns, rewritten)])
-    advantages = estimate(batch, _always([2, 1, 30, 20, 10], "step"))
+    advantages = estimate(batch, _always([2, 1, 30, 20, 10], "step")).advantages
     assert advantages.tolist() == [0, 0, 1, 0, 2, 2, 0, 10, 0, 20, 0, 0, 30, 30]
 
 
 def test_token_advantages_outside_the_loss_mask_become_zero(two_turns: Trajectory) -> None:
     batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([1, 2, 3, 4, 5, 6], "token")).tolist() == [0, 0, 3, 0, 5, 6]
+    assert estimate(batch, _always([1, 2, 3, 4, 5, 6], "token")).advantages.tolist() == [0, 0, 3, 0, 5, 6]
 
 
 def test_step_advantages_follow_a_rewritten_history(rewritten: Trajectory, two_turns: Trajectory) -> None:
     batch = build_batch([_group(rewritten, two_turns)])
     assert batch.n_rows == 3
-    advantages = estimate(batch, _always([1, 2, 3, 4, 5], "step"))
+    advantages = estimate(batch, _always([1, 2, 3, 4, 5], "step")).advantages
     assert advantages.tolist() == [0, 1, 0, 2, 0, 0, 3, 3, 0, 0, 4, 0, 5, 5]
 
 
@@ -82,7 +93,7 @@ def test_both_rows_of_a_rewritten_history_get_the_trajectory_s_advantage(
     rewritten: Trajectory, two_turns: Trajectory
 ) -> None:
     batch = build_batch([_group(two_turns, rewritten)])
-    assert estimate(batch, _always([7, 8])).tolist() == [0, 0, 7, 0, 7, 7, 0, 8, 0, 8, 0, 0, 8, 8]
+    assert estimate(batch, _always([7, 8])).advantages.tolist() == [0, 0, 7, 0, 7, 7, 0, 8, 0, 8, 0, 0, 8, 8]
 
 
 def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_nothing(two_turns: Trajectory) -> None:
@@ -94,7 +105,7 @@ def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_not
         seen.append(inputs)
         return Advantages(values=inputs.rewards)
 
-    assert estimate(batch, lambda role: ("mine", remember)).tolist() == [0, 0, 1, 0, 1, 1]
+    assert estimate(batch, lambda role: _bound(remember)).advantages.tolist() == [0, 0, 1, 0, 1, 1]
     assert seen[0].rewards.tolist() == [-1, 1, 3]
     assert seen[0].response_lengths.tolist() == [0, 3, 0]
     assert seen[0].token_offsets.tolist() == [0, 0, 6, 6]
@@ -104,10 +115,12 @@ def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_not
 def test_steps_without_sampled_tokens_take_part_in_the_step_level(two_turns: Trajectory) -> None:
     two_turns.add_step([8, 8], [], [])
     batch = build_batch([_group(two_turns)])
-    assert estimate(batch, _always([1, 2, 99], "step")).tolist() == [0, 0, 1, 0, 2, 2]
+    assert estimate(batch, _always([1, 2, 99], "step")).advantages.tolist() == [0, 0, 1, 0, 2, 2]
 
 
-def test_an_estimator_sees_all_columns_of_its_role(two_turns: Trajectory, rewritten: Trajectory) -> None:
+def test_an_estimator_sees_all_columns_of_its_role(
+    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
+) -> None:
     other = Trajectory("judge", [Step([1], [2], [-1.0])], reward=9.0)
     batch = build_batch(
         [
@@ -134,29 +147,31 @@ def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_g
     batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
     calls: list[tuple[str, list[float]]] = []
 
-    def estimator_of(role: str) -> tuple[str, RoleEstimator]:
+    def estimator_of(role: str) -> BoundEstimator:
         def run(inputs: AdvantageInput) -> Advantages:
             calls.append((role, inputs.rewards.tolist()))
             return Advantages(values=inputs.rewards * (10 if role == "judge" else 1))
 
-        return role, run
+        return _bound(run)
 
-    advantages = estimate(batch, estimator_of)
+    advantages = estimate(batch, estimator_of).advantages
     assert calls == [("solver", [1, 0, 2, 0]), ("judge", [5, 6])]
     assert advantages[batch.row_offsets[1:] - 1].tolist() == [1, 0, 50, 2, 0, 60]
 
 
 def test_a_role_whose_groups_are_all_empty_is_no_trouble(make_groups: MakeGroups) -> None:
     batch = build_batch([_group(group_id="t:judge"), *make_groups([[1, 0]])])
-    advantages = estimate(batch, lambda role: (role, lambda inputs: Advantages(values=inputs.rewards)))
+    advantages = estimate(batch, lambda role: _bound(_rewards)).advantages
     assert advantages.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_no_groups_give_no_advantages() -> None:
-    def nobody(role: str) -> tuple[str, RoleEstimator]:
+    def nobody(role: str) -> BoundEstimator:
         raise AssertionError("there is no role to estimate for")
 
-    assert estimate(build_batch([]), nobody).tolist() == []
+    estimates = estimate(build_batch([]), nobody)
+    assert estimates.advantages.tolist() == []
+    assert estimates.returns is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +205,7 @@ def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_rol
 ) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with pytest.raises(AdvantageError, match="estimator 'mine' for role 'solver' returned"):
-        estimate(batch, lambda role: ("mine", lambda inputs: result))
+        estimate(batch, lambda role: _bound(lambda inputs: result))
 
 
 def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make_groups: MakeGroups) -> None:
@@ -200,9 +215,9 @@ def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make
 
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with pytest.raises(AdvantageError) as caught:
-        estimate(batch, lambda role: ("mine", spoil))
+        estimate(batch, lambda role: _bound(spoil))
     assert caught.value.message == (
-        "Estimator 'mine' failed for role 'solver': ValueError: assignment destination is read-only."
+        "estimator 'mine' for role 'solver' failed: ValueError: assignment destination is read-only."
     )
     assert isinstance(caught.value.__cause__, ValueError)
     assert "read-only" in caught.value.hint
@@ -214,7 +229,7 @@ def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
         estimate(build_batch([_group(two_turns)]), _always(values, "token"))
 
 
-def test_estimators_cannot_change_their_inputs(make_groups: MakeGroups) -> None:
+def test_estimators_cannot_change_their_inputs(role_columns: RoleColumns, make_groups: MakeGroups) -> None:
     inputs = role_columns(build_batch(make_groups([[1, 0], [1]])), 0)
     columns = [column for column in vars(inputs).values() if isinstance(column, np.ndarray)]
     assert len(columns) == 8
@@ -236,7 +251,7 @@ def test_an_advantage_is_divided_by_the_number_of_steps_of_its_own_trajectory(
 ) -> None:
     silent = Trajectory("agent", [Step([1, 2], [])], reward=-1.0)
     batch = build_batch([_group(two_turns, silent, Trajectory("agent", reward=0.0)), _group(rewritten)])
-    divided = divide_by_steps(batch, estimate(batch, _always([1.0, 9.0, 9.0, 6.0])))
+    divided = divide_by_steps(batch, estimate(batch, _always([1.0, 9.0, 9.0, 6.0])).advantages)
     # Two steps in one row; nothing said; no steps at all; three steps in two rows.
     assert divided.tolist() == [0, 0, 0.5, 0, 0.5, 0.5, 0, 2, 0, 2, 0, 0, 2, 2]
     assert divided.dtype == np.float32
@@ -248,7 +263,7 @@ def test_the_steps_of_a_trajectory_then_weigh_as_much_as_it_would_alone() -> Non
         long.add_step([*long.tokens.ids, 7], [turn], [-1.0])
     short.add_step([7], [9], [-1.0])
     batch = build_batch([_group(long, short)])
-    divided = divide_by_steps(batch, estimate(batch, _always([3.0, 3.0])))
+    divided = divide_by_steps(batch, estimate(batch, _always([3.0, 3.0])).advantages)
     assert [divided[batch.row_offsets[row] : batch.row_offsets[row + 1]].sum() for row in (0, 1)] == [3.0, 3.0]
 
 
@@ -257,7 +272,7 @@ def test_nothing_is_divided_where_there_is_nothing() -> None:
     assert divide_by_steps(batch, np.zeros(0, np.float32)).tolist() == []
 
 
-def test_parts_of_a_reward_that_all_trajectories_report_become_columns() -> None:
+def test_parts_of_a_reward_that_all_trajectories_report_become_columns(role_columns: RoleColumns) -> None:
     def trajectory(**parts: float) -> Trajectory:
         made = Trajectory("agent", reward=sum(parts.values()), info={"reward_components": parts})
         made.add_step([1], [2], [-1.0])
@@ -270,12 +285,14 @@ def test_parts_of_a_reward_that_all_trajectories_report_become_columns() -> None
     assert inputs.reward_components.tolist() == [[1.0, 0.5], [0.0, 0.25]]
 
 
-def test_without_common_parts_there_are_no_reward_components(two_turns: Trajectory) -> None:
+def test_without_common_parts_there_are_no_reward_components(role_columns: RoleColumns, two_turns: Trajectory) -> None:
     inputs = role_columns(build_batch([_group(two_turns)]), 0)
     assert (inputs.component_names, inputs.reward_components) == ((), None)
 
 
-def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_turns: Trajectory) -> None:
+def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(
+    role_columns: RoleColumns, two_turns: Trajectory
+) -> None:
     other = Trajectory("judge", reward=0.0)
     other.add_step([1], [2], [-0.5])
     batch = build_batch([_group(two_turns), _group(other, group_id="t:judge")])
@@ -284,3 +301,134 @@ def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_t
     assert role_columns(batch, 1).values.tolist() == [6, 7]
     assert role_columns(batch, 1).sampling_logprobs.tolist() == [0, -0.5]
     assert role_columns(batch, 0).ref_logprobs is None
+
+
+def test_the_greedy_rewards_that_a_stage_put_into_trajectories_become_a_column(
+    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
+) -> None:
+    assert role_columns(build_batch([_group(two_turns)]), 0).greedy_rewards is None
+    two_turns.info["greedy_reward"] = 0.75
+    column = role_columns(build_batch([_group(rewritten, two_turns)]), 0).greedy_rewards
+    assert column is not None
+    assert np.isnan(column[0])
+    assert column[1] == 0.75
+    assert column.dtype == np.float64
+
+
+def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_turns: Trajectory) -> None:
+    steps = _bound(lambda inputs: Advantages(values=inputs.step_rewards, level="step"), "trajectory")
+    with pytest.raises(AdvantageError, match=r"'mine' for role 'agent' returned step advantages; .*level='trajectory'"):
+        estimate(build_batch([_group(two_turns)]), lambda role: steps)
+
+
+@pytest.fixture
+def three_roles(make_groups: MakeGroups) -> TokenBatch:
+    """Two tokens sampled by each trajectory, at the end of its four."""
+    by_role = [make_groups([[reward]], role=role)[0] for role, reward in (("a", 1), ("b", 2), ("c", 3))]
+    return build_batch([*by_role, *make_groups([[4]], role="a")])
+
+
+def test_one_estimator_of_scope_batch_is_called_once_with_the_groups_of_all_its_roles(three_roles: TokenBatch) -> None:
+    calls: list[list[float]] = []
+
+    def run(inputs: AdvantageInput) -> Advantages:
+        calls.append(inputs.rewards.tolist())
+        return Advantages(values=10 * inputs.rewards)
+
+    shared, other = _bound(run, scope="batch"), _bound(run, scope="batch", name="other")
+    advantages = estimate(three_roles, lambda role: other if role == "b" else shared).advantages
+    assert calls == [[1, 3, 4], [2]]
+    assert advantages[three_roles.row_offsets[1:] - 1].tolist() == [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("scope", ["trajectory", "group", "role"])
+def test_one_estimator_of_another_scope_is_called_for_each_of_its_roles(three_roles: TokenBatch, scope: str) -> None:
+    calls: list[list[float]] = []
+
+    def run(inputs: AdvantageInput) -> Advantages:
+        calls.append(inputs.rewards.tolist())
+        return _rewards(inputs)
+
+    shared = _bound(run, scope=scope)
+    estimate(three_roles, lambda role: shared)
+    assert calls == [[1, 4], [2], [3]]
+
+
+def test_an_estimator_for_several_roles_is_named_with_all_of_them(three_roles: TokenBatch) -> None:
+    shared = _bound(lambda inputs: Advantages(values=np.zeros(1)), scope="batch")
+    with pytest.raises(AdvantageError, match=r"^estimator 'mine' for role 'a' and 'b' and 'c' returned"):
+        estimate(three_roles, lambda role: shared)
+
+
+def _with_returns(inputs: AdvantageInput) -> Advantages:
+    returns = np.arange(len(inputs.loss_mask), dtype=np.float64)
+    return Advantages(values=inputs.rewards, returns=returns)
+
+
+def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_roles: TokenBatch) -> None:
+    returns = estimate(three_roles, lambda role: _bound(_with_returns if role == "a" else _rewards)).returns
+    assert returns is not None
+    assert returns.dtype == np.float32
+    assert returns[:4].tolist() == [0, 1, 2, 3]
+    assert np.isnan(returns[4:12]).all()
+    assert returns[12:].tolist() == [4, 5, 6, 7]
+
+
+def test_there_are_no_returns_where_no_estimator_gives_any(three_roles: TokenBatch) -> None:
+    assert estimate(three_roles, lambda role: _bound(_rewards)).returns is None
+
+
+@pytest.mark.parametrize(
+    ("returns", "complaint"),
+    [
+        (np.zeros(2), r"gave returns of shape \(2,\); this batch needs \(8,\)"),
+        (np.zeros((8, 1)), r"gave returns of shape \(8, 1\); this batch needs \(8,\)"),
+        (np.full(8, np.nan), "gave 8 returns that are NaN or infinite"),
+        (np.append(np.zeros(7), 1e39), "gave 1 returns that are NaN or infinite in float32"),
+    ],
+)
+def test_unusable_returns_are_an_error_that_names_estimator_and_role(
+    make_groups: MakeGroups, returns: Any, complaint: str
+) -> None:
+    estimator = _bound(lambda inputs: Advantages(values=inputs.rewards, returns=returns))
+    with pytest.raises(AdvantageError, match=f"^estimator 'mine' for role 'agent' {complaint}"):
+        estimate(build_batch(make_groups([[1, 0]])), lambda role: estimator)
+
+
+def test_groups_that_bring_their_own_advantages_are_left_out(make_groups: MakeGroups) -> None:
+    batch = build_batch(make_groups([[1], [2], [3]]))
+    own = np.where(np.repeat([False, True, False], 4) & batch.loss_mask, 0.125, 0).astype(np.float32)
+    calls: list[list[float]] = []
+
+    def run(inputs: AdvantageInput) -> Advantages:
+        calls.append(inputs.rewards.tolist())
+        return _with_returns(inputs)
+
+    precomputed = Precomputed(groups=np.array([False, True, False]), advantages=own)
+    estimates = estimate(batch, lambda role: _bound(run), precomputed=precomputed)
+    assert calls == [[1, 3]]
+    assert estimates.advantages.tolist() == [0, 0, 1, 1, 0, 0, 0.125, 0.125, 0, 0, 3, 3]
+    assert estimates.returns is not None
+    assert np.isnan(estimates.returns[4:8]).all()
+
+
+def test_a_role_that_brings_all_its_advantages_needs_no_call(three_roles: TokenBatch) -> None:
+    def never(inputs: AdvantageInput) -> Advantages:
+        raise AssertionError("there is nothing left to estimate")
+
+    own = three_roles.loss_mask.astype(np.float32)
+    precomputed = Precomputed(groups=np.ones(4, np.bool_), advantages=own)
+    estimates = estimate(three_roles, lambda role: _bound(never), precomputed=precomputed)
+    assert estimates.advantages.tolist() == own.tolist()
+
+
+def test_the_run_s_settings_reach_the_estimator(three_roles: TokenBatch) -> None:
+    settings = AlgorithmSection(eps_clip=0.125)
+    seen: list[Any] = []
+
+    def run(inputs: AdvantageInput) -> Advantages:
+        seen.append(inputs.algorithm_config)
+        return _rewards(inputs)
+
+    estimate(three_roles, lambda role: _bound(run), algorithm_config=settings)
+    assert [config is settings for config in seen] == [True] * 3

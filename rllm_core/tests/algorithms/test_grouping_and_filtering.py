@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rllm_core.algorithms.filtering import OVERLONG, compact_filter, drop_truncated, masked_reasons
-from rllm_core.algorithms.grouping import by_task_and_role
+from rllm_core.algorithms.grouping import by_episode, by_role, by_task, by_task_and_role
+from rllm_core.builtin import rllm_groupings
 from rllm_core.config.algorithm_sections import CompactFilteringSection
 from rllm_core.config.run_sections import AgentSection
 from rllm_core.config.schema import RllmSection
+from rllm_core.contracts.grouping import MIXED_ROLES, Grouping
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory
+from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
 
 MASKS = [f"mask_{reason.value}" for reason in TerminationReason]
 
@@ -49,12 +55,87 @@ def test_attempts_at_one_task_in_one_role_are_a_group() -> None:
     ]
 
 
-def test_every_trajectory_is_in_one_group_with_its_metadata() -> None:
-    episodes = [_episode(task, index, "x", "x", "y") for task in "abc" for index in range(3)]
-    groups = by_task_and_role(episodes, NoParams())
-    grouped = [id(trajectory) for group in groups for trajectory in group.trajectories]
-    assert sorted(grouped) == sorted(id(trajectory) for episode in episodes for trajectory in episode.trajectories)
-    assert all(len(group.metadata) == len(group.trajectories) for group in groups)
+Belongs = Callable[[Episode, Trajectory], tuple[str, ...]]
+
+COMPARED: dict[Grouping, Belongs] = {
+    by_task_and_role: lambda episode, trajectory: (episode.task_id, trajectory.name),
+    by_task: lambda episode, trajectory: (episode.task_id,),
+    by_role: lambda episode, trajectory: (trajectory.name,),
+    by_episode: lambda episode, trajectory: (episode.id,),
+}
+"""Grouping to what two trajectories must share to be compared."""
+EVERY = pytest.mark.parametrize("grouping", COMPARED, ids=lambda grouping: grouping.__name__)
+
+
+@st.composite
+def _played(draw: st.DrawFn) -> list[Episode]:
+    """Attempts at tasks in several roles; ids and roles may hold colons, and an attempt may hold no trajectory."""
+    names = st.sampled_from(["a", "b", "a:b", "b:a", ":", "a:b:c", "all_groups", "every_task"])
+    ids = draw(st.lists(st.tuples(names, st.integers(0, 2)), unique=True, max_size=6))
+    return [_episode(task, index, *draw(st.lists(names, max_size=4))) for task, index in ids]
+
+
+@EVERY
+@given(episodes=_played())
+def test_trajectories_are_in_one_group_exactly_if_they_are_to_be_compared(
+    grouping: Grouping, episodes: list[Episode]
+) -> None:
+    groups = grouping(episodes, NoParams())
+    group_of = {id(trajectory): group for group in groups for trajectory in group.trajectories}
+    everything = [(episode, trajectory) for episode in episodes for trajectory in episode.trajectories]
+    assert sum(len(group.trajectories) for group in groups) == len(everything) == len(group_of)
+    assert all(group.trajectories for group in groups)
+    shared = COMPARED[grouping]
+    for one in everything:
+        for other in everything:
+            together = group_of[id(one[1])] is group_of[id(other[1])]
+            assert together == (shared(*one) == shared(*other))
+
+
+@EVERY
+@given(episodes=_played())
+def test_groups_and_their_trajectories_are_in_order_of_first_appearance_each_with_its_metadata(
+    grouping: Grouping, episodes: list[Episode]
+) -> None:
+    place = {id(t): place for place, t in enumerate(t for episode in episodes for t in episode.trajectories)}
+    episode_of = {id(t): episode for episode in episodes for t in episode.trajectories}
+    groups = grouping(episodes, NoParams())
+    places = [[place[id(trajectory)] for trajectory in group.trajectories] for group in groups]
+    assert all(members == sorted(members) for members in places)
+    assert [members[0] for members in places] == sorted(members[0] for members in places)
+    for group in groups:
+        for trajectory, entry in zip(group.trajectories, group.metadata, strict=True):
+            episode = episode_of[id(trajectory)]
+            assert (entry["task_id"], entry["rollout_idx"]) == (episode.task_id, episode.rollout_idx)
+
+
+@pytest.mark.parametrize(
+    ("grouping", "expected"),
+    [
+        (by_task_and_role, {"m:1:solver": "solver", "m:1:judge": "judge", "m:2:solver": "solver"}),
+        (by_task, {"m:1:all_groups": MIXED_ROLES, "m:2:all_groups": MIXED_ROLES}),
+        (by_role, {"every_task:solver": "solver", "every_task:judge": "judge"}),
+        (by_episode, {f"m:{end}:all_groups": MIXED_ROLES for end in ("1:0", "1:1", "2:0")}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_group_has_the_role_of_its_trajectories_and_mixed_groups_have_their_own(
+    grouping: Grouping, expected: dict[str, str]
+) -> None:
+    episodes = [_episode("m:1", 0, "solver", "judge"), _episode("m:1", 1, "judge"), _episode("m:2", 0, "solver")]
+    groups = grouping(episodes, NoParams())
+    assert {group.group_id: group.group_role for group in groups} == expected
+
+
+def test_groups_that_mix_roles_have_the_role_of_groups_without_any() -> None:
+    assert TrajectoryGroup(group_id="batch", trajectories=[]).group_role == MIXED_ROLES
+
+
+@pytest.mark.parametrize("grouping", [by_task_and_role, by_role])
+def test_of_a_role_with_a_colon_the_last_part_chooses_estimator_and_loss(grouping: Grouping) -> None:
+    episodes = [_episode("t", 0, "red:solver", "blue:solver")]
+    groups = grouping(episodes, NoParams())
+    assert [(len(group.trajectories), group.group_role) for group in groups] == [(1, "solver"), (1, "solver")]
 
 
 def test_task_ids_may_contain_colons() -> None:
@@ -63,14 +144,27 @@ def test_task_ids_may_contain_colons() -> None:
     assert (group.metadata[0]["task_id"], group.metadata[0]["rollout_idx"]) == ("math:algebra:7", 2)
 
 
-def test_metadata_is_json_data_whatever_the_workflow_put_in() -> None:
+def test_the_groupings_say_in_what_the_trajectories_of_a_group_may_differ() -> None:
+    pairs = {
+        "attempts": [_episode("t", 0, "x"), _episode("t", 1, "x")],
+        "tasks": [_episode("t", 0, "x"), _episode("u", 0, "x")],
+        "roles": [_episode("t", 0, "x", "y")],
+    }
+    for record in rllm_groupings():
+        together = {what for what, episodes in pairs.items() if len(record.load()(episodes, record.params())) == 1}
+        assert record.compares == together
+
+
+@EVERY
+def test_metadata_is_json_data_whatever_the_workflow_put_in(grouping: Grouping) -> None:
     episode = _episode("a", 0, "agent", correct=np.bool_(True))  # type: ignore[arg-type]
-    assert by_task_and_role([episode], NoParams())[0].metadata[0]["is_correct"] is True
+    assert grouping([episode], NoParams())[0].metadata[0]["is_correct"] is True
 
 
-def test_no_episodes_give_no_groups() -> None:
-    assert by_task_and_role([], NoParams()) == []
-    assert by_task_and_role([Episode(id="a:0")], NoParams()) == []
+@EVERY
+def test_no_episodes_give_no_groups(grouping: Grouping) -> None:
+    assert grouping([], NoParams()) == []
+    assert grouping([Episode(id="a:0")], NoParams()) == []
 
 
 def test_there_is_a_mask_for_every_way_of_ending() -> None:

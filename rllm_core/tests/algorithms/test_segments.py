@@ -28,6 +28,40 @@ def test_statistics_equal_those_of_a_loop(pieces: list[list[float]]) -> None:
     assert segments.standard_deviations(values, offsets) == pytest.approx(deviations, rel=1e-9, abs=1e-6)
 
 
+@given(PIECES)
+def test_maxima_centred_values_and_running_sums_equal_those_of_a_loop(pieces: list[list[float]]) -> None:
+    values, offsets = _flat(pieces)
+    assert segments.maxima(values, offsets).tolist() == [max(piece, default=0.0) for piece in pieces]
+    assert segments.alone(offsets).tolist() == [len(piece) == 1 for piece in pieces for _ in piece]
+    centred = [value - np.mean(piece) for piece in pieces for value in piece]
+    assert segments.centred(values, offsets) == pytest.approx(centred, rel=1e-9, abs=1e-6)
+    running = [total for piece in pieces for total in np.cumsum(piece)]
+    assert segments.running_sums(values, offsets) == pytest.approx(running, rel=1e-9, abs=1e-6)
+
+
+@given(PIECES)
+def test_a_standard_deviation_may_be_that_of_a_sample(pieces: list[list[float]]) -> None:
+    values, offsets = _flat(pieces)
+    deviations = [np.std(piece, ddof=1) if len(piece) > 1 else 0.0 for piece in pieces]
+    assert segments.standard_deviations(values, offsets, ddof=1) == pytest.approx(deviations, rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.9, 1 / 3, 100.1, 1e-300, 1e15 + 0.3])
+def test_equal_elements_are_exactly_centred_and_have_no_deviation(value: float) -> None:
+    values, offsets = _flat([[value] * size for size in range(1, 33)])
+    assert not segments.centred(values, offsets).any()
+    assert not segments.standard_deviations(values, offsets).any()
+    assert not segments.standard_deviations(values, offsets, ddof=1).any()
+    assert segments.in_constant(values, offsets).all()
+
+
+def test_a_running_sum_does_not_feel_the_pieces_before_it() -> None:
+    values = np.random.default_rng(0).random(1_000_000)
+    offsets = np.arange(0, len(values) + 1, 4)
+    running = segments.running_sums(values, offsets)
+    assert np.abs(running - np.cumsum(values.reshape(-1, 4), axis=1).ravel()).max() < 1e-10
+
+
 @given(st.lists(st.lists(st.sampled_from([0.1, 0.1 + 1e-17, 0.2, 0.30000000000000004, 0.3]), max_size=4), max_size=6))
 def test_constant_means_the_very_same_number(pieces: list[list[float]]) -> None:
     values, offsets = _flat(pieces)

@@ -146,7 +146,8 @@ def facts(finished: Finished) -> dict[str, str]:
             {"in this run": "loss ppo", "backends": "local"},
         ),
         (["rllm.algorithm.eps_clip", "guess", "--loss", "reinforce"], {"in this run": "nothing"}),
-        (["rllm.algorithm.kl_beta"], {"acts through": "no installed plugin", "backends": "none"}),
+        (["rllm.algorithm.kl_beta"], {"acts through": "backend local", "backends": "local"}),
+        (["rllm.agent.engine_args"], {"acts through": "no installed plugin", "backends": "none"}),
         (["rllm.algorithm.loss_agg_mode"], {"acts through": "backend local", "backends": "local"}),
         (
             ["rllm.algorithm.lr_schedule"],
@@ -209,7 +210,7 @@ def test_a_section_lists_its_keys(rllm: Rllm) -> None:
     [
         ("rllm.algoritm", "Did you mean `rllm.algorithm`?"),
         ("rllm.algorithm.eps_clp", "Did you mean `rllm.algorithm.eps_clip`?"),
-        ("learning_rate", "Did you mean `training.learning_rate`?"),
+        ("learning_rate", "Did you mean `training.learning_rate` or `critic.learning_rate`?"),
         ("rllm.env.env_args.prompt", "`prompt` is not a key of rllm.env.env_args"),
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rllm_core.config import packaged
-from rllm_core.config.compose import Composed, allowed_plugins, compose
+from rllm_core.config.compose import Composed, compose, plugins_section
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.resolve import leaves
@@ -209,12 +209,12 @@ def test_defaults_of_an_environment_are_checked_like_all_others(composed: Compos
     ],
 )
 def test_the_allowed_plugins_are_known_before_there_is_a_registry(words: list[str], allowed: list[str] | None) -> None:
-    assert allowed_plugins(layers_from_overrides(words)) == allowed
+    assert plugins_section(layers_from_overrides(words)).allow == allowed
 
 
 def test_a_wrong_list_of_allowed_plugins_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r'`rllm\.plugins\.allow` is "rllm-local" \(from command line\): .* a list'):
-        allowed_plugins(layers_from_overrides(["rllm.plugins.allow=rllm-local"]))
+        plugins_section(layers_from_overrides(["rllm.plugins.allow=rllm-local"]))
 
 
 names = st.sampled_from(sorted({name for path in known_keys(RunConfig) for name in path} | {"model", "training"}))

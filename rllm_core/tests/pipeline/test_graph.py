@@ -186,9 +186,38 @@ def test_a_stage_does_not_feed_itself(plan: Callable[..., Any], add_stage: Calla
 
 @pytest.mark.parametrize("removed", BUILT_IN)
 def test_each_built_in_stage_is_either_needed_or_can_be_left_out(plan: Callable[..., Any], removed: str) -> None:
-    optional = {"compact_filter", "reject", "update", "log"}
+    optional = {"greedy_baseline", "compact_filter", "reject", "update", "log"}
     settings = {"rllm.pipeline.remove": [removed]}
     if removed in optional:
         assert removed not in _stages(plan, settings)
     else:
         assert isinstance(_error(plan, settings), ConfigError)
+
+
+def test_a_stage_can_be_moved(plan: Callable[..., Any]) -> None:
+    names = _stages(plan, {"rllm.pipeline.move": [{"stage": "compact_filter", "before": "impute_names"}]})
+    assert names[:3] == ["generate", "compact_filter", "impute_names"]
+    assert sorted(names) == sorted(BUILT_IN)
+    later = _stages(plan, {"rllm.pipeline.move": [{"stage": "generate", "before": "impute_names"}]})
+    assert later == list(BUILT_IN)
+
+
+def test_a_move_that_leaves_a_hole_says_which(plan: Callable[..., Any]) -> None:
+    error = _error(plan, {"rllm.pipeline.move": [{"stage": "group", "after": "reject"}]})
+    assert error.message == "Stage 'check_rewards' reads 'trajectory_groups', which no stage before it writes."
+    assert error.hint == "'group' writes it, but comes later: move it before 'check_rewards'."
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"stage": "grop", "after": "reject"}, "names stage 'grop', which is not in the pipeline"),
+        ({"stage": "group", "after": "rejct"}, "names stage 'rejct', which is not in the pipeline"),
+        ({"stage": "group", "after": "group"}, "moves stage 'group' next to itself"),
+        ({"stage": "group"}, "is {'stage': 'group'}"),
+    ],
+)
+def test_a_move_that_makes_no_sense_is_explained(plan: Callable[..., Any], edit: dict[str, str], message: str) -> None:
+    error = _error(plan, {"rllm.pipeline.move": [edit]})
+    assert error.message.startswith("rllm.pipeline.move[0]")
+    assert message in error.message

@@ -119,9 +119,9 @@ def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step
     first.runner.episodes = attempts([1.0, 1.0], task="solved")
     assert _run(first, step()).skip_reason == "waiting_for_more_groups"
     state = json.loads(json.dumps(first.pipeline.state_dict()))
-    assert list(state) == ["5:rllm-core/reject"]
-    assert state["5:rllm-core/reject"]["mode"] == "rllm-core/episode"
-    assert len(state["5:rllm-core/reject"]["state"]["gathered"]) == 1
+    assert list(state) == ["6:rllm-core/reject"]
+    assert state["6:rllm-core/reject"]["mode"] == "rllm-core/episode"
+    assert len(state["6:rllm-core/reject"]["state"]["gathered"]) == 1
     second.pipeline.load_state_dict(state)
     second.runner.episodes = attempts([1.0, 0.0], task="partly")
     done = _run(second, step())
@@ -138,7 +138,7 @@ def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         made.pipeline.load_state_dict(state)
     assert caught.value.message == (
-        "The checkpoint holds state of 5:rllm-core/reject; this pipeline keeps state in none."
+        "The checkpoint holds state of 6:rllm-core/reject; this pipeline keeps state in none."
     )
     assert caught.value.hint == "Resume with the rllm.pipeline the run was started with."
 

@@ -38,7 +38,7 @@ def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: 
     made = bench({"rllm.rollout.n": 5, "sampling.train.temperature": 0.75, "data.max_response_length": 7})
     made.runner.episodes = attempts([1.0, 0.0])
     tasks = [Task(id="a"), Task(id="b")]
-    done = _run(made.stage("generate"), step(tasks=tasks, global_step=9))
+    done = _run(made.stage("generate"), step(tasks=tasks, global_step=4, task_batch=9))
     (order,) = made.runner.orders
     assert (order.tasks, order.rollouts, order.label) == (tasks, 5, "train")
     assert (order.sampling.temperature, order.sampling.max_tokens) == (0.75, 7)
@@ -323,6 +323,7 @@ def test_reject_counts_groups(bench: Any, step: MakeStep) -> None:
         "batch/groups_before_filter": 3.0,
         "batch/groups_after_filter": 1.0,
         "batch/groups_waiting": 0.0,
+        "batch/rounds": 1.0,
         "batch/groups_dropped_too_few": 1.0,
         "batch/groups_dropped_all_failed": 1.0,
     }
@@ -347,8 +348,8 @@ def _waiting(bench: Any, step: MakeStep) -> dict[str, Any]:
 
 
 def test_reject_saves_its_mode_s_state_under_the_mode_s_name(bench: Any, step: MakeStep) -> None:
-    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}}
-    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}}
+    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": 0}
+    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": 0}
     state = _waiting(bench, step)
     assert (state["mode"], len(state["state"]["gathered"])) == ("rllm-core/episode", 1)
     again = bench(EPISODE).stage("reject")

@@ -187,7 +187,10 @@ def test_a_name_from_another_program_says_so(estimator) -> None:
     assert raised.value.message == (
         "estimator 'in-process/mine' was a class or function of a Python program, and is not part of this one."
     )
-    assert raised.value.hint == "Start the run from that program again, or choose another estimator."
+    assert raised.value.hint == (
+        "Start the run from that program again, name a module that registers it in rllm.plugins.import_modules, or "
+        "choose another estimator."
+    )
 
 
 def test_an_unknown_kind_gets_the_closest_kind() -> None:

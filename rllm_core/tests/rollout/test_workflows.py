@@ -81,6 +81,15 @@ def test_rewards_of_the_turns_add_up(environment: Any, context: MakeContext) -> 
     assert [step.reward for step in episode.trajectories[0].steps] == [0.5, -0.25, 1.0]
 
 
+def test_components_of_the_rewards_add_up_over_the_turns(environment: Any, context: MakeContext) -> None:
+    first = Outcome(reward=1.0, reward_components={"right": 1.0, "number": np.float32(0.5)})
+    last = Outcome(reward=0.5, done=True, reward_components={"right": 0.5})
+    world = environment(step=_outcomes(first, last))
+    (trajectory,) = _play(MultiTurnWorkflow, context(make_environment=lambda: world)).trajectories
+    assert trajectory.info["reward_components"] == {"right": 1.5, "number": 0.5}
+    assert trajectory.reward == 1.5
+
+
 @pytest.mark.parametrize(
     ("reward", "correct", "expected"),
     [(1.0, None, True), (0.0, None, False), (-1.0, None, False), (1.0, False, False), (0.0, True, True)],

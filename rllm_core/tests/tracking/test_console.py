@@ -116,6 +116,11 @@ def test_several_roles_rewards_are_averaged_and_none_is_left_out() -> None:
     assert step_figures({}) == "solved   0.0%      0 tokens/s"
 
 
+def test_rewards_of_roles_stand_with_their_data_source() -> None:
+    figures = {"val/sum/pass@1": 0.25, "val/sum/reward": 0.5, "val/sum/reward/judge": 0.75}
+    assert validation_figures(figures) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
+
+
 def test_no_validation_figures_give_no_text() -> None:
     assert validation_figures({}) == ""
 

@@ -149,6 +149,22 @@ def test_rewards_that_are_missing_are_left_out_of_the_mean_and_counted(attempt: 
     assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.0, 1.0)
 
 
+def test_validation_tells_roles_apart_where_there_are_several(attempt: MakeAttempt) -> None:
+    episodes = [attempt("a", source="two"), attempt("b", source="two"), attempt("c", rewards=[0.25], source="one")]
+    for episode, judged in zip(episodes[:2], (1.0, None), strict=True):
+        solvers = [Trajectory("solver", reward=1.0), Trajectory("solver", reward=0.5), Trajectory(reward=-1.0)]
+        episode.trajectories += [*solvers, Trajectory("judge", reward=judged)]
+    rewards = {name: value for name, value in validation_metrics(episodes, 1).items() if "reward" in name}
+    assert rewards == {
+        "val/two/reward": pytest.approx(2 / 7),
+        "val/two/reward/solver": 0.75,
+        "val/two/reward/agent": -1.0,
+        "val/two/reward/judge": 1.0,
+        "val/two/missing_rewards": 1.0,
+        "val/one/reward": 0.25,
+    }
+
+
 def test_a_trajectory_without_a_reward_has_that_of_its_last_step(attempt: MakeAttempt) -> None:
     steps = [Step([1], [2], reward=4.0), Step([1], [2], reward=0.25)]
     episode = attempt("a")
@@ -177,8 +193,8 @@ def test_a_reward_is_the_trajectory_s_or_the_last_step_s(
 
 
 @pytest.mark.parametrize("source", ["default", "openai/gsm8k", "a/b/c", "val", "val/x"])
-@pytest.mark.parametrize("figure", ["reward", "pass@1", "missing_rewards"])
-def test_a_validation_name_is_split_at_its_last_slash(source: str, figure: str) -> None:
+@pytest.mark.parametrize("figure", ["reward", "reward/judge", "pass@1", "missing_rewards"])
+def test_a_validation_name_is_split_into_data_source_and_figure(source: str, figure: str) -> None:
     assert split_validation_name(f"val/{source}/{figure}") == (source, figure)
 
 

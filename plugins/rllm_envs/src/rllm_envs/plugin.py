@@ -1,4 +1,4 @@
-"""What rllm-envs offers: the environments `guess` and `sum`."""
+"""What rllm-envs offers: the environments `guess` and `sum`, and the workflow `solver_judge`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.plugins import hookimpl
-from rllm_envs.options import GuessParams, SumParams
+from rllm_envs.options import GuessParams, SolverJudgeParams, SumParams
 from rllm_envs.recipes import GUESS_TINY, SUM_TINY
 
 requires_api = 1
@@ -23,6 +24,12 @@ def _sum() -> Callable[[Any], Environment]:
     from rllm_envs.sum import Sum
 
     return Sum
+
+
+def _solver_judge() -> Callable[..., Workflow]:
+    from rllm_envs.solver_judge import SolverJudge
+
+    return SolverJudge
 
 
 @hookimpl
@@ -47,4 +54,15 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         defaults={"rllm.workflow.name": "single_turn_workflow"},
         recipes={"local/tiny": SUM_TINY},
         best_possible={"reward": 1.0},
+    )
+
+
+@hookimpl
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="solver_judge",
+        summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
+        params=SolverJudgeParams,
+        load=_solver_judge,
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args"}),
     )

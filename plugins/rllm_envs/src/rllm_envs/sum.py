@@ -12,7 +12,7 @@ from rllm_envs.options import SumParams
 
 
 class Sum(Environment):
-    """Reward 1 for the exact sum, else 0."""
+    """Reward 1 for the exact sum, else 0; whether the answer is a number at all is a component that adds nothing."""
 
     def __init__(self, params: SumParams) -> None:
         self._prompt = params.prompt
@@ -27,5 +27,7 @@ class Sum(Environment):
         return self._prompt.replace("{a}", str(task["a"])).replace("{b}", str(task["b"]))
 
     def step(self, action: str) -> Outcome:
-        correct = whole_number(action) == self._sum
-        return Outcome(reward=float(correct), done=True, correct=correct)
+        number = whole_number(action)
+        correct = number == self._sum
+        parts = {"correct": float(correct), "number": float(number is not None)}
+        return Outcome(reward=parts["correct"], done=True, correct=correct, reward_components=parts)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
+from rllm_core.algorithms.normalisation import EPSILON, minus_group_mean
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import AdvantageError
 from rllm_estimators.options import DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
-from rllm_estimators.statistics import EPSILON, alone, centred, equal, largest, sample_deviations
+from rllm_estimators.sampled import name_of
+from rllm_estimators.statistics import largest
 
 
 def dr_grpo(inputs: AdvantageInput, params: DrGrpoParams) -> Advantages:
@@ -22,11 +25,8 @@ def dr_grpo(inputs: AdvantageInput, params: DrGrpoParams) -> Advantages:
     ``rllm.algorithm.loss_agg_mode: seq-mean-token-sum-norm``. A group of one keeps its reward (`verl`) or gets 0
     (`trl`).
     """
-    rewards, offsets = inputs.rewards, inputs.group_offsets
-    values = centred(rewards, offsets)
-    if params.dialect == "verl":
-        values = np.where(alone(offsets), rewards, values)
-    return Advantages(values=values)
+    baseline = minus_group_mean if params.dialect == "verl" else segments.centred
+    return Advantages(values=baseline(inputs.rewards, inputs.group_offsets))
 
 
 def gpg(inputs: AdvantageInput, params: GpgParams) -> Advantages:
@@ -37,8 +37,7 @@ def gpg(inputs: AdvantageInput, params: GpgParams) -> Advantages:
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
     alpha = len(rewards) / max(int(np.count_nonzero(rewards)), 1)
-    values = np.where(alone(offsets), rewards, centred(rewards, offsets))
-    return Advantages(values=values * (alpha / params.f_norm))
+    return Advantages(values=minus_group_mean(rewards, offsets) * (alpha / params.f_norm))
 
 
 def grpo_passk(inputs: AdvantageInput, params: GrpoPassKParams) -> Advantages:
@@ -52,7 +51,7 @@ def grpo_passk(inputs: AdvantageInput, params: GrpoPassKParams) -> Advantages:
     second, _ = largest(np.where(first, -np.inf, rewards), offsets)
     margins = np.where(segments.sizes(offsets) > 1, best - second, 0.0)
     if params.norm_adv_by_std_in_grpo:
-        margins = margins / (sample_deviations(rewards, offsets) + EPSILON)
+        margins = margins / (segments.standard_deviations(rewards, offsets, ddof=1) + EPSILON)
     return Advantages(values=np.where(first, segments.spread(margins, offsets), 0.0))
 
 
@@ -68,9 +67,9 @@ def maxrl(inputs: AdvantageInput, params: MaxRlParams) -> Advantages:
     if params.dialect == "skyrl":
         means = means + EPSILON
         usable = means != 0
-    values = np.where(usable, centred(rewards, offsets) / np.where(usable, means, 1.0), 0.0)
+    values = np.where(usable, segments.centred(rewards, offsets) / np.where(usable, means, 1.0), 0.0)
     if params.dialect == "skyrl":
-        values = np.where(alone(offsets), rewards, values)
+        values = np.where(segments.alone(offsets), rewards, values)
     return Advantages(values=values)
 
 
@@ -85,10 +84,10 @@ def opo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     silent = segments.spread(segments.sums(lengths, offsets), offsets) == 0
     lengths = np.where(silent, 1.0, lengths)
     # About the plain mean first: weighting distances keeps digits that weighting large rewards would lose.
-    distance = centred(rewards, offsets)
+    distance = segments.centred(rewards, offsets)
     shifts = segments.sums(distance * lengths, offsets) / np.maximum(segments.sums(lengths, offsets), 1.0)
-    values = np.where(equal(rewards, offsets), 0.0, distance - segments.spread(shifts, offsets))
-    return Advantages(values=np.where(alone(offsets), rewards, values))
+    values = np.where(segments.in_constant(rewards, offsets), 0.0, distance - segments.spread(shifts, offsets))
+    return Advantages(values=np.where(segments.alone(offsets), rewards, values))
 
 
 def prpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -97,5 +96,28 @@ def prpo(inputs: AdvantageInput, params: NoParams) -> Advantages:
     Exactly 0 when all rewards of the role are equal, so also for a role with one trajectory.
     """
     everything = np.array([0, len(inputs.rewards)])
-    values = centred(inputs.rewards, everything)
+    values = segments.centred(inputs.rewards, everything)
     return Advantages(values=values / (segments.standard_deviations(inputs.rewards, everything) + EPSILON))
+
+
+def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    """r - reward of the greedy attempt at the same task (ReMax, Li et al. 2023, arXiv:2310.10505).
+
+    The paper's G_t - baseline per token: a trajectory's reward is its last token's, so G_t is r at all of them. Groups
+    do not matter; a group of one is no special case.
+
+    Raises:
+        AdvantageError: a trajectory has no finite greedy reward.
+    """
+    greedy = inputs.greedy_rewards
+    if greedy is None:
+        greedy = np.full(len(inputs.rewards), np.nan)
+    missing = np.flatnonzero(~np.isfinite(greedy))
+    if missing.size:
+        first = int(missing[0])
+        raise AdvantageError(
+            f"Estimator 'remax' has no greedy reward to compare {name_of(inputs, first)} with: it is {greedy[first]}.",
+            "The stage greedy_baseline plays each task once greedily; a workflow may also set "
+            'trajectory.info["greedy_reward"] itself.',
+        )
+    return Advantages(values=inputs.rewards - greedy)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rllm_core.algorithms import segments
+from rllm_core.algorithms.normalisation import EPSILON, standardised, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError, did_you_mean
 from rllm_estimators.options import GdpoParams
-from rllm_estimators.statistics import EPSILON, against_others, alone, centred, sample_deviations, whiten
+from rllm_estimators.sampled import name_of
+from rllm_estimators.statistics import against_others
 
 ROUNDING = 1e-13
 """Relative to its terms, a sum this small is 0 that was rounded."""
@@ -42,15 +44,12 @@ def gdpo(inputs: AdvantageInput, params: GdpoParams) -> Advantages:
     # Components that cancel out leave rounding errors, which a division by their own std would blow up to size 1.
     total[np.abs(total) <= ROUNDING * magnitude] = 0.0
     everything = np.array([0, len(total)])
-    (deviation,) = sample_deviations(total, everything)
-    return Advantages(values=centred(total, everything) / (deviation or 1.0))
+    (deviation,) = segments.standard_deviations(total, everything, ddof=1)
+    return Advantages(values=segments.centred(total, everything) / (deviation or 1.0))
 
 
 def _within_group(rewards: Values, offsets: Offsets) -> Values:
-    deviations = sample_deviations(rewards, offsets)
-    deviations[segments.sizes(offsets) == 1] = 1.0
-    values = np.where(alone(offsets), rewards, centred(rewards, offsets))
-    return values / segments.spread(deviations + EPSILON, offsets)
+    return standardised(rewards, offsets, ddof=1)
 
 
 def _against_others(rewards: Values, offsets: Offsets) -> Values:
@@ -78,10 +77,8 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
     unusable = np.argwhere(~np.isfinite(inputs.reward_components))
     if len(unusable):
         trajectory, component = (int(index) for index in unusable[0])
-        group = int(np.searchsorted(inputs.group_offsets, trajectory, side="right")) - 1
         raise AdvantageError(
-            f"Reward component {inputs.component_names[component]!r} of trajectory "
-            f"{trajectory - int(inputs.group_offsets[group])} in group {inputs.groups[group].group_id!r} is "
+            f"Reward component {inputs.component_names[component]!r} of {name_of(inputs, trajectory)} is "
             f"{inputs.reward_components[trajectory, component]}.",
             "Every component that the workflow reports must be a finite number.",
         )

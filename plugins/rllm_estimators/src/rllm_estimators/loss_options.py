@@ -24,15 +24,15 @@ class CispoParams(ClipParams):
 
 class GspoParams(ClipParams):
     eps_clip: float = Field(
-        0.2,
+        3e-4,
         gt=0,
-        description="Ratios of sequences below 1 - eps_clip are clipped. The paper takes 3e-4, and 4e-4 above.",
+        description="Ratios of sequences below 1 - eps_clip are clipped. As in the paper, which takes 4e-4 above.",
     )
 
 
 class GmpoParams(ClipParams):
     eps_clip: float = Field(
-        0.2, gt=0, description="Log-ratios of tokens below -eps_clip are clipped. The paper takes 0.4."
+        0.4, gt=0, description="Log-ratios of tokens below -eps_clip are clipped; 0.4 as in the paper."
     )
     eps_clip_high: float | None = Field(
         None, gt=0, description="Log-ratios above eps_clip_high are clipped; null means eps_clip."

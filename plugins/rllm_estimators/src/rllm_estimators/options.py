@@ -56,3 +56,24 @@ class GaeParams(Params):
     lam: float = Field(0.95, ge=0, le=1, description="0 trusts the critic, 1 the rewards that were seen.")
     whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
     use_step_rewards: bool = Field(False, description=STEP_REWARDS)
+
+
+class StepReinforceParams(Params):
+    gamma: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Discount per step of what later steps earn. 0 where the workflow adds it up already "
+        "(`rllm.workflow.workflow_args.gamma`).",
+    )
+    norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the group's standard deviation.")
+
+
+class OtbParams(Params):
+    tis_mode: Literal["token", "sequence"] | None = Field(
+        None,
+        description="Weigh tokens also by the squared ratio of old to sampling probability, per token or per "
+        "trajectory, where `rllm.algorithm.rollout_correction` weighs the loss by that ratio; null: do not. It is 1 "
+        "where old log-probs are the rollout's own.",
+    )
+    tis_cap: float = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")

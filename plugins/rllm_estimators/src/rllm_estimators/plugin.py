@@ -18,7 +18,9 @@ from rllm_estimators.options import (
     GpgParams,
     GrpoPassKParams,
     MaxRlParams,
+    OtbParams,
     ReinforcePlusPlusParams,
+    StepReinforceParams,
 )
 
 requires_api = 1
@@ -86,6 +88,15 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(
+        name="otb",
+        summary="Per token, reward minus the group's mean there, weighted by how uncertain the policy was.",
+        params=OtbParams,
+        load=_from("optimal_baseline", "otb"),
+        level="token",
+        needs=frozenset({"old_logprobs", "sum_pi_squared"}),
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
         name="prpo",
         summary="(reward - mean) / std over all trajectories of the role.",
         params=NoParams,
@@ -102,6 +113,33 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         scope="role",
         needs=frozenset({"step_rewards"}),
         default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="remax",
+        summary="Reward minus that of the greedy attempt at the same task.",
+        params=NoParams,
+        load=_from("centred", "remax"),
+        scope="trajectory",
+        needs=frozenset({"greedy_rewards"}),
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="step_reinforce",
+        summary="Per step, the discounted rewards to come, standardised over the group's steps.",
+        params=StepReinforceParams,
+        load=_from("per_step", "step_reinforce"),
+        level="step",
+        needs=frozenset({"step_rewards"}),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="tir_otb",
+        summary="As otb, with positions counted over sampled tokens only (tool-integrated reasoning).",
+        params=OtbParams,
+        load=_from("optimal_baseline", "tir_otb"),
+        level="token",
+        needs=frozenset({"old_logprobs", "sum_pi_squared"}),
+        default_loss="importance_sampling",
     )
 
 

@@ -1,8 +1,6 @@
-"""What the estimators have in common: baselines, deviations and whitening that are exact where nothing differs."""
+"""Comparisons within a group that more than one estimator makes."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,44 +8,11 @@ from numpy.typing import NDArray
 from rllm_core.algorithms import segments
 from rllm_core.algorithms.segments import Offsets, Values
 
-EPSILON = 1e-6
-WHITENING_EPSILON = 1e-8
-
-
-def alone(offsets: Offsets) -> NDArray[np.bool_]:
-    """(n,) bool, which elements are the only ones of their group."""
-    sizes = segments.sizes(offsets)
-    return np.repeat(sizes == 1, sizes)
-
-
-def equal(rewards: Values, offsets: Offsets) -> NDArray[np.bool_]:
-    """(n,) bool, which elements belong to a group of equal rewards (of one or more)."""
-    return np.repeat(segments.constant(rewards, offsets), segments.sizes(offsets))
-
-
-def centred(rewards: Values, offsets: Offsets) -> Values:
-    """(n,) reward - group mean, exactly 0 where the group's rewards are equal, so also in a group of one."""
-    result = rewards - segments.spread(segments.means(rewards, offsets), offsets)
-    # The mean of equal numbers is not always that number in floating point.
-    result[equal(rewards, offsets)] = 0.0
-    return result
-
-
-def sample_deviations(rewards: Values, offsets: Offsets) -> Values:
-    """(n_group,) standard deviations with ddof 1; 0 for groups of one and exactly 0 for groups of equal rewards."""
-    sizes = segments.sizes(offsets)
-    deviations = segments.standard_deviations(rewards, offsets) * np.sqrt(sizes / np.maximum(sizes - 1, 1))
-    deviations[segments.constant(rewards, offsets)] = 0.0
-    return deviations
-
 
 def largest(rewards: Values, offsets: Offsets) -> tuple[Values, NDArray[np.bool_]]:
     """(n_group,) the largest reward of each group, and (n,) bool, the first element of each group that has it."""
     sizes = segments.sizes(offsets)
-    filled = sizes > 0
-    tops = np.zeros(len(sizes))
-    if filled.any():
-        tops[filled] = np.maximum.reduceat(rewards, offsets[:-1][filled])
+    tops = segments.maxima(rewards, offsets)
     positions = np.flatnonzero(rewards == segments.spread(tops, offsets))
     # Positions ascend, so the first of each group is where the group's number changes.
     owner = np.repeat(np.arange(len(sizes)), sizes)[positions]
@@ -62,7 +27,7 @@ def against_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values]:
     Both are exactly 0 in groups of one; the deviation is exactly 0 where the others are equal or there is but one.
     """
     sizes = segments.spread(segments.sizes(offsets).astype(np.float64), offsets)
-    distance = centred(rewards, offsets)
+    distance = segments.centred(rewards, offsets)
     others = np.maximum(sizes - 1, 1)
     squares = segments.spread(segments.sums(distance * distance, offsets), offsets)
     # With d the distance from the mean, the others' squares about their own mean are sum(d^2) - d^2 n / (n - 1).
@@ -73,23 +38,8 @@ def against_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values]:
     for direction in (1.0, -1.0):
         _, outermost = largest(direction * rewards, offsets)
         rest = np.concatenate(([0], np.cumsum(~outermost)))[offsets]
-        deviations[outermost] = sample_deviations(rewards[~outermost], rest)[segments.sizes(offsets) > 0]
-    deviations[equal(rewards, offsets)] = 0.0
+        deviations[outermost] = segments.standard_deviations(rewards[~outermost], rest, ddof=1)[
+            segments.sizes(offsets) > 0
+        ]
+    deviations[segments.in_constant(rewards, offsets)] = 0.0
     return distance * sizes / others, deviations
-
-
-def whiten(values: Values, weights: Values | None = None) -> Values:
-    """(n,) (value - mean) / sqrt(variance + 1e-8), the variance with ddof 1.
-
-    Each value counts `weights` times (whole numbers; once when None). Exactly 0 where all that count are equal; so is
-    a single value, where verl raises ValueError.
-    """
-    counts = np.ones(len(values)) if weights is None else weights
-    counted = values[counts > 0]
-    if not counted.size or counted.max() == counted.min():
-        return np.zeros(len(values))
-    total = counts.sum()
-    distance = values - (values * counts).sum() / total
-    variance = float((distance * distance * counts).sum() / (total - 1))
-    whitened: Values = distance / math.sqrt(variance + WHITENING_EPSILON)
-    return whitened

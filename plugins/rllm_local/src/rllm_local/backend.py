@@ -15,8 +15,11 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.errors import RllmError
 from rllm_core.rollout.renderer import Renderer, options_without_thinking
 from rllm_core.seeding import derive_seed
+from rllm_local.columns import ColumnFiller
+from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
 from rllm_local.model import LoadedModel, load_model
+from rllm_local.reference import Reference
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
@@ -38,15 +41,27 @@ class LocalBackend(Backend):
         loaded = await self._in_worker(load_model, settings.model, derive_seed(run.seed, "model"))
         self._loaded = loaded
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
+        model, temperature = loaded.model, run.config.sampling.train.temperature
+        self._critic = Critic(model, settings.critic) if "values" in run.needs else None
+        self._reference = await self._in_worker(Reference, model) if "ref_logprobs" in run.needs else None
+        self._columns = ColumnFiller(
+            model,
+            temperature=temperature,
+            max_tokens_per_microbatch=settings.training.max_tokens_per_microbatch,
+            recompute_old_logprobs=run.recomputes_old_logprobs,
+            reference=self._reference,
+            critic=self._critic,
+        )
         self._updater = Updater(
-            loaded.model,
+            model,
             settings.training,
             total_steps=run.total_steps,
-            temperature=run.config.sampling.train.temperature,
+            temperature=temperature,
             max_response_length=run.config.data.max_response_length,
+            critic=self._critic,
         )
         self._engine = LocalEngine(
-            loaded.model,
+            model,
             Renderer(loaded.tokenizer, loaded.stop_ids, thinking),
             self._executor,
             max_context=min(loaded.max_context, settings.training.max_length),
@@ -56,8 +71,7 @@ class LocalBackend(Backend):
         return self._engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        """The model that sampled is the model that is trained, so its sampling log-probs are the old log-probs."""
-        return batch.with_columns(old_logprobs=batch.sampling_logprobs)
+        return await self._in_worker(self._columns.fill, batch, needs)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
         return await self._in_worker(self._updater.update, batch, plan)
@@ -66,11 +80,16 @@ class LocalBackend(Backend):
         self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:
-        loaded = self._started()
-        await self._in_worker(save_state, folder, loaded.model, loaded.tokenizer, self._updater.optimizer)
+        loaded, optimizer = self._started(), self._updater.optimizer
+        await self._in_worker(save_state, folder, loaded.model, loaded.tokenizer, optimizer, self._critic)
+        if self._reference is not None:
+            await self._in_worker(self._reference.save, folder)
 
     async def load(self, folder: Path) -> None:
-        await self._in_worker(load_state, folder, self._started().model, self._updater.optimizer)
+        model = self._started().model
+        if self._reference is not None:
+            await self._in_worker(self._reference.check, folder)
+        await self._in_worker(load_state, folder, model, self._updater.optimizer, self._critic)
 
     async def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)

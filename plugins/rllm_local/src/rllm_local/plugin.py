@@ -27,11 +27,23 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         params=LocalConfig,
         load=_load,
         check=check_model_name,
-        honours=frozenset({"rllm.disable_thinking", "rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"}),
+        honours=frozenset(
+            {
+                "rllm.disable_thinking",
+                "rllm.algorithm.loss_agg_mode",
+                "rllm.algorithm.entropy.*",
+                "rllm.algorithm.kl_beta",
+                "rllm.algorithm.kl_estimator",
+                "rllm.algorithm.rollout_correction.*",
+            }
+        ),
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",
         shared_keys=tuple(
             SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
-        capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
+        column_sections={"values": "critic"},
+        capabilities=Capabilities(
+            custom_losses=True, columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"})
+        ),
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.batch import TokenBatch
+from rllm_core.contracts.loss import LossInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,24 @@ class MicroBatch:
     """(n_sampled,) where each sampled token is in the TokenBatch."""
     row_ids: Tensor
     """(n_sampled,) int64 the row each belongs to."""
+
+    def column(self, values: NDArray[np.float32]) -> Tensor:
+        """(n_sampled,) the sampled tokens' entries of a column of the TokenBatch, (n_token,)."""
+        return torch.from_numpy(values[self.source]).to(self.targets.device)
+
+    def loss_input(self, batch: TokenBatch, logprobs: Tensor, seed: int) -> LossInput:
+        """What losses are given: the micro-batch's share of a batch with `advantages` and `old_logprobs`."""
+        assert batch.advantages is not None
+        assert batch.old_logprobs is not None
+        return LossInput(
+            logprobs=logprobs,
+            old_logprobs=self.column(batch.old_logprobs),
+            advantages=self.column(batch.advantages),
+            row_ids=self.row_ids,
+            sampling_logprobs=self.column(batch.sampling_logprobs),
+            ref_logprobs=None if batch.ref_logprobs is None else self.column(batch.ref_logprobs),
+            seed=seed,
+        )
 
 
 def micro_batches(

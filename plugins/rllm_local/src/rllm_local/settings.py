@@ -29,13 +29,30 @@ class TrainingSection(Section):
     beta1: Fraction = Field(0.9, description="AdamW beta1.")
     beta2: Fraction = Field(0.95, description="AdamW beta2.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay of the model.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
     num_minibatches: PositiveInt = Field(1, description="Optimiser steps per pass, each on its share of the rows.")
     max_length: PositiveInt = Field(32768, description="Most tokens of a conversation; the model may allow fewer.")
     max_tokens_per_microbatch: PositiveInt = Field(
         16384, description="Padded tokens per forward and backward pass; lower it when memory runs out."
+    )
+
+
+class CriticSection(Section):
+    """A value head on the model, for estimators such as `gae`."""
+
+    learning_rate: float = Field(
+        0.05,
+        gt=0,
+        description="AdamW learning rate of the value head, about how far a value moves in one optimiser step; it "
+        "follows the schedule of `training`.",
+    )
+    value_loss_coeff: float = Field(
+        0.5, gt=0, description="Weight of the value loss in the gradient of the model that head and policy share."
+    )
+    clip: float | None = Field(
+        None, gt=0, description="How far a value may move from the old one before its loss is clipped; null: any far."
     )
 
 
@@ -50,4 +67,7 @@ class LocalConfig(Section):
 
     model: ModelSection = Field(default_factory=ModelSection, description="The model to train.")
     training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
+    critic: CriticSection = Field(
+        default_factory=CriticSection, description="The value head; there is one where an estimator needs `values`."
+    )
     local: LocalSection = Field(default_factory=LocalSection, description="This machine.")

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rllm_core.algorithms.aggregation import token_weights
-from rllm_core.algorithms.losses import checked
+from rllm_core.algorithms.loss_terms import loss_terms, token_objective
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.loss import LossInput, PolicyLoss
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
+from rllm_local.critic import Critic, critic_metrics
+from rllm_local.logprobs import token_outputs
+from rllm_local.role_losses import RoleLosses
 from rllm_local.rows import MicroBatch, micro_batches, sampled_per_row
 from rllm_local.schedule import learning_rate
 from rllm_local.settings import TrainingSection
+from rllm_local.update_metrics import Means, note_critic, note_policy, note_rollout
 
 
 class Updater:
     """Owns the optimiser. Everything random comes from `UpdatePlan.seed`, so an update is a function of its inputs."""
 
     def __init__(
-        self, model: Any, settings: TrainingSection, *, total_steps: int, temperature: float, max_response_length: int
+        self,
+        model: Any,
+        settings: TrainingSection,
+        *,
+        total_steps: int,
+        temperature: float,
+        max_response_length: int,
+        critic: Critic | None = None,
     ) -> None:
         self._model = model
+        self._critic = critic
         self._settings = settings
         self._total_steps = total_steps
-        # Log-probs are compared with those recorded while sampling, so they are taken at the same temperature.
-        self._temperature = temperature or 1.0
+        self._temperature = temperature
         self._max_response_length = max_response_length
-        self._loaded: dict[str, PolicyLoss] = {}
+        self._role_losses = RoleLosses()
+        self._trained: dict[str, Any] = {"actor": model}
+        groups: list[dict[str, Any]] = [{"params": [each for each in model.parameters() if each.requires_grad]}]
+        if critic is not None:
+            self._trained["critic"] = critic
+            # Decay is in proportion to the learning rate, and the critic's is many times the model's.
+            groups.append({"params": list(critic.parameters()), "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(
-            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            groups,
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
@@ -46,25 +59,20 @@ class Updater:
         )
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        """Make the update of one training step and return its ``actor/…`` metrics, averaged over sampled tokens."""
-        rate = learning_rate(self._settings, plan.global_step, self._total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        totals: dict[str, float] = defaultdict(float)
-        minibatches = 0
-        for rows in self._minibatches(batch, plan.seed):
-            self._step(batch, rows, plan, totals, minibatches)
-            minibatches += 1
-        tokens = max(totals["tokens"], 1)
-        return {
-            "actor/lr": rate,
-            "actor/grad_norm": totals["grad_norm"] / minibatches,
-            "actor/loss": totals["loss"] / minibatches,
-            "actor/rollout_logprob_difference": totals["rollout_difference"] / max(totals["on_policy_tokens"], 1),
-            "actor/entropy": totals["entropy"] / tokens,
-            "actor/kl_old_new": totals["kl_old_new"] / tokens,
-            "actor/ratio_mean": totals["ratio_mean"] / tokens,
-        }
+        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
+        means = Means()
+        rates = self._set_learning_rates(plan.global_step)
+        for number, rows in enumerate(self._minibatches(batch, plan.seed)):
+            self._step(batch, rows, plan, means, number)
+        return rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
+
+    def _set_learning_rates(self, global_step: int) -> dict[str, float]:
+        rates = {"actor": learning_rate(self._settings, global_step, self._total_steps)}
+        if self._critic is not None:
+            rates["critic"] = self._critic.settings.learning_rate * rates["actor"] / self._settings.learning_rate
+        for name, group in zip(self._trained, self.optimizer.param_groups, strict=True):
+            group["lr"] = rates[name]
+        return {f"{name}/lr": rate for name, rate in rates.items()}
 
     def _minibatches(self, batch: TokenBatch, seed: int) -> Iterator[NDArray[np.int64]]:
         generator = np.random.default_rng(seed)
@@ -72,22 +80,24 @@ class Updater:
             order = generator.permutation(batch.n_rows)
             yield from np.array_split(order, min(self._settings.num_minibatches, batch.n_rows))
 
-    def _step(
-        self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, totals: dict[str, float], number: int
-    ) -> None:
+    def _step(self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, means: Means, number: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         weights = self._weights(batch, rows, plan.aggregation)
+        loss = 0.0
         for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
-            self._backward(batch, part, weights, plan, totals, number)
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
-        if not torch.isfinite(norm):
-            raise RllmError(
-                f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
-                "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower training.learning_rate, "
-                "and go on from the newest checkpoint with --resume.",
-            )
+            loss += self._backward(batch, part, weights, plan, means, number)
+        means.add("actor/loss", loss)
+        for name, module in self._trained.items():
+            # Each by itself: how far off the critic is must not decide how far the policy goes.
+            norm = torch.nn.utils.clip_grad_norm_(module.parameters(), self._settings.max_grad_norm)
+            means.add(f"{name}/grad_norm", float(norm))
+            if not torch.isfinite(norm):
+                raise RllmError(
+                    f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
+                    "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower training.learning_rate, "
+                    "and go on from the newest checkpoint with --resume.",
+                )
         self.optimizer.step()
-        totals["grad_norm"] += float(norm)
 
     def _weights(self, batch: TokenBatch, rows: NDArray[np.int64], aggregation: str) -> NDArray[np.float32]:
         """(n_token of the batch,) weight of each sampled token of `rows`, 0 elsewhere."""
@@ -104,68 +114,25 @@ class Updater:
         part: MicroBatch,
         weights: NDArray[np.float32],
         plan: UpdatePlan,
-        totals: dict[str, float],
+        means: Means,
         number: int,
-    ) -> None:
-        assert batch.advantages is not None
-        assert batch.old_logprobs is not None
-        device = part.input_ids.device
-
-        def column(values: NDArray[np.float32]) -> Tensor:
-            return torch.from_numpy(values[part.source]).to(device)
-
-        logprobs, entropy = self._logprobs(part, keep_entropy=plan.entropy_coeff > 0)
-        inputs = LossInput(
-            logprobs=logprobs,
-            old_logprobs=column(batch.old_logprobs),
-            advantages=column(batch.advantages),
-            row_ids=part.row_ids,
-            sampling_logprobs=column(batch.sampling_logprobs),
-            ref_logprobs=None if batch.ref_logprobs is None else column(batch.ref_logprobs),
-            seed=derive_seed(plan.seed, "loss", number),
-        )
-        token_loss = self._token_loss(batch, inputs, plan)
-        if plan.entropy_coeff:
-            token_loss = token_loss - plan.entropy_coeff * entropy
-        loss = (token_loss * column(weights)).sum()
-        loss.backward()
-        with torch.no_grad():
-            log_ratio = logprobs - inputs.old_logprobs
-            totals["tokens"] += len(logprobs)
-            totals["loss"] += float(loss)
-            totals["entropy"] += float(entropy.sum())
-            totals["kl_old_new"] += float((log_ratio.exp() - 1 - log_ratio).sum())
-            totals["ratio_mean"] += float(log_ratio.exp().sum())
-            if number == 0:
-                # Before the first optimiser step the weights are still those that sampled.
-                totals["rollout_difference"] += float((logprobs - inputs.sampling_logprobs).abs().sum())
-                totals["on_policy_tokens"] += len(logprobs)
-
-    def _logprobs(self, part: MicroBatch, *, keep_entropy: bool) -> tuple[Tensor, Tensor]:
-        """(n_sampled,) log-probs of the sampled tokens and entropies of the distributions they came from."""
-        logits = self._model(input_ids=part.input_ids, use_cache=False, logits_to_keep=part.columns).logits
-        distribution = torch.log_softmax(logits[part.selected].float() / self._temperature, dim=-1)
-        logprobs = distribution.gather(1, part.targets[:, None])[:, 0]
+    ) -> float:
+        """Add a micro-batch to the gradient; returns its share of the policy's loss."""
+        outputs = token_outputs(self._model, part, self._temperature)
+        inputs = part.loss_input(batch, outputs.logprobs, derive_seed(plan.seed, "loss", number))
         # Without a bonus the entropy is only a metric: keeping a vocabulary of gradients for it would be waste.
-        with nullcontext() if keep_entropy else torch.no_grad():
-            entropy = -(distribution.exp() * distribution).sum(dim=-1)
-        return logprobs, entropy
-
-    def _token_loss(self, batch: TokenBatch, inputs: LossInput, plan: UpdatePlan) -> Tensor:
-        """Each role's tokens go through that role's loss."""
-        if len(batch.roles) == 1:
-            return self._apply(batch.roles[0], inputs, plan)
-        roles = torch.from_numpy(batch.role).to(inputs.row_ids.device)[inputs.row_ids]
-        losses = torch.zeros_like(inputs.logprobs)
-        for index, role in enumerate(batch.roles):
-            chosen = roles == index
-            if chosen.any():
-                losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
-        return losses
-
-    def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
-        choice = plan.losses[role]
-        if role not in self._loaded:
-            self._loaded[role] = choice.plugin.load()
-        losses = self._loaded[role](inputs, choice.params)
-        return checked(losses, inputs, f"loss {choice.plugin.name!r} for role {role!r}")
+        with torch.set_grad_enabled(plan.entropy_coeff > 0):
+            entropies = outputs.entropies()
+        terms = loss_terms(inputs, plan)
+        policy_losses = self._role_losses(batch, inputs, plan)
+        shares = part.column(weights)
+        loss = total = (token_objective(policy_losses, terms, entropies, plan) * shares).sum()
+        if self._critic is not None and batch.returns is not None:
+            value_losses = self._critic.losses(outputs, part, batch)
+            total = loss + self._critic.settings.value_loss_coeff * (value_losses * shares).sum()
+            note_critic(means, value_losses, part.column(batch.returns))
+        total.backward()
+        note_policy(means, inputs, terms, entropies)
+        if number == 0:
+            note_rollout(means, inputs)
+        return float(loss.detach())

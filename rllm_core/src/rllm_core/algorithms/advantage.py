@@ -1,35 +1,44 @@
 """The core's four advantage estimators, one number per trajectory.
 
-Computed in float64. A group of equal rewards gives exactly 0 in every estimator that centres; a group of one has no
-baseline, so its advantage is the reward itself (in `reinforce_plus_plus_baseline`: 0).
+All take n_traj rewards in n_group groups and return (n_traj,) advantages, computed in float64. A group of equal rewards
+gives exactly 0 before anything is whitened. Where libraries disagree, `dialect` names the one whose numbers come out.
+
+Rewards are finite: the framework deals with missing ones before any estimator runs. TRL keeps a trajectory without a
+reward in the batch, leaves it out of the baseline and gives it advantage 0; ``rllm.algorithm.on_missing_reward=drop``
+gives the others of its group the same numbers, so no dialect looks for NaN.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.options import GrpoParams
+from rllm_core.algorithms.normalisation import EPSILON, minus_group_mean, standardised, whiten
+from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 
-EPSILON = 1e-6
+GRPO_DIALECTS = {"rllm": (0, 1e-6), "verl": (1, 1e-6), "trl": (1, 1e-4)}
+"""Degrees of freedom taken off in the group's standard deviation, and what is added to it."""
 
 
 def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
-    """(r - mean) / (std + 1e-6) within the group, std with ddof 0 (Shao et al. 2024, arXiv:2402.03300).
+    """(r - mean) / (std + epsilon) within the group (Shao et al. 2024, arXiv:2402.03300).
 
-    With `norm_adv_by_std_in_grpo` false: r - mean (Liu et al. 2025, arXiv:2503.20783).
+    `rllm`: std with ddof 0, epsilon 1e-6. `verl`: ddof 1, 1e-6 (its `grpo`). `trl`: ddof 1, 1e-4 (its GRPOTrainer with
+    `scale_rewards="group"`). With `norm_adv_by_std_in_grpo` false: r - mean (Liu et al. 2025, arXiv:2503.20783).
+
+    A group of one gets r / (1 + epsilon), or r when nothing is divided, in `rllm` and `verl`, and 0 in `trl`.
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
-    alone = segments.sizes(offsets) == 1
-    advantages = _centred(rewards, offsets)
+    ddof, epsilon = GRPO_DIALECTS[params.dialect]
     if params.norm_adv_by_std_in_grpo:
-        deviations = segments.standard_deviations(rewards, offsets)
-        deviations[alone] = 1.0
-        advantages = advantages / segments.spread(deviations + EPSILON, offsets)
-    return Advantages(values=advantages)
+        values = standardised(rewards, offsets, ddof=ddof, epsilon=epsilon)
+    else:
+        values = minus_group_mean(rewards, offsets)
+    if params.dialect == "trl":
+        values[segments.alone(offsets)] = 0.0
+    return Advantages(values=values)
 
 
 def reinforce(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -37,30 +46,33 @@ def reinforce(inputs: AdvantageInput, params: NoParams) -> Advantages:
     return Advantages(values=inputs.rewards.copy())
 
 
-def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    """r - group mean, divided by the std (ddof 0) of that over all trajectories of the role (arXiv:2501.03262)."""
+def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: ReinforcePlusPlusBaselineParams) -> Advantages:
+    """r - group mean, then brought to one scale over all groups of the role (Hu 2025, arXiv:2501.03262).
+
+    `rllm`: divided by (std + 1e-6), ddof 0, over trajectories; a group of one gets 0.
+    `verl`: (x - mean) / sqrt(variance + 1e-8), ddof 1, over sampled tokens, so that a trajectory counts as often as it
+    has tokens. A group of one goes in with its reward. What is taken off moves all groups of the role together, as in
+    verl: a group of equal rewards then has the value that the shift gives it. Exactly 0 when nothing differs, and
+    for a single sampled token, where verl raises ValueError.
+    """
     rewards, offsets = inputs.rewards, inputs.group_offsets
-    centred = _centred(rewards, offsets)
-    centred[np.repeat(segments.sizes(offsets) == 1, segments.sizes(offsets))] = 0.0
-    if not centred.any():
-        return Advantages(values=centred)
-    return Advantages(values=centred / (centred.std() + EPSILON))
+    if params.dialect == "verl":
+        values = whiten(minus_group_mean(rewards, offsets), inputs.response_lengths.astype(np.float64))
+        return Advantages(values=values)
+    centred = segments.centred(rewards, offsets)
+    everything = np.array([0, len(rewards)])
+    (deviation,) = segments.standard_deviations(centred, everything)
+    return Advantages(values=centred / (deviation + EPSILON))
 
 
-def rloo(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    """r - mean of the other trajectories of the group, which is n / (n - 1) * (r - mean) (arXiv:2402.14740)."""
-    rewards, offsets = inputs.rewards, inputs.group_offsets
-    sizes = segments.sizes(offsets).astype(np.float64)
-    factors = np.where(sizes > 1, sizes / np.maximum(sizes - 1, 1), 1.0)
-    return Advantages(values=_centred(rewards, offsets) * segments.spread(factors, offsets))
+def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
+    """r - mean of the other trajectories of the group, n / (n - 1) * (r - mean) (Ahmadian et al., arXiv:2402.14740).
 
-
-def _centred(rewards: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """r - group mean; exactly 0 where the group's rewards are equal; r where the group has one member."""
-    centred = rewards - segments.spread(segments.means(rewards, offsets), offsets)
-    # The mean of equal numbers is not always that number in floating point, so equality is tested on the rewards.
-    equal = np.repeat(segments.constant(rewards, offsets), segments.sizes(offsets))
-    alone = np.repeat(segments.sizes(offsets) == 1, segments.sizes(offsets))
-    centred[equal] = 0.0
-    centred[alone] = rewards[alone]
-    return centred
+    A group of one has no others: it keeps its reward in `rllm` and in `verl` (its `rloo`; its `rloo_vectorized` gives
+    0), and gets 0 in `trl` (its RLOOTrainer, with the KL term and `normalize_advantages` left out).
+    """
+    offsets = inputs.group_offsets
+    baseline = segments.centred if params.dialect == "trl" else minus_group_mean
+    sizes = segments.sizes(offsets)
+    factors = sizes / np.maximum(sizes - 1, 1)
+    return Advantages(values=baseline(inputs.rewards, offsets) * segments.spread(factors, offsets))

@@ -5,13 +5,34 @@ A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 
 
 class GrpoParams(Params):
+    dialect: Literal["rllm", "verl", "trl"] = Field(
+        "rllm",
+        description="rllm: std with ddof 0, + 1e-6; verl: ddof 1, + 1e-6; trl: ddof 1, + 1e-4. A group of one keeps "
+        "its reward (rllm, verl) or gets 0 (trl).",
+    )
     norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the group's standard deviation.")
+
+
+class RlooParams(Params):
+    dialect: Literal["rllm", "verl", "trl"] = Field(
+        "rllm", description="A group of one: rllm and verl its reward, trl 0. Otherwise they agree."
+    )
+
+
+class ReinforcePlusPlusBaselineParams(Params):
+    dialect: Literal["rllm", "verl"] = Field(
+        "rllm",
+        description="rllm divides by the std (ddof 0) over trajectories, a group of one gets 0; verl whitens over "
+        "sampled tokens (ddof 1), a group of one goes in with its reward.",
+    )
 
 
 class ClipParams(Params):
@@ -40,3 +61,8 @@ class EpisodeRejectionParams(Params):
 
 class GroupRejectionParams(Params):
     min_trajs_per_group: int = Field(2, gt=0, description="Smaller groups are dropped.")
+
+
+class DynamicRejectionParams(GroupRejectionParams):
+    max_gen_batches: int = Field(10, gt=0, description="Batches of tasks played in one step at most.")
+    train_batch_size: int = Field(64, gt=0, description="Tasks whose groups fill a batch.")

@@ -1,4 +1,4 @@
-"""The core's rejection modes: keep everything, wait for partly solved tasks, or drop groups without signal."""
+"""The core's rejection modes: keep all, wait for partly solved tasks, or drop groups without signal."""
 
 from __future__ import annotations
 
@@ -60,27 +60,32 @@ class DropWithoutSignal:
         self._smallest = params.min_trajs_per_group
 
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        reasons = [self._why_drop(group) for group in groups]
-        return Verdict(
-            train=[group for group, reason in zip(groups, reasons, strict=True) if not reason],
-            dropped=Counter(reason for reason in reasons if reason),
-        )
-
-    def _why_drop(self, group: TrajectoryGroup) -> str:
-        if len(group.trajectories) < self._smallest:
-            return "too_few"
-        if len({trajectory.reward for trajectory in group.trajectories}) > 1:
-            return ""
-        solved = {bool(entry.get("is_correct")) for entry in group.metadata}
-        if solved == {True}:
-            return "all_solved"
-        return "all_failed" if solved == {False} else "equal_rewards"
+        train, dropped = with_signal(groups, self._smallest)
+        return Verdict(train=train, dropped=dropped)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], Counter[str]]:
+    """Groups of at least `smallest` trajectories whose rewards differ, and how many others there were, by reason."""
+    reasons = [_why_drop(group, smallest) for group in groups]
+    kept = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
+    return kept, Counter(reason for reason in reasons if reason)
+
+
+def _why_drop(group: TrajectoryGroup, smallest: int) -> str:
+    if len(group.trajectories) < smallest:
+        return "too_few"
+    if len({trajectory.reward for trajectory in group.trajectories}) > 1:
+        return ""
+    solved = {bool(entry.get("is_correct")) for entry in group.metadata}
+    if solved == {True}:
+        return "all_solved"
+    return "all_failed" if solved == {False} else "equal_rewards"
 
 
 def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:

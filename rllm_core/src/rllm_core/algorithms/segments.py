@@ -30,17 +30,51 @@ def means(values: Values, offsets: Offsets) -> Values:
     return sums(values, offsets) / np.maximum(sizes(offsets), 1)
 
 
-def standard_deviations(values: Values, offsets: Offsets) -> Values:
-    """(n,) population standard deviation (ddof 0) of each piece, from centred values."""
-    centred = values - spread(means(values, offsets), offsets)
-    return np.sqrt(means(centred * centred, offsets))
+def running_sums(values: Values, offsets: Offsets) -> Values:
+    """(m,) sum of each element and those before it in its piece."""
+    filled = sizes(offsets) > 0
+    terms = values.copy()
+    # One sum over everything that each piece but the first begins by going back to 0.
+    terms[offsets[:-1][filled][1:]] -= sums(values, offsets)[filled][:-1]
+    return np.cumsum(terms)
+
+
+def maxima(values: Values, offsets: Offsets) -> Values:
+    """(n,) largest element of each piece; 0 for an empty piece."""
+    return _reduce(np.maximum, values, offsets, empty=0.0)
 
 
 def constant(values: Values, offsets: Offsets) -> NDArray[np.bool_]:
     """(n,) True where all elements of a piece are the very same number. Exact, unlike a small deviation."""
-    largest = _reduce(np.maximum, values, offsets, empty=0.0)
     smallest = _reduce(np.minimum, values, offsets, empty=0.0)
-    return np.asarray(largest == smallest)
+    return np.asarray(maxima(values, offsets) == smallest)
+
+
+def in_constant(values: Values, offsets: Offsets) -> NDArray[np.bool_]:
+    """(m,) which elements belong to a piece whose elements are all the very same number."""
+    return np.repeat(constant(values, offsets), sizes(offsets))
+
+
+def alone(offsets: Offsets) -> NDArray[np.bool_]:
+    """(m,) which elements are the only ones of their piece."""
+    return np.repeat(sizes(offsets) == 1, sizes(offsets))
+
+
+def centred(values: Values, offsets: Offsets) -> Values:
+    """(m,) element - mean of its piece, exactly 0 in a piece of equal elements, so also in a piece of one."""
+    result = values - spread(means(values, offsets), offsets)
+    # The mean of equal numbers is not always that number in floating point, so equality is tested on the numbers.
+    result[in_constant(values, offsets)] = 0.0
+    return result
+
+
+def standard_deviations(values: Values, offsets: Offsets, *, ddof: int = 0) -> Values:
+    """(n,) square roots of the sum of squares about the mean / (size - ddof).
+
+    Exactly 0 for a piece of equal elements; 0 for one of fewer than two and for an empty one.
+    """
+    distances = centred(values, offsets)
+    return np.sqrt(sums(distances * distances, offsets) / np.maximum(sizes(offsets) - ddof, 1))
 
 
 def _reduce(operation: np.ufunc, values: Values, offsets: Offsets, empty: float) -> Values:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rllm_core.config.compose import Composed, allowed_plugins, chosen_backend, compose
+from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm_core.config.run_registry import registry_for
 from rllm_core.plan import RunPlan
 from rllm_core.planning import make_plan
 from rllm_core.plugins.registry import Registry
@@ -102,7 +103,7 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
     if request.environment is not None:
         layers.append(layer_from_dotted({"rllm.env.name": request.environment}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
-    registry = Registry.load(allow=allowed_plugins([*layers, *overrides]))
+    registry = registry_for([*layers, *overrides])
     if request.model is not None:
         key = chosen_backend(registry, [*layers, *overrides]).model_key
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))

@@ -35,23 +35,24 @@ class ForgivingGroup(click.Group):
 
 
 class LazyGroup(ForgivingGroup):
-    """A group whose commands are given as a table."""
+    """A group some or all of whose commands are given as a table."""
 
     def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.table)
+        return [*self.commands, *self.table]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self.table.get(cmd_name)
         if entry is None:
-            return None
+            return super().get_command(ctx, cmd_name)
         command = getattr(importlib.import_module(entry.module), entry.attribute)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])
+            rows = [(name, command.get_short_help_str(limit=100)) for name, command in self.commands.items()]
+            formatter.write_dl(rows + [(name, entry.summary) for name, entry in self.table.items()])

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
     "eval": LazyCommand("rllm_core.cli.evaluate", "evaluate", "Play with a trained model and report how well it does."),
     "config": LazyCommand("rllm_core.cli.config", "config", "See, explain and check the configuration of a run."),
+    "rescore": LazyCommand("rllm_core.cli.rescore", "rescore", "Show stored episodes under other estimators."),
     "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
 }
 

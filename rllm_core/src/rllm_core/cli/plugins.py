@@ -1,4 +1,7 @@
-"""``rllm plugins``: what is installed, what one plugin is and takes, and whether everything works."""
+"""``rllm plugins``: what is installed, what one plugin is and takes, and whether everything works.
+
+``rllm plugins new`` has a module of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm_core.cli.lazy_group import ForgivingGroup
+from rllm_core.cli.lazy_group import LazyCommand, LazyGroup
 
 if TYPE_CHECKING:
     from rllm_core.plugins.registry import Registered
 
 
-@click.group(cls=ForgivingGroup)
+COMMANDS = {"new": LazyCommand("rllm_core.cli.new_plugin", "new", "Write a package with a plugin of your own.")}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
 def plugins() -> None:
-    """See what is installed, and whether it works.
+    """See what is installed, and whether it works; write a plugin of your own.
 
     \b
     Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection

@@ -39,12 +39,18 @@ class RolloutCorrectionSection(Section):
     """Correction for rollouts whose probabilities differ from those of the trainer (truncated importance sampling)."""
 
     bypass_mode: Annotated[bool | None, ByPlugins()] = Field(
-        None, description="Take the rollout's log-probs as old log-probs; null means the backend's way."
+        None, description="Take the rollout's log-probs as old log-probs; null: unless `tis_mode` is set."
     )
     tis_mode: Annotated[Literal["token", "sequence"] | None, ByPlugins()] = Field(
         None, description="Importance ratio per token or per sequence; null means no correction."
     )
-    tis_cap: Annotated[float, ByPlugins()] = Field(2.0, gt=0, description="Ratios above this are cut off.")
+    tis_cap: Annotated[float, ByPlugins()] = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")
+    tis_beyond_cap: Annotated[Literal["truncate", "mask"], ByPlugins()] = Field(
+        "truncate", description="A ratio above `tis_cap` counts as `tis_cap`, or its tokens are masked."
+    )
+    tis_floor: Annotated[float, ByPlugins()] = Field(
+        0.0, ge=0, description="Tokens or sequences with a ratio below this are masked; needs `tis_mode`."
+    )
 
 
 class AlgorithmSection(Section):
@@ -60,10 +66,14 @@ class AlgorithmSection(Section):
     norm_adv_by_std_in_grpo: Annotated[bool, OF_ALGORITHMS] = Field(
         True, description="Whether `grpo` divides by the group's standard deviation."
     )
-    use_precomputed_advantage: Annotated[
-        bool,
-        Refused("Advantages are always estimated in this version: write an estimator that reads them from the groups."),
-    ] = Field(False, description="Take the advantages that the workflow put into its steps.")
+    use_precomputed_advantage: Annotated[bool, ByPlugins()] = Field(
+        False, description="Groups whose steps carry advantages from the workflow keep them; others are estimated."
+    )
+    on_precomputed_mismatch: Annotated[Literal["error", "zero"], ByPlugins()] = Field(
+        "error",
+        description="What to do with a step of such a group whose advantage is missing, of another length than its "
+        "response, NaN or infinite; always counted in metrics. Needs `use_precomputed_advantage`.",
+    )
     use_rllm: Annotated[bool | None, Redundant(True, "advantages are always computed here; remove the key")] = Field(
         None, description="Accepted for configurations of rLLM."
     )
@@ -77,14 +87,17 @@ class AlgorithmSection(Section):
         Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
         ByPlugins(),
     ] = Field("token-mean", description="How token losses become one number.")
-    eps_clip: Annotated[float, OF_ALGORITHMS] = Field(
-        0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped."
+    eps_clip: Annotated[float | None, OF_ALGORITHMS] = Field(
+        None, gt=0, description="Importance ratios below 1 - eps_clip are clipped; null: the loss's own, of `ppo` 0.2."
     )
     eps_clip_high: Annotated[float | None, OF_ALGORITHMS] = Field(
-        None, gt=0, description="Upper bound 1 + eps_clip_high; null means eps_clip."
+        None, gt=0, description="Upper bound 1 + eps_clip_high; null: the loss's own, of `ppo` eps_clip."
     )
-    kl_beta: Annotated[float, OF_ALGORITHMS] = Field(
+    kl_beta: Annotated[float, ByPlugins()] = Field(
         0.0, ge=0, description="Weight of the KL divergence from the reference model in the loss."
+    )
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], ByPlugins()] = Field(
+        "k3", description="How a token's divergence is estimated (Schulman 2020, joschu.net/blog/kl-approx.html)."
     )
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"] | None, ByPlugins()] = Field(
         None, description="How the learning rate falls over the run; null means the backend's own key."
@@ -159,7 +172,10 @@ class RejectionSection(Section):
         1, description="Mode `episode`: partly solved tasks to gather before an update."
     )
     min_trajs_per_group: Annotated[PositiveInt, OF_REJECTIONS] = Field(
-        2, description="Mode `group`: smaller groups are dropped."
+        2, description="Modes `group` and `dynamic`: smaller groups are dropped."
+    )
+    max_gen_batches: Annotated[PositiveInt, OF_REJECTIONS] = Field(
+        10, description="Mode `dynamic`: batches of tasks played in one step at most."
     )
 
 
@@ -175,4 +191,7 @@ class PipelineSection(Section):
     remove: Annotated[list[str], Names("stage")] = Field(default_factory=list, description="Stages to leave out.")
     replace: Annotated[dict[str, Choice], Names("stage")] = Field(
         default_factory=dict, description="Stages to exchange: old name to new."
+    )
+    move: list[dict[str, str]] = Field(
+        default_factory=list, description="Stages to put elsewhere: `{stage: NAME, after: NAME}`, or with `before`."
     )

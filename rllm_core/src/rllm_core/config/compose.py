@@ -107,12 +107,12 @@ def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
         return {}  # these alone give no run (a value is missing): then everything in it was set by somebody
 
 
-def allowed_plugins(user_layers: Sequence[Layer]) -> list[str] | None:
-    """The value of ``rllm.plugins.allow``, which must be known before there is a registry to compose with."""
+def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
+    """The section ``rllm.plugins``, which must be known before there is a registry to compose with."""
     merged = merge_layers([base_layer(), *user_layers], [RunConfig])
-    values = {"allow": _selected(merged, "rllm.plugins.allow")}
+    values = {name: _selected(merged, f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
     try:
-        return parse(PluginsSection, values).allow
+        return parse(PluginsSection, values)
     except ValidationError as error:
         lines = describe(error, values, merged.origin, known_keys(RunConfig), at=("rllm", "plugins"))
         raise as_config_error(lines) from error

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rllm_core.config.section import ByPlugins, Choice, Names, PositiveInt, Section
+from rllm_core.config.section import ByPlugins, Choice, Names, PositiveInt, Section, TakenOver
 
 
 class DataSection(Section):
@@ -18,7 +18,9 @@ class DataSection(Section):
     val_dataset: Annotated[Choice | None, Names("dataset")] = Field(
         None, description="Validation tasks, by name of a dataset; null means the environment's own."
     )
-    train_batch_size: PositiveInt = Field(64, description="Tasks per training step; never more than there are.")
+    train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",))] = Field(
+        64, description="Tasks per training step; never more than there are."
+    )
     val_batch_size: PositiveInt = Field(32, description="Tasks per validation batch.")
     max_prompt_length: PositiveInt = Field(2048, description="Most tokens a model call may start from.")
     max_response_length: PositiveInt = Field(2048, description="Most tokens one model call may sample.")

@@ -115,6 +115,11 @@ class EpisodeLoggingSection(Section):
 
 
 class PluginsSection(Section):
-    """Which plugins may load."""
+    """Which plugins there are."""
 
     allow: list[str] | None = Field(None, description="Distributions whose plugins may load; null means all.")
+    import_modules: list[str] = Field(
+        default_factory=list,
+        description="Modules to import first, of the current folder or installed, such as one that registers an "
+        "estimator.",
+    )

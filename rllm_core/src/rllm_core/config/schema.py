@@ -82,7 +82,7 @@ class RllmSection(Section):
         default_factory=AsyncTrainingSection, description="Rollouts that go on while weights are updated."
     )
     sdk: SdkSection = Field(default_factory=SdkSection, description="Traces of agents outside of workflows.")
-    plugins: PluginsSection = Field(default_factory=PluginsSection, description="Which plugins may load.")
+    plugins: PluginsSection = Field(default_factory=PluginsSection, description="Which plugins there are.")
 
 
 class RunConfig(Section):

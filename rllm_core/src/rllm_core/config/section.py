@@ -24,11 +24,16 @@ class ByPlugins:
 
 
 @dataclass(frozen=True)
-class SharedOption(ByPlugins):
-    """The key also acts through every chosen plugin of certain kinds that has an option of its name: they take its
-    value over unless their own mapping sets it."""
+class TakenOver:
+    """Chosen plugins of certain kinds that have an option of the key's name take its value over, unless it is null or
+    their own mapping sets the option."""
 
     kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SharedOption(ByPlugins, TakenOver):
+    """The key acts through plugins alone, also as an option of theirs."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
@@ -40,6 +40,30 @@ class LossChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KlTerm:
+    """A KL divergence from the reference model, added to every sampled token's loss."""
+
+    beta: float
+    """Its weight, greater than 0."""
+    estimator: Literal["k1", "k2", "k3"]
+    """See ``rllm_core.algorithms.loss_terms``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutCorrection:
+    """Truncated importance sampling: policy losses are weighted by old over sampling probability, within bounds."""
+
+    mode: Literal["token", "sequence"]
+    """A ratio per token, or the product over a row for all of its tokens."""
+    cap: float
+    """Largest weight."""
+    floor: float
+    """Tokens or sequences whose ratio is below this weigh 0."""
+    beyond_cap: Literal["truncate", "mask"]
+    """Whether what is above the cap weighs `cap` or 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How to turn one batch into an update."""
 
@@ -53,6 +77,10 @@ class UpdatePlan:
     """Weight of the entropy bonus in this step."""
     seed: int
     """For whatever is random in the update, such as the order of minibatches."""
+    kl: KlTerm | None = None
+    """Needs `TokenBatch.ref_logprobs`."""
+    rollout_correction: RolloutCorrection | None = None
+    """Needs old log-probs that the trainer computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +93,14 @@ class RunContext:
     seed: int
     total_steps: int
     """Length of the whole run in steps, for schedules."""
+    needs: frozenset[str] = frozenset()
+    """Columns that `process` will be asked for, ``old_logprobs`` aside."""
+
+    @property
+    def recomputes_old_logprobs(self) -> bool:
+        """Whether `process` takes old log-probs from the trainer's own forward pass, not from the sampler."""
+        correction = self.config.rllm.algorithm.rollout_correction
+        return correction.tis_mode is not None if correction.bypass_mode is None else not correction.bypass_mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +184,9 @@ class BackendPlugin(Plugin[ParamsT]):
     heavy, such as a model folder that is not there. Called before a run starts and by ``rllm config validate``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
+    column_sections: Mapping[str, str] = field(default_factory=dict)
+    """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
+    one is refused in a run that does not need the column."""
     model_key: str = "model.name"
     """The config key that ``--model`` sets."""
     learning_rate_key: str = "training.learning_rate"

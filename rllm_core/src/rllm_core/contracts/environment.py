@@ -30,6 +30,9 @@ class Outcome:
     done: bool = False
     correct: bool | None = None
     """Whether the task is solved, said in the outcome that ends the episode. None: unknown, so reward > 0 decides."""
+    reward_components: Mapping[str, float] = field(default_factory=dict)
+    """What estimators such as `gdpo` look at instead of the reward, such as ``{"correct": 1.0, "number": 1.0}``; summed
+    over the steps. Each step of an environment should name the same ones."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the finished episode, such as ``{"guesses": 3}``; averaged over episodes."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rllm_core.config.algorithm_sections import AlgorithmSection
     from rllm_core.types import TrajectoryGroup
 
 Level = Literal["trajectory", "step", "token"]
@@ -21,6 +22,8 @@ Scope = Literal["trajectory", "group", "role", "batch"]
 
 ALWAYS_FILLED = frozenset({"step_rewards"})
 """Needs that no backend is asked for: the columns of `AdvantageInput` that come with the trajectories themselves."""
+FILLED_BY_STAGES = frozenset({"greedy_rewards"})
+"""Needs that a stage of the pipeline fills: it has the need among its `writes`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,10 +58,17 @@ class AdvantageInput:
     """(n_token,) log-probs under the reference model; filled when needed."""
     values: NDArray[np.float32] | None = None
     """(n_token,) the critic's estimates; filled when needed."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(n_token,) sum over the vocabulary of squared probabilities where each token was sampled; filled when needed."""
+    greedy_rewards: NDArray[np.float64] | None = None
+    """(n_traj,) reward of the greedy attempt of the same role at the same task; filled when needed."""
     component_names: tuple[str, ...] = ()
     """Names of the parts of the reward that every trajectory reports, sorted."""
     reward_components: NDArray[np.float64] | None = None
     """(n_traj, len(component_names)); None when trajectories report no common parts."""
+    algorithm_config: AlgorithmSection | None = None
+    """The run's ``rllm.algorithm``, for estimators in rLLM's classic signature. Others have options of their own, which
+    are checked; what one reads from here, nobody checks."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +78,7 @@ class Advantages:
     values: NDArray[np.float64]
     level: Level = "trajectory"
     returns: NDArray[np.float64] | None = None
-    """(n_token,) targets for a critic, 0 where the model sampled nothing. Nothing in the framework reads them yet."""
+    """(n_token,) targets for a critic, 0 where the model sampled nothing. A backend with a critic trains it on them."""
 
 
 class AdvantageEstimator(Protocol):
@@ -91,7 +101,7 @@ class EstimatorPlugin(Plugin[ParamsT]):
     scope: Scope = "group"
     """Whose rewards one advantage depends on: its own, its group's, all of its role, or the whole batch."""
     needs: frozenset[str] = frozenset()
-    """Batch columns that must be filled before it runs, such as ``values`` or ``ref_logprobs``; ``step_rewards`` says
-    that it looks at the rewards of single steps."""
+    """Columns that must be filled before it runs: by the backend (``values``, ``ref_logprobs``, ``sum_pi_squared``) or
+    by a stage (``greedy_rewards``); ``step_rewards`` says that it looks at the rewards of single steps."""
     default_loss: str | None = None
     """The loss used when ``rllm.algorithm.loss_fn`` is null."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rllm_core.types import Episode, TrajectoryGroup
+
+Compared = Literal["attempts", "tasks", "roles"]
+MIXED_ROLES = "all_groups"
+"""`TrajectoryGroup.group_role` of groups that hold several roles: the one they have in `estimator_map` and metrics."""
 
 
 class Grouping(Protocol):
@@ -27,3 +31,7 @@ class GroupingPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "grouping"
 
     load: Callable[[], Grouping]
+    compares: frozenset[Compared] = frozenset()
+    """What the trajectories of one group may differ in: the attempt at a task, the task, the role. With ``roles`` all its
+    groups have the role `MIXED_ROLES`. Runs whose groups could only be of one are warned of by this; empty: not said,
+    and nothing is checked."""

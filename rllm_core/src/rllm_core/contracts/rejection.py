@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of the groups of one step. Every group offered is trained on, waiting, or dropped."""
+    """What becomes of the groups offered and of those that waited: every one is trained on, waiting, or dropped."""
 
     train: list[TrajectoryGroup]
     """Groups to train on now, including those that waited since earlier steps."""
@@ -22,10 +22,16 @@ class Verdict:
     """How many groups the mode keeps for a later step."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """How many groups were dropped, by reason, such as ``{"all_solved": 3}``."""
+    more: bool = False
+    """Whether further tasks are to be played in this same step, and their groups offered; `train` is then empty."""
 
 
 class RejectionMode(Protocol):
-    """May keep groups between steps; whatever it keeps must be in `state_dict`, so that a resumed run is the same."""
+    """May keep groups between steps; whatever it keeps must be in `state_dict`, so that a resumed run is the same.
+
+    It is asked once per step, and again in that step for as long as its verdict asks for more; with an empty list when
+    a step brought no groups. A mode that asks for more must bound how often.
+    """
 
     def __call__(self, groups: list[TrajectoryGroup], /) -> Verdict: ...
 

@@ -12,6 +12,7 @@ from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.rejection import RejectionMode
 from rllm_core.plugins.choice import Chosen
 from rllm_core.rollout.runner import RolloutRunner
+from rllm_core.types import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,10 @@ class StageContext:
     rejection: RejectionMode
     rejection_name: str
     """Its qualified name, which its saved state is kept under."""
+    needs: frozenset[str]
+    """Everything that estimators and losses of the run want filled; see `EstimatorPlugin.needs`."""
+    more_tasks: Callable[[], list[Task]]
+    """Draws the next tasks, for a stage that wants to play more of them in the same step."""
     estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
     """Role to its estimator."""
     loss_of: Callable[[str], LossChoice]

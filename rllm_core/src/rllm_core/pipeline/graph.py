@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from rllm_core.plugins.choice import Chosen
 BUILT_IN = (
     "generate",
     "impute_names",
+    "greedy_baseline",
     "compact_filter",
     "group",
     "check_rewards",
@@ -48,7 +49,7 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
     """The stages of a run, in order, checked.
 
     Raises:
-        PipelineError: an edit names a stage that is not there, or the order leaves a hole.
+        ConfigError: an edit names a stage that is not there, or the order leaves a hole.
     """
     listed = BUILT_IN if settings.stages is None else settings.stages
     entries = [_Entry(choice, f"rllm.pipeline.stages[{index}]") for index, choice in enumerate(listed)]
@@ -59,6 +60,8 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
         entries[_position(entries, name, where)] = _Entry(choice, where)
     for index, edit in enumerate(settings.insert):
         _insert(entries, edit, f"rllm.pipeline.insert[{index}]")
+    for index, edit in enumerate(settings.move):
+        _move(entries, edit, f"rllm.pipeline.move[{index}]")
     stages = [choose(entry.choice, entry.where) for entry in entries]
     check(stages)
     return stages
@@ -81,11 +84,23 @@ def check(stages: Sequence[ChosenStage]) -> None:
 
 
 def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
+    entries.insert(_place(entries, edit, where), _Entry(edit["stage"], where))
+
+
+def _move(entries: list[_Entry], edit: dict[str, str], where: str) -> None:
+    if edit.get("stage") in (edit.get("after"), edit.get("before")):
+        raise ConfigError(f"{where} moves stage {edit.get('stage')!r} next to itself.", "Name another stage there.")
+    _place(entries, edit, where)
+    moved = entries.pop(_position(entries, edit["stage"], where))
+    entries.insert(_place(entries, edit, where), moved)
+
+
+def _place(entries: list[_Entry], edit: Mapping[str, Any], where: str) -> int:
+    """The position that an edit asks for."""
     anchors = [side for side in ("before", "after") if side in edit]
     if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
         raise ConfigError(f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.")
-    position = _position(entries, str(edit[anchors[0]]), where)
-    entries.insert(position + (anchors[0] == "after"), _Entry(edit["stage"], where))
+    return _position(entries, str(edit[anchors[0]]), where) + (anchors[0] == "after")
 
 
 def _position(entries: list[_Entry], name: str, where: str) -> int:

@@ -22,14 +22,19 @@ class Pipeline:
         ]
 
     async def run(self, step: TrainStep) -> None:
-        """Run all stages; after `step.skip` only those that always run."""
-        for chosen, stage in self._stages:
+        """Run all stages; after `step.skip` only those that always run, after `step.play_more` from the first again."""
+        position = 0
+        while position < len(self._stages):
+            chosen, stage = self._stages[position]
+            position += 1
             if step.skip_reason and not chosen.plugin.always:
                 continue
-            start = time.perf_counter()
+            start, rounds = time.perf_counter(), step.rounds
             await stage(step)
             name = chosen.plugin.name
             step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
+            if step.rounds > rounds:
+                position = 0
 
     def state_dict(self) -> dict[str, Any]:
         """State of the stages that keep something between steps, by position and qualified name."""

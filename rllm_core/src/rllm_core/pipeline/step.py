@@ -18,13 +18,20 @@ class TrainStep:
     epoch: int
     total_steps: int
     tasks: list[Task]
+    """What is being played: the tasks of the newest round."""
+    task_batch: int = 0
+    """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
+    rounds: int = 1
+    """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
     is_training: bool = True
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights."""
     generated: list[Episode] = field(default_factory=list)
-    """All episodes of the step, as they were played."""
+    """All episodes of the step, as they were played, round after round."""
     episodes: list[Episode] = field(default_factory=list)
-    """Those of them that have not been masked."""
+    """Those of the newest round that have not been masked."""
+    offered_groups: list[TrajectoryGroup] = field(default_factory=list)
+    """All groups of the step with their rewards checked, round after round, whatever becomes of them."""
     trajectory_groups: list[TrajectoryGroup] = field(default_factory=list)
     batch: TokenBatch | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -36,9 +43,28 @@ class TrainStep:
     """What stages of other packages leave for each other, under names of their own."""
 
     def skip(self, reason: str) -> None:
-        """Nothing is left to train on: only stages that always run follow. `reason` is a metric of its own."""
-        self.skip_reason = reason
-        self.metrics[f"batch/skipped_{reason}"] = 1.0
+        """Nothing is left to train on: only stages that always run follow. The first reason is a metric of its own."""
+        if not self.skip_reason:
+            self.skip_reason = reason
+            self.metrics[f"batch/skipped_{reason}"] = 1.0
+
+    def go_on(self) -> None:
+        """There is something to train on after all, such as groups kept since earlier steps."""
+        self.metrics.pop(f"batch/skipped_{self.skip_reason}", None)
+        self.skip_reason = ""
+
+    def play_more(self, tasks: list[Task]) -> None:
+        """Start another round: the stages run again from the first, on these tasks."""
+        self.go_on()
+        self.tasks = tasks
+        self.task_batch += 1
+        self.rounds += 1
+        self.episodes = []
+        self.trajectory_groups = []
+
+    def count(self, metric: str, number: float) -> None:
+        """Add to a metric that counts over all rounds of the step."""
+        self.metrics[metric] = self.metrics.get(metric, 0.0) + number
 
     @property
     def filled_batch(self) -> TokenBatch:

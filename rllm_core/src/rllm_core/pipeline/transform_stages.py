@@ -1,55 +1,17 @@
-"""Built-in stages from tasks to groups: generate, impute_names, compact_filter, group, check_rewards, reject."""
+"""Built-in stages from episodes to groups: compact_filter, group, check_rewards."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
-from typing import Any
 
 from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
-from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import CheckpointError, PipelineError, RewardError, RllmError
+from rllm_core.errors import PipelineError, RewardError, RllmError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.seeding import derive_seed
-from rllm_core.tracking.metrics import episode_metrics, reward_metrics
+from rllm_core.tracking.metrics import reward_metrics
 from rllm_core.types import Trajectory, TrajectoryGroup
-
-
-class Generate:
-    """Plays every task of the step `rllm.rollout.n` times."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._context = context
-
-    async def __call__(self, step: TrainStep) -> None:
-        config = self._context.config
-        sampling = SamplingParams(
-            max_tokens=config.data.max_response_length,
-            seed=derive_seed(self._context.seed, "rollout", step.global_step),
-            **config.sampling.train.model_dump(),
-        )
-        order = RolloutOrder(tasks=step.tasks, rollouts=config.rllm.rollout.n, sampling=sampling, label="train")
-        step.generated = await self._context.runner.run(order)
-        step.episodes = list(step.generated)
-        step.metrics |= episode_metrics(step.episodes)
-        if not any(episode.trajectories for episode in step.episodes):
-            step.skip("nothing_generated")
-
-
-class ImputeNames:
-    """Gives trajectories without a name one: ``agent``, or ``agent_0``, ``agent_1``, … when there are several."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        pass
-
-    async def __call__(self, step: TrainStep) -> None:
-        for episode in step.episodes:
-            nameless = [trajectory for trajectory in episode.trajectories if not trajectory.name]
-            for index, trajectory in enumerate(nameless):
-                trajectory.name = "agent" if len(nameless) == 1 else f"agent_{index}"
 
 
 class CompactFilter:
@@ -66,10 +28,10 @@ class CompactFilter:
         if self._masked:
             step.episodes, dropped = compact_filter(step.episodes, self._masked)
             for reason in sorted(self._masked):
-                step.metrics[f"batch/masked_{reason.value}"] = float(dropped[reason.value])
+                step.count(f"batch/masked_{reason.value}", dropped[reason.value])
         if self._mask_truncated:
             step.episodes, truncated = drop_truncated(step.episodes)
-            step.metrics["batch/masked_truncated"] = float(truncated)
+            step.count("batch/masked_truncated", truncated)
         if (self._masked or self._mask_truncated) and not step.episodes:
             step.skip("everything_masked")
 
@@ -93,8 +55,8 @@ class Group:
                 )
         made = {id(trajectory) for episode in step.episodes for trajectory in episode.trajectories}
         grouped = {id(trajectory) for trajectory in _trajectories(step.trajectory_groups)}
-        step.metrics["batch/trajectories_ungrouped"] = float(len(made - grouped))
-        step.metrics["batch/prefix_breaks"] = float(breaks)
+        step.count("batch/trajectories_ungrouped", len(made - grouped))
+        step.count("batch/prefix_breaks", breaks)
 
     def _groups(self, step: TrainStep) -> list[TrajectoryGroup]:
         """What the grouping returns, if it is a list of groups."""
@@ -139,44 +101,13 @@ class CheckRewards:
                     del group.trajectories[index]
                     if group.metadata:
                         del group.metadata[index]
-        step.metrics["batch/missing_rewards"] = float(missing)
+        step.count("batch/missing_rewards", missing)
         step.trajectory_groups = [group for group in step.trajectory_groups if group.trajectories]
         if not step.trajectory_groups:
             step.skip("no_rewards")
             return
-        step.metrics |= reward_metrics(step.trajectory_groups)
-
-
-class Reject:
-    """Decides which groups are trained on now (`rllm.rejection_sample`); the mode may keep groups for later steps."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._mode = context.rejection
-        self._name = context.rejection_name
-
-    async def __call__(self, step: TrainStep) -> None:
-        step.metrics["batch/groups_before_filter"] = float(len(step.trajectory_groups))
-        verdict = self._mode(step.trajectory_groups)
-        step.trajectory_groups = verdict.train
-        step.metrics["batch/groups_after_filter"] = float(len(verdict.train))
-        step.metrics["batch/groups_waiting"] = float(verdict.waiting)
-        for reason, count in verdict.dropped.items():
-            step.metrics[f"batch/groups_dropped_{reason}"] = float(count)
-        if not verdict.train:
-            step.skip("waiting_for_more_groups" if verdict.waiting else "all_groups_rejected")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mode": self._name, "state": self._mode.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
-            raise CheckpointError(
-                f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
-                "what waits in one means nothing to the other.",
-                "Resume with the rllm.rejection_sample.mode the run was started with.",
-            )
-        if state["mode"] == self._name:
-            self._mode.load_state_dict(state["state"])
+        step.offered_groups += step.trajectory_groups
+        step.metrics |= reward_metrics(step.offered_groups)
 
 
 def _trajectories(groups: list[TrajectoryGroup]) -> list[Trajectory]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from rllm_core.algorithms.estimation import RoleEstimator, divide_by_steps, estimate
+from typing import Any
+
+import numpy as np
+
+from rllm_core.algorithms.columns import tokens_of
+from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
+from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
 from rllm_core.batch import build_batch
-from rllm_core.config.algorithm_sections import EntropySection
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.estimator import ALWAYS_FILLED
+from rllm_core.config.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PipelineError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.choice import Chosen
 from rllm_core.seeding import derive_seed
 from rllm_core.tracking.metrics import advantage_metrics, throughput_metrics
 
@@ -37,10 +44,7 @@ class Process:
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
-        needs = frozenset[str]({"old_logprobs"})
-        for role in batch.roles:
-            needs |= self._context.estimator_of(role).plugin.needs | self._context.loss_of(role).plugin.needs
-        needs -= ALWAYS_FILLED
+        needs = (self._context.needs | {"old_logprobs"}) - ALWAYS_FILLED - FILLED_BY_STAGES
         step.batch = await self._context.backend.process(batch, needs)
         missing = sorted(name for name in needs if getattr(step.batch, name, None) is None)
         if missing:
@@ -51,28 +55,59 @@ class Process:
 
 
 class EstimateAdvantages:
-    """Calls each role's estimator once with all groups of that role; see also `rllm.stepwise_advantage`."""
+    """Calls each role's estimator once with all groups of that role; see also `rllm.stepwise_advantage`.
+
+    Groups that bring advantages of their own keep them if `rllm.algorithm.use_precomputed_advantage` is true.
+    """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._context = context
         stepwise = context.config.rllm.stepwise_advantage
         self._normalize_by_steps = stepwise.enable and stepwise.normalize_by_steps
-        self._loaded: dict[str, tuple[str, RoleEstimator]] = {}
+        self._loaded: list[tuple[Chosen[EstimatorPlugin[Any]], BoundEstimator]] = []
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
-        advantages = estimate(batch, self._estimator_of)
+        algorithm = self._context.config.rllm.algorithm
+        precomputed = self._precomputed(step, algorithm)
+        estimates = estimate(batch, self._estimator_of, precomputed=precomputed, algorithm_config=algorithm)
+        advantages = estimates.advantages
         if self._normalize_by_steps:
-            advantages = divide_by_steps(batch, advantages)
-        step.batch = batch.with_columns(advantages=advantages)
+            divided = divide_by_steps(batch, advantages)
+            kept = False if precomputed is None else tokens_of(batch, precomputed.groups)
+            advantages = np.where(kept, advantages, divided)
+        columns = {"advantages": advantages}
+        if estimates.returns is not None:
+            columns["returns"] = estimates.returns
+        step.batch = batch.with_columns(**columns)
         step.metrics |= advantage_metrics(step.batch)
 
-    def _estimator_of(self, role: str) -> tuple[str, RoleEstimator]:
-        if role not in self._loaded:
-            chosen = self._context.estimator_of(role)
-            function = chosen.registered.load()
-            self._loaded[role] = (chosen.plugin.name, lambda inputs: function(inputs, chosen.params))
-        return self._loaded[role]
+    def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:
+        """The advantages that are not estimated, with metrics about them."""
+        batch = step.filled_batch
+        if not algorithm.use_precomputed_advantage:
+            if ignored := int(with_precomputed(batch.groups).sum()):
+                step.metrics["advantage/precomputed_ignored"] = ignored / len(batch.groups)
+            return None
+        found = find_precomputed(batch, algorithm.on_precomputed_mismatch)
+        step.metrics["advantage/precomputed"] = int(found.precomputed.groups.sum()) / max(len(batch.groups), 1)
+        step.metrics["advantage/precomputed_mismatched"] = float(found.mismatched_steps)
+        return found.precomputed
+
+    def _estimator_of(self, role: str) -> BoundEstimator:
+        chosen = self._context.estimator_of(role)
+        for other, bound in self._loaded:
+            if other.registered is chosen.registered and other.params == chosen.params:
+                return bound
+        function, plugin = chosen.registered.load(), chosen.plugin
+        bound = BoundEstimator(
+            name=plugin.name,
+            level=plugin.level,
+            scope=plugin.scope,
+            function=lambda inputs: function(inputs, chosen.params),
+        )
+        self._loaded.append((chosen, bound))
+        return bound
 
 
 class Update:
@@ -90,11 +125,21 @@ class Update:
             aggregation=algorithm.loss_agg_mode,
             entropy_coeff=entropy_coeff(algorithm.entropy, step.global_step),
             seed=derive_seed(context.seed, "update", step.global_step),
+            kl=KlTerm(beta=algorithm.kl_beta, estimator=algorithm.kl_estimator) if algorithm.kl_beta else None,
+            rollout_correction=_rollout_correction(algorithm.rollout_correction),
         )
         step.metrics |= await context.backend.update(batch, plan)
         step.metrics["actor/entropy_coeff"] = plan.entropy_coeff
         await context.backend.publish(step.weight_version + 1)
         step.weight_version += 1
+
+
+def _rollout_correction(settings: RolloutCorrectionSection) -> RolloutCorrection | None:
+    if settings.tis_mode is None:
+        return None
+    return RolloutCorrection(
+        mode=settings.tis_mode, cap=settings.tis_cap, floor=settings.tis_floor, beyond_cap=settings.tis_beyond_cap
+    )
 
 
 class Log:

@@ -20,6 +20,10 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "dr_grpo",
             "gae",
             "reinforce_plus_plus",
+            "remax",
+            "otb",
+            "tir_otb",
+            "step_reinforce",
         ),
         "loss": (
             "cispo",
@@ -40,6 +44,11 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def home_of(kind: str, name: str) -> str | None:
     """The distribution of ours that offers `name`, whether or not it is installed."""
     return next((home for home, kinds in _OFFERED.items() if name in kinds.get(kind, ())), None)
+
+
+def first_party_distributions() -> frozenset[str]:
+    """Our distributions outside the core, whether or not they are installed."""
+    return frozenset(_OFFERED)
 
 
 def names_elsewhere(kind: str) -> list[str]:

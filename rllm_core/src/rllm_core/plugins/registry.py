@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, RllmError, did_you_mean
+from rllm_core.plugins import in_process
 from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
 from rllm_core.plugins.loading import load_records, new_manager, reason_of
 from rllm_core.plugins.notices import warn_once
@@ -71,7 +72,7 @@ class Broken:
 
 @dataclass
 class Registry:
-    """``Registry.load()`` holds everything installed, ``Registry()`` nothing but what is added to it.
+    """``Registry.load()`` holds everything installed and everything registered in this process, ``Registry()`` nothing.
 
     Cheap enough to be rebuilt in every worker process: send kinds, qualified names and options there, never functions.
     """
@@ -82,7 +83,7 @@ class Registry:
 
     @classmethod
     def load(cls, allow: Collection[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Registry:
-        """Load the core's plugins and all installed ones that are not blocked.
+        """Load the core's plugins, all installed ones that are not blocked, and what this process has registered.
 
         `allow` is the config value ``rllm.plugins.allow``; `environ` (default: ``os.environ``) may hold
         ``RLLM_BLOCK_PLUGINS``. A plugin that fails in any way is named on standard error and kept in `broken`.
@@ -98,6 +99,8 @@ class Registry:
                 registry._set_aside(candidate, error)
             else:
                 registry._accept(candidate, records)
+        for record in in_process.records():
+            registry.add(record)
         return registry
 
     def all(self, kind: str) -> list[Registered[Any]]:

@@ -41,7 +41,8 @@ def unknown_name(
     if normalise(distribution) == _IN_PROCESS:
         return PluginError(
             f"{kind} {name!r} was a class or function of a Python program, and is not part of this one.",
-            f"Start the run from that program again, or choose another {kind}.",
+            "Start the run from that program again, name a module that registers it in rllm.plugins.import_modules, or "
+            f"choose another {kind}.",
         )
     home = distribution or home_of(kind, bare)
     if home:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Message, Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
@@ -93,6 +94,7 @@ class EnvironmentWorkflow(Workflow):
                 raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
             trajectory.reward += step.reward
+            _add_components(trajectory, outcome.reward_components)
             if outcome.done:
                 episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
                 episode.is_correct = trajectory.reward > 0 if outcome.correct is None else bool(outcome.correct)
@@ -148,6 +150,13 @@ def _messages(agent: Agent, observation: str | Sequence[Message]) -> Sequence[Me
     if messages is None or isinstance(messages, str | Mapping):
         raise TypeError(f"observe() of {type(agent).__name__} returned {messages!r:.80}, not chat messages")
     return messages
+
+
+def _add_components(trajectory: Trajectory, components: Mapping[str, float]) -> None:
+    if components:
+        total = trajectory.info.setdefault(REWARD_COMPONENTS, {})
+        for name, value in components.items():
+            total[name] = total.get(name, 0.0) + float(value)
 
 
 def _action(agent: Agent, reply: str) -> str:

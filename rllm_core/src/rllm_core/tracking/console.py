@@ -13,6 +13,7 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.pipeline.step import TrainStep
+from rllm_core.tracking.metrics import split_validation_name
 
 SECONDS_BETWEEN_LINES = 5.0
 """Where there is no terminal, a log file should not get a line for every step."""
@@ -97,6 +98,6 @@ def validation_figures(metrics: Mapping[str, float]) -> str:
     """``guess pass@1 0.412  reward 0.310 …``, one part per data source."""
     by_source: dict[str, list[str]] = {}
     for name, value in metrics.items():
-        source, _, figure = name.removeprefix("val/").rpartition("/")
+        source, figure = split_validation_name(name)
         by_source.setdefault(source, []).append(f"{figure} {value:.3f}")
     return "; ".join(f"{source}: {'  '.join(figures)}" for source, figures in by_source.items())

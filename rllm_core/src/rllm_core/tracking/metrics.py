@@ -92,7 +92,10 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
 
 
 def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, float]:
-    """``val/<data_source>/pass@1`` and ``pass@<rollouts>``, mean reward, and the environment's own figures."""
+    """``val/<data_source>/pass@1`` and ``pass@<rollouts>``, mean reward, and the environment's own figures.
+
+    ``reward`` is the mean over trajectories; where they have several roles, ``reward/<role>`` is that of each.
+    """
     by_source: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         by_source[episode.data_source].append(episode)
@@ -101,13 +104,22 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
         solved = list(solved_by_task(part).values())
         for k in sorted({1, rollouts}):
             metrics[f"val/{source}/pass@{k}"] = float(np.mean([pass_at_k(len(s), sum(s), k) for s in solved]))
-        rewards = [reward_of(trajectory) for episode in part for trajectory in episode.trajectories]
-        usable = [reward for reward in rewards if reward is not None]
-        metrics[f"val/{source}/reward"] = float(np.mean(usable)) if usable else 0.0
-        if len(usable) < len(rewards):
-            metrics[f"val/{source}/missing_rewards"] = float(len(rewards) - len(usable))
+        by_role: dict[str, list[float | None]] = defaultdict(list)
+        for trajectory in (trajectory for episode in part for trajectory in episode.trajectories):
+            by_role[trajectory.name or "agent"].append(reward_of(trajectory))
+        rewards = [reward for of_role in by_role.values() for reward in of_role]
+        metrics[f"val/{source}/reward"] = _mean_of_usable(rewards)
+        if len(by_role) > 1:
+            metrics |= {f"val/{source}/reward/{role}": _mean_of_usable(by_role[role]) for role in by_role}
+        if None in rewards:
+            metrics[f"val/{source}/missing_rewards"] = float(rewards.count(None))
         metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_figures(part).items()}
     return metrics
+
+
+def _mean_of_usable(rewards: Iterable[float | None]) -> float:
+    usable = [reward for reward in rewards if reward is not None]
+    return float(np.mean(usable)) if usable else 0.0
 
 
 def reward_of(trajectory: Trajectory) -> float | None:
@@ -119,8 +131,13 @@ def reward_of(trajectory: Trajectory) -> float | None:
 
 
 def split_validation_name(name: str) -> tuple[str, str]:
-    """``val/openai/gsm8k/pass@1`` is the figure ``pass@1`` of the data source ``openai/gsm8k``."""
+    """``val/openai/gsm8k/pass@1`` is the figure ``pass@1`` of the data source ``openai/gsm8k``.
+
+    A figure of one role, such as ``reward/judge``, keeps its role.
+    """
     source, _, figure = name.removeprefix("val/").rpartition("/")
+    if source.endswith("/reward"):
+        return source.removesuffix("/reward"), f"reward/{figure}"
     return source, figure
 
 

@@ -1,0 +1,283 @@
+"""What advantages cost, ours beside verl's and TRL's own functions: time, peak memory, and the same numbers out.
+
+python benchmarks/advantages.py                       # every estimator at both sizes; a few minutes
+python benchmarks/advantages.py --only gae --size 4096
+python benchmarks/advantages.py --json > table.json
+
+One process and one thread; what is compared runs in turns; times are medians of CPU time, which a busy machine hardly
+disturbs. verl's functions return a number for every token, so ours is the estimator and the framework's broadcast to tokens together,
+the latter also by itself. What each side is given is said in `advantage_cases.py`. Peak memory is what a call needs on
+top of its inputs (resident; Linux only). Last comes building a TokenBatch, beside copying the bytes it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import peers
+import torch
+from advantage_cases import CASES, GROUP, Batch, Case, batch_of
+
+from rllm_core import builtin
+from rllm_core.algorithms.estimation import to_tokens
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_estimators import plugin as catalogue
+
+SIZES = (4096, 131_072)
+TOKENS = 256
+TURNS = 30
+HEARD, SAID = 32, 32
+PATIENCE = 20.0
+"""Seconds after which no further round is begun; three are made in any case."""
+COPY_TARGET = 5.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. Milliseconds and megabytes."""
+
+    name: str
+    label: str
+    library: str
+    per_token: bool
+    trajectories: int
+    ours_ms: float
+    of_it_to_tokens_ms: float
+    theirs_ms: float
+    faster: float
+    target: float | None
+    ours_peak_mb: float | None
+    theirs_peak_mb: float | None
+    largest_difference: float
+
+
+def seconds(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+    """The median CPU time of each, called in turns."""
+    taken: list[list[float]] = [[] for _ in calls]
+    began = time.perf_counter()
+    for done in range(rounds):
+        if done >= 3 and time.perf_counter() - began > PATIENCE:
+            break
+        for call, times in zip(calls, taken, strict=True):
+            gc.collect()
+            start = time.process_time()
+            call()
+            times.append(time.process_time() - start)
+    return [statistics.median(times) for times in taken]
+
+
+def peak_megabytes(call: Callable[[], Any]) -> float | None:
+    """Most memory resident during a call, above what was before. None where the system does not say."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    before = _resident("VmRSS")
+    call()
+    return max(0.0, _resident("VmHWM") - before)
+
+
+def _resident(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
+    return int(kilobytes) / 1024
+
+
+def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: SimpleNamespace, rounds: int) -> Row:
+    """Run both, compare what comes out, and time them.
+
+    Raises:
+        SystemExit: they do not give the same numbers.
+    """
+    function, params = record.load(), record.params(**case.options)
+    inputs = batch.ours
+
+    def spread(advantages: Advantages) -> Any:
+        return to_tokens(inputs, advantages, case.name, record.level)
+
+    def ours() -> Any:
+        advantages = function(inputs, params)
+        return advantages.values if case.library == "trl" else spread(advantages)
+
+    def theirs() -> Any:
+        return case.theirs(library, batch.padded)
+
+    difference = _difference(ours(), theirs(), inputs)
+    if difference > 1e-3:
+        raise SystemExit(f"{case.name}: ours and {case.library}'s differ by {difference}")
+    memory = peak_megabytes(ours), peak_megabytes(theirs)
+    advantages = function(inputs, params)
+    whole, broadcast, other = seconds([ours, lambda: spread(advantages), theirs], rounds)
+    return Row(
+        name=case.name,
+        label=case.label,
+        library=case.library,
+        per_token=case.per_token,
+        trajectories=len(inputs.rewards),
+        ours_ms=1e3 * whole,
+        of_it_to_tokens_ms=0.0 if case.library == "trl" else 1e3 * broadcast,
+        theirs_ms=1e3 * other,
+        faster=other / whole,
+        target=case.target,
+        ours_peak_mb=memory[0],
+        theirs_peak_mb=memory[1],
+        largest_difference=difference,
+    )
+
+
+def _difference(ours: Any, theirs: Any, inputs: AdvantageInput) -> float:
+    """Largest distance between the two, relative to numbers above 1. GAE's between turns are nobody's business."""
+    other = theirs.reshape(-1).numpy()
+    if len(other) == len(inputs.loss_mask):
+        ours, other = ours[inputs.loss_mask], other[inputs.loss_mask]
+    return float((np.abs(ours - other) / np.maximum(np.abs(other), 1)).max())
+
+
+@dataclass(frozen=True)
+class Building:
+    """What making a TokenBatch takes."""
+
+    trajectories: int
+    turns: int
+    tokens: int
+    build_ms: float
+    copy_ms: float
+    times_copy: float
+    target: float
+    build_peak_mb: float | None
+
+
+def building(n: int, rounds: int) -> Building:
+    """Time `build_batch` beside copying the columns it makes."""
+    groups = [
+        TrajectoryGroup(group_id=f"task {task}:agent", trajectories=[_conversation() for _ in range(GROUP)])
+        for task in range(n // GROUP)
+    ]
+    batch = build_batch(groups)
+    columns = (batch.tokens, batch.loss_mask, batch.sampling_logprobs)
+    peak = peak_megabytes(lambda: build_batch(groups))
+    build, copy = seconds([lambda: build_batch(groups), lambda: [column.copy() for column in columns]], rounds)
+    return Building(
+        trajectories=n,
+        turns=TURNS,
+        tokens=len(batch.tokens),
+        build_ms=1e3 * build,
+        copy_ms=1e3 * copy,
+        times_copy=build / copy,
+        target=COPY_TARGET,
+        build_peak_mb=peak,
+    )
+
+
+def _conversation() -> Trajectory:
+    trajectory = Trajectory("agent", reward=1.0)
+    said = np.full(SAID, 9, np.int32)
+    logprobs = np.full(SAID, -1.0, np.float32)
+    for turn in range(TURNS):
+        prompt = np.empty((turn + 1) * HEARD + turn * SAID, np.int32)
+        so_far = trajectory.tokens.ids
+        prompt[: len(so_far)] = so_far
+        prompt[len(so_far) :] = 7
+        trajectory.add_step(prompt, said, logprobs)
+    return trajectory
+
+
+def growth(rows: Sequence[Row]) -> dict[str, float]:
+    """Cost of one trajectory at the largest size over that at the smallest, of each estimator; 1 is linear."""
+    ratios = {}
+    for row in rows:
+        same = [other for other in rows if (other.name, other.label) == (row.name, row.label)]
+        small, large = min(same, key=_size), max(same, key=_size)
+        if small is not large:
+            ratios[f"{row.name} {row.label}".strip()] = (large.ours_ms / _size(large)) / (small.ours_ms / _size(small))
+    return ratios
+
+
+def _size(row: Row) -> int:
+    return row.trajectories
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For people."""
+    lines = [
+        f"{'estimator':<30}{'trajectories':>13}{'ours ms':>10}{'to tokens':>10}{'theirs ms':>11}{'faster':>9}"
+        f"{'target':>8}{'ours MB':>9}{'theirs MB':>10}{'difference':>12}"
+    ]
+    for row in rows:
+        target = "-" if row.target is None else f"{row.target:.0f}x"
+        verdict = "" if row.target is None or row.faster >= row.target else "  MISSED"
+        lines.append(
+            f"{row.name:<30}{row.trajectories:>13,}{row.ours_ms:>10.2f}{row.of_it_to_tokens_ms:>10.2f}"
+            f"{row.theirs_ms:>11.2f}{row.faster:>8.1f}x{target:>8}{_megabytes(row.ours_peak_mb):>9}"
+            f"{_megabytes(row.theirs_peak_mb):>10}{row.largest_difference:>12.1e}{verdict}"
+            + (f"  ({row.label})" if row.label else "")
+        )
+    return "\n".join(lines)
+
+
+def _megabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def main() -> None:
+    names = sorted({case.name for case in CASES})
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=[*names, "build_batch"], metavar="NAME", help=f"one of {', '.join(names)}")
+    parser.add_argument("--size", type=int, help="trajectories (default: both 4096 and 131072)")
+    parser.add_argument("--rounds", type=int, default=7, help="of each pair (default: 7, fewer for what takes long)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    sizes = SIZES if arguments.size is None else (max(GROUP, arguments.size // GROUP * GROUP),)
+    libraries = {"verl": peers.verl(), "trl": peers.trl()}
+    records = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}
+    rows: list[Row] = []
+    for size in sizes:
+        batch = batch_of(size, TOKENS)
+        for case in CASES:
+            if arguments.only in (None, case.name):
+                print(f"{case.name} at {size:,} …", file=sys.stderr)
+                rows.append(measure(case, records[case.name], batch, libraries[case.library], arguments.rounds))
+    built = building(SIZES[0], arguments.rounds) if arguments.only in (None, "build_batch") else None
+    versions = {name: peers.version_of(name) for name in libraries} | {"torch": torch.__version__}
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "versions": versions,
+                    "rows": [asdict(row) for row in rows],
+                    "growth": growth(rows),
+                    "build_batch": None if built is None else asdict(built),
+                },
+                indent=2,
+            )
+        )
+        return
+    if rows:
+        print(table(rows))
+        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in growth(rows).items())
+        print(f"cost per trajectory, largest size over smallest: {said}" if said else "")
+    if built is not None:
+        print(
+            f"build_batch: {built.trajectories:,} trajectories of {built.turns} turns, {built.tokens:,} tokens: "
+            f"{built.build_ms:.1f} ms, copying the same bytes {built.copy_ms:.1f} ms, {built.times_copy:.2f} times "
+            f"(target {built.target:.0f}), peak {_megabytes(built.build_peak_mb)} MB"
+        )
+    print(f"{TOKENS} tokens each, groups of {GROUP}; {versions}")
+
+
+if __name__ == "__main__":
+    main()

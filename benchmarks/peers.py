@@ -1,0 +1,175 @@
+"""verl's and TRL's own functions, run from their source text without importing the libraries.
+
+Importing them needs Ray, accelerate and much else; what they compute does not. So the definitions asked for are
+compiled out of the installed source files, decorators left out, and given the few names they use. ``make install`` puts
+both libraries, without their requirements, into the folder ``conformance`` of the virtual environment, where neither
+can be imported by accident.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+CONFORMANCE = Path(sys.prefix) / "conformance"
+
+
+class PeerMissingError(Exception):
+    """A library to compare with is not installed."""
+
+
+class ActorSettings(SimpleNamespace):
+    """Stands for verl's ActorConfig: fields, and `get` with a default."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+def folder_of(package: str) -> Path:
+    """Where an installed package has its files.
+
+    Raises:
+        PeerMissingError: it is not installed.
+    """
+    found = PathFinder.find_spec(package, [str(CONFORMANCE), *sys.path])
+    if found is None or not found.submodule_search_locations:
+        raise PeerMissingError(f"{package} is not installed; `make install` puts it into {CONFORMANCE.name}/")
+    return Path(found.submodule_search_locations[0])
+
+
+def version_of(package: str) -> str:
+    """The installed version, from the metadata that lies beside the package."""
+    (metadata,) = folder_of(package).parent.glob(f"{package}-*.dist-info")
+    return metadata.name.removeprefix(f"{package}-").removesuffix(".dist-info")
+
+
+def verl() -> SimpleNamespace:
+    """The estimators, losses and helpers of verl's `trainer/ppo`, by their names there.
+
+    Raises:
+        PeerMissingError: verl is not installed.
+    """
+    folder = folder_of("verl")
+    masked = _functions(folder / "utils/torch_functional.py", "masked_.*|clip_by_value")
+    no_environment = SimpleNamespace(environ={}, getenv=lambda name: None)
+    groupwise = _functions(folder / "utils/groupwise.py", ".*", os=no_environment, get_device_name=lambda: "cpu")
+    core = _functions(
+        folder / "trainer/ppo/core_algos.py",
+        "compute_.*|agg_loss|kl_penalty.*",
+        verl_F=SimpleNamespace(**masked),
+        as_torch_index=groupwise["as_torch_index"],
+        group_mean_std=groupwise["group_mean_std"],
+        ActorConfig=ActorSettings,
+        AlgoConfig=type("AlgoConfig", (), {}),
+    )
+    correction = _functions(
+        folder / "trainer/ppo/rollout_corr_helper.py",
+        "compute_rollout_correction_weights",
+        verl_F=SimpleNamespace(**masked),
+        # Its metrics divide by zero where everything is rejected.
+        compute_is_metrics=lambda **columns: {},
+    )
+    return SimpleNamespace(**masked, **core, **correction)
+
+
+def trl() -> SimpleNamespace:
+    """TRL's formulas: `grpo_advantages`, `rloo_advantages`, the two `_compute_loss` of its trainers, and `nanstd`.
+
+    Raises:
+        PeerMissingError: TRL is not installed.
+    """
+    folder = folder_of("trl")
+    helpers = _functions(folder / "trainer/utils.py", "nanstd|nanmin|nanmax")
+    grpo, rloo = folder / "trainer/grpo_trainer.py", folder / "trainer/rloo_trainer.py"
+    gmpo = folder / "experimental/gmpo/gmpo_trainer.py"
+    return SimpleNamespace(
+        **helpers,
+        grpo_advantages=_advantages(grpo, "GRPOTrainer", "unscorable_mask", helpers),
+        rloo_advantages=_advantages(rloo, "RLOOTrainer", "unscorable_mask", helpers),
+        grpo_loss=_method(grpo, "GRPOTrainer", "_compute_loss", **helpers),
+        gmpo_loss=_method(gmpo, "GMPOTrainer", "_compute_loss", **helpers),
+    )
+
+
+def _functions(file: Path, pattern: str, **known: Any) -> dict[str, Any]:
+    """The functions of a file whose whole name matches; its private functions and constants are there for them."""
+    body = _parsed(file).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    wanted = [node for node in functions if re.fullmatch(pattern, node.name)]
+    private = [node for node in functions if node.name.startswith("_")]
+    constants = [node for node in body if isinstance(getattr(node, "value", None), ast.Constant) and _assigned(node)]
+    namespace = _run(_compiled([*constants, *private, *wanted], file), known)
+    return {node.name: namespace[node.name] for node in wanted}
+
+
+def _method(file: Path, owner: str, name: str, **known: Any) -> Callable[..., Any]:
+    """A method as a function of `self` and its arguments."""
+    function: Callable[..., Any] = _run(_compiled([_method_node(file, owner, name)], file), known)[name]
+    return function
+
+
+def _advantages(file: Path, owner: str, first: str, helpers: dict[str, Any]) -> Callable[..., Tensor]:
+    """The statements of a TRL trainer that turn rewards into advantages.
+
+    They sit in the middle of a method that also generates: from the assignment of `first` to that of the advantages
+    without NaN. What is returned takes rewards (n, n_reward_function), the group size, and the trainer's settings.
+    """
+    statements = _method_node(file, owner, "_generate_and_score_completions").body
+    start = next(index for index, node in enumerate(statements) if _assigned(node) == first)
+    end = next(index for index, node in enumerate(statements) if "nan_to_num" in ast.unparse(node) and index > start)
+    code = _compiled(statements[start : end + 1], file)
+
+    def advantages(rewards: Tensor, num_generations: int, **settings: Any) -> Tensor:
+        trainer = SimpleNamespace(reward_weights=torch.ones(rewards.shape[1], dtype=rewards.dtype), **settings)
+        known = {"rewards_per_func": rewards, "num_generations": num_generations, "self": trainer}
+        result: Tensor = _run(code, helpers | known | {"device": rewards.device})["advantages"]
+        return result
+
+    return advantages
+
+
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
+
+
+def _method_node(file: Path, owner: str, name: str) -> ast.FunctionDef:
+    (methods,) = (node.body for node in _parsed(file).body if isinstance(node, ast.ClassDef) and node.name == owner)
+    (method,) = (node for node in methods if isinstance(node, ast.FunctionDef) and node.name == name)
+    return method
+
+
+def _assigned(node: ast.stmt) -> str | None:
+    """The one name that a statement assigns to."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return None
+
+
+def _compiled(statements: Sequence[ast.stmt], file: Path) -> CodeType:
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef):
+            statement.decorator_list = []
+    module = ast.Module(body=list(statements), type_ignores=[])
+    # Annotations name classes that are not here, so they are not evaluated.
+    return compile(module, str(file), "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True)
+
+
+def _run(code: CodeType, known: dict[str, Any]) -> dict[str, Any]:
+    """What is defined after running `code`, which may use `known`."""
+    namespace = {"torch": torch, "np": np, "math": math, "defaultdict": defaultdict} | known
+    exec(code, namespace)
+    return namespace

@@ -1,0 +1,89 @@
+"""The sampled tokens of all trajectories laid end to end, and the rewards that sit on them.
+
+Time counts sampled tokens: prompts and observations between them are left out. A trajectory's reward sits on its last
+sampled token, and a step's own reward on the last token of that step (a step that sampled nothing: on the token before
+it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.algorithms import segments
+from rllm_core.algorithms.columns import step_of_sampled
+from rllm_core.algorithms.segments import Offsets, Values
+from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.errors import AdvantageError
+
+
+def sampled_offsets(inputs: AdvantageInput) -> Offsets:
+    """(n_traj + 1,) where each trajectory's tokens begin when only sampled ones are kept."""
+    return np.concatenate(([0], np.cumsum(inputs.response_lengths)))
+
+
+def scatter(sampled: Values, loss_mask: NDArray[np.bool_]) -> Values:
+    """(n_token,) values of sampled tokens at their places, 0 elsewhere."""
+    values = np.zeros(len(loss_mask))
+    values[loss_mask] = sampled
+    return values
+
+
+def final_rewards(inputs: AdvantageInput, offsets: Offsets) -> Values:
+    """(n_sampled,) each trajectory's reward on its last sampled token, 0 on the others."""
+    rewards = np.zeros(int(offsets[-1]))
+    filled = segments.sizes(offsets) > 0
+    rewards[offsets[1:][filled] - 1] = inputs.rewards[filled]
+    return rewards
+
+
+def rewards_of_steps(inputs: AdvantageInput, offsets: Offsets) -> Values:
+    """(n_sampled,) each step's reward on its last sampled token, 0 on the others.
+
+    Raises:
+        AdvantageError: a step has no finite reward.
+    """
+    check_step_rewards(inputs, "set use_step_rewards to false")
+    positions = _positions_of_steps(inputs, offsets)
+    placed = positions >= 0
+    rewards = np.zeros(int(offsets[-1]))
+    rewards += np.bincount(positions[placed], inputs.step_rewards[placed], minlength=len(rewards))
+    return rewards
+
+
+def check_step_rewards(inputs: AdvantageInput, otherwise: str) -> None:
+    """Every step must have a finite reward.
+
+    Raises:
+        AdvantageError: with the first step that has none, and `otherwise` as what else one can do.
+    """
+    missing = np.flatnonzero(~np.isfinite(inputs.step_rewards))
+    if not missing.size:
+        return
+    step = int(missing[0])
+    trajectory = int(np.searchsorted(inputs.step_offsets, step, side="right")) - 1
+    raise AdvantageError(
+        f"Step {step - int(inputs.step_offsets[trajectory])} of {name_of(inputs, trajectory)} has no usable reward "
+        f"({inputs.step_rewards[step]}), and the estimator goes by the rewards of steps.",
+        f"Have the workflow give every step a finite reward (0 where it earns none), or {otherwise}.",
+    )
+
+
+def name_of(inputs: AdvantageInput, trajectory: int) -> str:
+    """Where to find a trajectory: its place in its group, and the group."""
+    group = int(np.searchsorted(inputs.group_offsets, trajectory, side="right")) - 1
+    place = trajectory - int(inputs.group_offsets[group])
+    return f"trajectory {place} in group {inputs.groups[group].group_id!r}"
+
+
+def _positions_of_steps(inputs: AdvantageInput, offsets: Offsets) -> NDArray[np.int64]:
+    """(n_step,) which sampled token each step's reward sits on; -1 in a trajectory that sampled nothing."""
+    n_step = len(inputs.step_rewards)
+    positions = np.full(n_step, -1)
+    # Assigned in the order of the tokens, so that each step keeps its last.
+    positions[step_of_sampled(inputs)] = np.arange(int(offsets[-1]))
+    nearest = np.maximum.accumulate(np.where(positions >= 0, np.arange(n_step), -1))
+    owner = np.repeat(np.arange(len(inputs.rewards)), segments.sizes(inputs.step_offsets))
+    before = np.where(nearest >= inputs.step_offsets[owner], positions[nearest], offsets[owner])
+    before[segments.sizes(offsets)[owner] == 0] = -1
+    return before

@@ -1,0 +1,170 @@
+"""otb and tir_otb: against a loop over groups, positions and members, and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.errors import AdvantageError
+
+EPSILON = 1e-8
+
+
+def correction(inputs: AdvantageInput, tokens: list[int], mode: str | None, cap: float) -> list[float]:
+    assert inputs.old_logprobs is not None
+    assert inputs.sampling_logprobs is not None
+    ratios = [float(inputs.old_logprobs[token]) - float(inputs.sampling_logprobs[token]) for token in tokens]
+    if mode == "sequence":
+        ratios = [sum(ratios)] * len(ratios)
+    return [1.0 if mode is None else min(float(np.exp(ratio)), cap) for ratio in ratios]
+
+
+def naive(inputs: AdvantageInput, *, over_sampled: bool, mode: str | None = None, cap: float = 2.0) -> list[float]:
+    """As the formulas are written, with dictionaries by position."""
+    assert inputs.old_logprobs is not None
+    assert inputs.sum_pi_squared is not None
+    advantages = [0.0] * len(inputs.loss_mask)
+    for start, end in zip(inputs.group_offsets, inputs.group_offsets[1:], strict=False):
+        members = []
+        for trajectory in range(start, end):
+            span = range(*inputs.token_offsets[trajectory : trajectory + 2])
+            tokens = [token for token in span if inputs.loss_mask[token]]
+            ratios = correction(inputs, tokens, mode, cap)
+            weight, weights = 0.0, []
+            for token, ratio in zip(tokens, ratios, strict=True):
+                probability = float(np.exp(float(inputs.old_logprobs[token])))
+                weight += (1 - 2 * probability + float(inputs.sum_pi_squared[token])) * ratio**2
+                weights.append(weight)
+            positions = list(range(len(tokens))) if over_sampled else [token - tokens[0] for token in tokens]
+            members.append((tokens, positions, weights, float(inputs.rewards[trajectory])))
+        lengths = sorted([0, *(len(tokens) for tokens, *_ in members)])
+        for tokens, positions, _, reward in members:
+            is_longest = len(tokens) == lengths[-1] > lengths[-2]
+            for token, position in zip(tokens, positions, strict=True):
+                found = [
+                    (w, r)
+                    for _, others, ws, r in members
+                    for other, w in zip(others, ws, strict=True)
+                    if other == position
+                ]
+                baseline = sum(w * r for w, r in found) / (sum(w for w, _ in found) + EPSILON)
+                if is_longest and position >= lengths[-2]:
+                    baseline = 0.0
+                advantages[token] = reward - baseline
+    return advantages
+
+
+REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)
+TURNS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=3)
+GROUPS = st.lists(st.lists(st.fixed_dictionaries({"reward": REWARD, "turns": TURNS}), max_size=4), max_size=4)
+NAMES = pytest.mark.parametrize("name", ["otb", "tir_otb"])
+
+
+@NAMES
+@given(groups=GROUPS, mode=st.sampled_from([None, "token", "sequence"]), cap=st.sampled_from([0.5, 1.2, 2.0]))
+def test_advantages_are_those_of_a_loop_over_positions(
+    make_inputs: Any, call: Any, name: str, groups: Any, mode: str | None, cap: float
+) -> None:
+    inputs = make_inputs(groups)
+    result = call(name, inputs, tis_mode=mode, tis_cap=cap)
+    expected = naive(inputs, over_sampled=name == "tir_otb", mode=mode, cap=cap)
+    assert result.level == "token"
+    assert result.values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+@pytest.fixture
+def uncertain(make_inputs: Any) -> Any:
+    """Inputs in which every token of a trajectory adds the same, given, number to its weight."""
+
+    def make(groups: Any, added: list[float]) -> AdvantageInput:
+        inputs = make_inputs(groups)
+        each = np.repeat(added, np.diff(inputs.token_offsets))
+        # Of probability 1/2: 1 - 2/2 + the sum of squares.
+        columns = {"old_logprobs": np.full(len(each), np.log(0.5)), "sum_pi_squared": each}
+        return replace(inputs, **columns)
+
+    return make
+
+
+@NAMES
+def test_the_baseline_leans_towards_the_uncertain_member(uncertain: Any, call: Any, name: str) -> None:
+    solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
+    inputs = uncertain([[solved, failed]], [0.75, 0.25])
+    # Weights are 0.75 and 1.5 for the one, 0.25 and 0.5 for the other: the baseline is 3/4 at both positions.
+    assert call(name, inputs).values.tolist() == pytest.approx([0, 0.25, 0.25, 0, -0.75, -0.75])
+
+
+@NAMES
+def test_a_weight_is_what_was_sampled_up_to_there(uncertain: Any, call: Any, name: str) -> None:
+    solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
+    inputs = uncertain([[solved, failed]], [0.25, 0.25])
+    squares = np.array([9, 0.25, 0.25, 9, 0.25, 0.75])
+    # At the second token 0.5 and 1.0; what was only read adds nothing.
+    values = call(name, replace(inputs, sum_pi_squared=squares)).values
+    assert values.tolist() == pytest.approx([0, 1 / 2, 2 / 3, 0, -1 / 2, -1 / 3])
+
+
+@NAMES
+def test_a_group_of_one_keeps_its_reward(make_inputs: Any, call: Any, name: str) -> None:
+    inputs = make_inputs([[2.5], [1.0, 1.0]])
+    assert call(name, inputs).values[inputs.loss_mask].tolist() == [2.5, 2.5, 0, 0, 0, 0]
+
+
+@NAMES
+def test_the_longest_has_no_baseline_where_it_is_alone(make_inputs: Any, call: Any, name: str) -> None:
+    inputs = make_inputs([[{"reward": 1, "turns": [(1, 4)]}, {"reward": 1, "turns": [(1, 2)]}]])
+    assert call(name, inputs).values[inputs.loss_mask].tolist() == [0, 0, 1, 1, 0, 0]
+    two_longest = make_inputs([[{"reward": 1, "turns": [(1, 4)]}] * 2 + [{"reward": 1, "turns": [(1, 2)]}]])
+    assert not call(name, two_longest).values.any()
+
+
+def test_c6_observations_take_up_positions_in_otb_and_none_in_tir_otb(uncertain: Any, call: Any) -> None:
+    gap, plain = {"reward": 1, "turns": [(1, 1), (1, 1)]}, {"reward": 0, "turns": [(1, 2)]}
+    inputs = uncertain([[gap, plain]], [0.5, 0.5])
+    # Positions 0 and 2 against 0 and 1: only the first tokens meet.
+    assert call("otb", inputs).values[inputs.loss_mask].tolist() == pytest.approx([0.5, 0, -0.5, 0])
+    assert call("tir_otb", inputs).values[inputs.loss_mask].tolist() == pytest.approx([0.5, 0.5, -0.5, -0.5])
+
+
+@NAMES
+def test_what_was_only_read_is_not_looked_at(make_inputs: Any, call: Any, name: str) -> None:
+    inputs = make_inputs([[{"reward": r, "turns": [(1, 2), (2, 1)]} for r in (1, 0)]])
+    strange = {
+        column: np.where(inputs.loss_mask, getattr(inputs, column), -99).astype(np.float32)
+        for column in ("old_logprobs", "sum_pi_squared", "sampling_logprobs")
+    }
+    for mode in (None, "token", "sequence"):
+        expected = call(name, inputs, tis_mode=mode).values.tolist()
+        assert call(name, replace(inputs, **strange), tis_mode=mode).values.tolist() == expected
+
+
+@NAMES
+def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(make_inputs: Any, call: Any, name: str) -> None:
+    inputs = make_inputs([[1.0, 0.0]])
+    sure = np.zeros(len(inputs.loss_mask), np.float32)
+    # In float32 the squared length can come out a little below 0.
+    values = call(name, replace(inputs, old_logprobs=sure, sum_pi_squared=sure + 1 - 1e-7)).values
+    assert values.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+
+
+@NAMES
+@pytest.mark.parametrize(
+    ("column", "options"), [("old_logprobs", {}), ("sum_pi_squared", {}), ("sampling_logprobs", {"tis_mode": "token"})]
+)
+def test_a_column_that_is_not_there_is_named(make_inputs: Any, call: Any, name: str, column: str, options: Any) -> None:
+    with pytest.raises(AdvantageError, match=f"needs `{column}`"):
+        call(name, replace(make_inputs([[1, 0]]), **{column: None}), **options)
+
+
+@NAMES
+def test_a_huge_ratio_is_cut_off_before_it_overflows(make_inputs: Any, call: Any, name: str) -> None:
+    inputs = make_inputs([[1.0, 0.0]])
+    far = replace(inputs, sampling_logprobs=np.full(len(inputs.loss_mask), -5000, np.float32))
+    for mode in ("token", "sequence"):
+        assert np.isfinite(call(name, far, tis_mode=mode).values).all()

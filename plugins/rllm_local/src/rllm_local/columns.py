@@ -1,0 +1,70 @@
+"""Filling batch columns that need a forward pass: log-probs, the critic's values, and what else estimators look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_core.batch import TokenBatch
+from rllm_local.critic import Critic
+from rllm_local.logprobs import TokenOutputs, token_outputs
+from rllm_local.reference import Reference
+from rllm_local.rows import micro_batches
+
+Column = Callable[[TokenOutputs], Tensor]
+
+
+class ColumnFiller:
+    """Fills columns under the weights of the moment; `reference` and `critic` where the run needs their columns."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        temperature: float,
+        max_tokens_per_microbatch: int,
+        recompute_old_logprobs: bool,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+    ) -> None:
+        self._model = model
+        self._temperature = temperature
+        self._max_tokens = max_tokens_per_microbatch
+        self._reference = reference
+        self._of_policy: dict[str, Column] = {"sum_pi_squared": TokenOutputs.sum_pi_squared}
+        if recompute_old_logprobs:
+            self._of_policy["old_logprobs"] = _logprobs
+        if critic is not None:
+            self._of_policy["values"] = critic.values
+
+    def fill(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
+
+        The model that sampled is the model that is trained, so unless they are to be recomputed its sampling log-probs
+        are the old log-probs.
+        """
+        wanted = {name: column for name, column in self._of_policy.items() if name in needs or name == "old_logprobs"}
+        columns = {"old_logprobs": batch.sampling_logprobs} | self._forward(self._model, batch, wanted)
+        if self._reference is not None and "ref_logprobs" in needs:
+            columns |= self._forward(self._reference.model, batch, {"ref_logprobs": _logprobs})
+        return batch.with_columns(**columns)
+
+    @torch.no_grad()
+    def _forward(self, model: Any, batch: TokenBatch, wanted: Mapping[str, Column]) -> dict[str, NDArray[np.float32]]:
+        columns = {name: np.zeros(len(batch.tokens), np.float32) for name in wanted}
+        if not wanted:
+            return columns
+        for part in micro_batches(batch, np.arange(batch.n_rows), self._max_tokens, model.device):
+            outputs = token_outputs(model, part, self._temperature)
+            for name, column in wanted.items():
+                columns[name][part.source] = column(outputs).cpu().numpy()
+        return columns
+
+
+def _logprobs(outputs: TokenOutputs) -> Tensor:
+    return outputs.logprobs

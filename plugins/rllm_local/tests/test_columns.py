@@ -1,0 +1,107 @@
+"""Columns of a batch against a naive computation: every row by itself, all logits, one token after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_local.columns import ColumnFiller
+from rllm_local.critic import Critic
+from rllm_local.reference import Reference
+from rllm_local.settings import CriticSection
+
+MULTI_TURN = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)]]
+"""(prompt, response) lengths of the turns of each trajectory."""
+ALL = ("old_logprobs", "ref_logprobs", "values", "sum_pi_squared")
+
+
+@torch.no_grad()
+def naive(model: Any, batch: TokenBatch, temperature: float, critic: Critic | None = None) -> dict[str, np.ndarray]:
+    columns = {name: np.zeros(len(batch.tokens), np.float64) for name in ("logprobs", "sum_pi_squared", "values")}
+    for start, end in zip(batch.row_offsets[:-1], batch.row_offsets[1:], strict=True):
+        ids = torch.from_numpy(batch.tokens[start:end].astype(np.int64))
+        output = model(input_ids=ids[None], output_hidden_states=True)
+        distribution = torch.log_softmax(output.logits[0].double() / temperature, dim=-1)
+        for place in range(start, end):
+            if batch.loss_mask[place]:
+                before = distribution[place - start - 1]
+                columns["logprobs"][place] = before[ids[place - start]]
+                columns["sum_pi_squared"][place] = (before.exp() ** 2).sum()
+                if critic is not None:
+                    state = output.hidden_states[-1][0, place - start - 1]
+                    columns["values"][place] = state @ critic.weight / len(state) + critic.bias
+    return columns
+
+
+@pytest.mark.parametrize("which", ["model", "grouped_model", "qwen_model"])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("max_tokens", [1, 10_000])
+def test_columns_are_those_of_every_token_by_itself(
+    which: str,
+    temperature: float,
+    max_tokens: int,
+    request: pytest.FixtureRequest,
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_critic: Callable[..., Critic],
+    fill_columns: Callable[..., TokenBatch],
+) -> None:
+    model, other = request.getfixturevalue(which), build_tiny(9)
+    batch, critic = random_batch(MULTI_TURN), make_critic(model)
+    options = {"temperature": temperature, "max_tokens_per_microbatch": max_tokens}
+    filled = fill_columns(model, batch, *ALL, critic=critic, reference=Reference(other), **options)
+    expected, of_reference = naive(model, batch, temperature, critic), naive(other, batch, temperature)
+    near = {"atol": 2e-5, "rtol": 1e-5}
+    np.testing.assert_allclose(filled.old_logprobs, expected["logprobs"], **near)
+    np.testing.assert_allclose(filled.sum_pi_squared, expected["sum_pi_squared"], **near)
+    np.testing.assert_allclose(filled.values, expected["values"], **near)
+    np.testing.assert_allclose(filled.ref_logprobs, of_reference["logprobs"], **near)
+    for name in ALL:
+        column = getattr(filled, name)
+        assert column.dtype == np.float32
+        assert not column[~batch.loss_mask].any()
+
+
+def test_only_what_is_needed_is_computed(
+    model: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_critic: Callable[..., Critic],
+    fill_columns: Callable[..., TokenBatch],
+) -> None:
+    parts = {"critic": make_critic(model), "reference": Reference(model)}
+    filled = fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared", **parts)
+    assert filled.sum_pi_squared is not None
+    assert filled.ref_logprobs is filled.values is None
+    assert fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", **parts).ref_logprobs is not None
+
+
+def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed(
+    random_batch: Callable[..., TokenBatch],
+) -> None:
+    """Without a model: none is asked."""
+    batch = random_batch(MULTI_TURN)
+    filler = ColumnFiller(None, temperature=1.0, max_tokens_per_microbatch=1, recompute_old_logprobs=False)
+    assert filler.fill(batch, frozenset({"old_logprobs"})).old_logprobs is batch.sampling_logprobs
+
+
+def test_a_new_critic_says_0_everywhere(
+    model: Any, random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
+) -> None:
+    critic = Critic(model, CriticSection())
+    filled = fill_columns(model, random_batch(MULTI_TURN), "values", critic=critic)
+    assert filled.values is not None
+    assert not filled.values.any()
+
+
+def test_columns_carry_no_gradient_and_leave_none_behind(
+    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
+) -> None:
+    model = build_tiny(0)
+    fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared")
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not model.get_output_embeddings()._forward_pre_hooks

@@ -1,0 +1,111 @@
+"""The critic learns what is to come, at its own learning rate, and says how well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_local.critic import Critic, critic_metrics
+from rllm_local.settings import CriticSection
+from rllm_local.update import Updater
+
+ROWS = [(5, 3), (2, 4), (9, 2), (3, 7)]
+
+
+def with_returns(batch: TokenBatch, returns: np.ndarray, values: np.ndarray) -> TokenBatch:
+    return batch.with_columns(returns=returns.astype(np.float32), values=values.astype(np.float32))
+
+
+def test_it_learns_the_returns_of_the_states_it_sees(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    fill_columns: Callable[..., TokenBatch],
+) -> None:
+    model = build_tiny(0)
+    critic = Critic(model, CriticSection(learning_rate=0.3))
+    updater = make_updater(model, critic=critic)
+    batch = random_batch(ROWS)
+    # Of what was last read, which the model knows, and not of the token it is about to sample, which it does not.
+    returns = np.where(np.roll(batch.tokens, 1) % 2, 1.0, -1.0).astype(np.float32)
+    batch = batch.with_columns(advantages=np.zeros(len(batch.tokens), np.float32), returns=returns)
+    metrics = []
+    for step in range(60):
+        batch = fill_columns(model, batch, "values", critic=critic)
+        metrics.append(updater.update(batch, make_plan(global_step=step)))
+    assert metrics[0]["critic/value_loss"] == pytest.approx(0.5)
+    assert metrics[0]["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics[-1]["critic/value_loss"] < 0.02
+    assert metrics[-1]["critic/explained_variance"] > 0.95
+
+
+def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones(
+    random_batch: Callable[..., TokenBatch],
+) -> None:
+    batch = random_batch(ROWS)
+    returns = np.random.default_rng(0).normal(0, 1, len(batch.tokens))
+    returns[np.flatnonzero(batch.loss_mask)[0]] = np.nan
+    perfect = critic_metrics(with_returns(batch, returns, np.nan_to_num(returns) + 0.5))
+    assert perfect["critic/explained_variance"] == pytest.approx(1.0)
+    constant = critic_metrics(with_returns(batch, returns, np.full(len(returns), 3.0)))
+    assert constant["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    known = batch.loss_mask & ~np.isnan(returns)
+    assert constant["critic/value_mean"] == 3.0
+    assert constant["critic/return_mean"] == pytest.approx(returns[known].mean(), rel=1e-5)
+    assert perfect["critic/value_mean"] == pytest.approx(returns[known].mean() + 0.5, rel=1e-5)
+
+
+def test_nothing_is_said_of_a_variance_that_is_not_there(random_batch: Callable[..., TokenBatch]) -> None:
+    batch = random_batch(ROWS)
+    assert critic_metrics(batch) == {}
+    ones = np.ones(len(batch.tokens))
+    assert "critic/explained_variance" not in critic_metrics(with_returns(batch, ones, 0 * ones))
+
+
+def test_its_learning_rate_is_its_own_and_follows_the_schedule(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    model, batch = build_tiny(0), random_batch(ROWS)
+    updater = make_updater(
+        model, critic=Critic(model, CriticSection(learning_rate=0.1)), lr_schedule="linear", total_steps=4
+    )
+    rates = [updater.update(batch, make_plan(global_step=step))["critic/lr"] for step in range(4)]
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
+
+
+def test_how_far_off_it_is_does_not_scale_down_the_gradient_of_the_policy(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    gradient_of: Callable[[Any], torch.Tensor],
+) -> None:
+    """A new critic's head has weight 0, so nothing of its loss reaches the model yet."""
+    batch, gradients = random_batch(ROWS), []
+    for size in (0.0, 1e6):
+        model = build_tiny(0)
+        returns = np.full(len(batch.tokens), size)
+        updater = make_updater(model, critic=Critic(model, CriticSection()), max_grad_norm=0.01)
+        updater.update(with_returns(batch, returns, 0 * returns), make_plan())
+        gradients.append(gradient_of(model))
+    assert torch.equal(*gradients)
+    assert float(gradients[0].norm()) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_a_head_for_a_model_of_another_type_computes_in_float32(
+    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
+) -> None:
+    model = build_tiny(0).to(torch.bfloat16)
+    critic = Critic(model, CriticSection())
+    assert {parameter.dtype for parameter in critic.parameters()} == {torch.float32}
+    assert fill_columns(model, random_batch(ROWS), "values", critic=critic).values is not None

@@ -1,0 +1,63 @@
+"""Short runs that learn: a critic lifts the reward, and a KL term holds the policy back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "rllm.trainer.save_freq=-1")
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(folder: Path, name: str, *words: str) -> list[dict[str, Any]]:
+    """The metrics of the steps of a run."""
+    assert main(["train", "guess", f"rllm.trainer.experiment_name={name}", *SHORT, *words]) == 0
+    lines = (folder / "runs" / "rllm-training" / name / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if "batch/episodes" in line]
+
+
+def reward(steps: list[dict[str, Any]]) -> float:
+    return sum(step["reward/agent/mean"] for step in steps) / len(steps)
+
+
+def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_folder: Path) -> None:
+    steps = train(in_folder, "gae", "--estimator", "gae", "rllm.trainer.total_batches=50")
+    assert reward(steps[:5]) < 0.15
+    assert reward(steps[-5:]) > 0.35
+    assert sum(step["critic/explained_variance"] for step in steps[-10:]) / 10 > 0.03
+
+
+def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_folder: Path) -> None:
+    steps = train(in_folder, "otb", "--estimator", "otb", "rllm.trainer.total_batches=50")
+    assert reward(steps[:5]) < 0.15
+    assert reward(steps[-5:]) > 0.3
+
+
+def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_folder: Path) -> None:
+    free = train(in_folder, "free", "rllm.algorithm.kl_beta=1e-6", "rllm.trainer.total_batches=30")
+    held = train(in_folder, "held", "rllm.algorithm.kl_beta=3", "rllm.trainer.total_batches=30")
+    assert free[-1]["actor/kl_ref"] > 0.5
+    assert held[-1]["actor/kl_ref"] < 0.05
+    assert free[0]["actor/kl_ref"] == pytest.approx(held[0]["actor/kl_ref"], abs=0.05)
+    assert reward(held[-5:]) < reward(free[-5:])
+
+
+def test_corrected_rollouts_learn_as_uncorrected_ones_do_where_sampler_and_trainer_agree(in_folder: Path) -> None:
+    plain = train(in_folder, "plain", "rllm.trainer.total_batches=20")
+    correction = "rllm.algorithm.rollout_correction.tis_mode=sequence"
+    corrected = train(in_folder, "corrected", correction, "rllm.trainer.total_batches=20")
+    assert all(step["actor/rollout_weight"] == pytest.approx(1, abs=1e-4) for step in corrected)
+    assert all(step["actor/rollout_masked"] == 0 for step in corrected)
+    assert reward(corrected[-5:]) == pytest.approx(reward(plain[-5:]), abs=0.1)

@@ -1,0 +1,122 @@
+"""rLLM's classic estimator signature, and functions written in it as estimators of the one kind there is.
+
+``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, one number per
+trajectory. `rllm_core.algorithms.as_classic` goes the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import iscoroutinefunction, signature
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import AdvantageError, PluginError
+
+PARTS = ("advantages", "returns")
+
+
+class ClassicEstimator(Protocol):
+    """A function in rLLM's classic signature, called once per role with all groups of the role."""
+
+    def __call__(
+        self, rewards: list[NDArray[np.float64]], algorithm_config: Any, /, **kwargs: Any
+    ) -> tuple[Sequence[ArrayLike], Sequence[ArrayLike]]:
+        """Advantages and returns of some groups.
+
+        Args:
+            rewards: an array per group, (n_traj,) float64 with one reward per trajectory.
+            algorithm_config: the run's ``rllm.algorithm``.
+            kwargs: ``traj_groups``, the groups themselves, as many and in the same order.
+
+        Returns:
+            Two lists like `rewards`, with as many arrays of the same shapes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FromClassic:
+    """A classic function as an `AdvantageEstimator` of level ``trajectory`` without options."""
+
+    name: str
+    function: ClassicEstimator
+
+    def __call__(self, inputs: AdvantageInput, params: NoParams) -> Advantages:
+        """Call the function with lists of its own.
+
+        Its returns are checked and then left alone: they are one number per trajectory, and a critic learns one per
+        token.
+
+        Raises:
+            AdvantageError: it returned something other than two lists like the rewards.
+        """
+        # Copies, because functions written for rLLM may centre them in place.
+        rewards = [reward.copy() for reward in per_group(inputs.rewards, inputs.group_offsets)]
+        result = self.function(rewards, inputs.algorithm_config, traj_groups=list(inputs.groups))
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise AdvantageError(
+                f"estimator {self.name!r} returned {result!r:.200}.", "Return the pair (advantages, returns)."
+            )
+        advantages, _ = (self._checked(what, part, inputs) for what, part in zip(PARTS, result, strict=True))
+        return Advantages(values=np.concatenate([np.empty(0), *advantages]))
+
+    def _checked(self, what: str, part: Any, inputs: AdvantageInput) -> list[NDArray[np.float64]]:
+        """One of the two lists, as arrays of the shapes of the rewards."""
+        if not isinstance(part, list | tuple | np.ndarray):
+            raise AdvantageError(
+                f"estimator {self.name!r} returned {what} that are {part!r:.200}.", "Return a list of arrays."
+            )
+        if len(part) != len(inputs.groups):
+            raise AdvantageError(
+                f"estimator {self.name!r} returned {what} for {len(part)} groups; there are {len(inputs.groups)}.",
+                f"Return a list with one array per group: as many {what} as rewards.",
+            )
+        arrays = []
+        sizes = np.diff(inputs.group_offsets)
+        for group, size, values in zip(inputs.groups, sizes, part, strict=True):
+            try:
+                array = np.asarray(values, np.float64)
+            except (TypeError, ValueError) as error:
+                raise AdvantageError(
+                    f"estimator {self.name!r} returned {what} for group {group.group_id!r} that are not an array of "
+                    f"numbers: {error}."
+                ) from error
+            if array.shape != (size,):
+                raise AdvantageError(
+                    f"estimator {self.name!r} returned {what} of shape {array.shape} for group {group.group_id!r}, "
+                    f"whose rewards have shape ({size},).",
+                    "Return one number per trajectory.",
+                )
+            arrays.append(array)
+        return arrays
+
+
+def per_group(values: NDArray[np.float64], group_offsets: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """Values of trajectories, (n_traj,), as a list with one view per group."""
+    return [values[start:end] for start, end in pairwise(group_offsets)]
+
+
+def require_classic(name: str, function: object) -> None:
+    """Raise PluginError unless `function` can be called in the classic signature."""
+    if not callable(function) or iscoroutinefunction(function):
+        what = f"{function!r:.80}" + (", a coroutine function" if callable(function) else "")
+        raise PluginError(f"estimator {name!r} is {what}.", "Register a plain function.")
+    try:
+        parameters = signature(function)
+    except ValueError:
+        return  # written in C, it does not say
+    try:
+        parameters.bind([], None, traj_groups=[])
+    except TypeError as error:
+        raise PluginError(
+            f"estimator {name!r} cannot be called as f(rewards, algorithm_config, traj_groups=…): {error}.",
+            "Write `def f(rewards, algorithm_config, **kwargs)`; or register it with register_rllm_estimator, if it is "
+            "one of (inputs, params).",
+        ) from error

@@ -1,0 +1,107 @@
+"""Advantages that a workflow put into its steps: found, checked and laid out like the tokens of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.algorithms.columns import tokens_of
+from rllm_core.algorithms.estimation import Precomputed
+from rllm_core.batch import TokenBatch
+from rllm_core.errors import AdvantageError
+from rllm_core.types import Step, TrajectoryGroup
+
+OnMismatch = Literal["error", "zero"]
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Found(NamedTuple):
+    """What the steps of a batch brought along."""
+
+    precomputed: Precomputed
+    mismatched_steps: int
+    """How many steps got 0 because their advantage could not be used."""
+
+
+def with_precomputed(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
+    """(n_group,) True for groups in which any step has an advantage already."""
+    return np.array(
+        [
+            any(step.advantage is not None for trajectory in group.trajectories for step in trajectory.steps)
+            for group in groups
+        ],
+        np.bool_,
+    )
+
+
+def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
+    """The advantages in the steps of a batch, for its tokens.
+
+    A step's advantage is one number for all tokens it sampled, or one per token.
+
+    Args:
+        on_mismatch: what to do with a step of such a group that has no advantage though it sampled tokens, one of
+            another length than its tokens, or one that is no finite number in float32: ``zero`` gives it 0.
+
+    Raises:
+        AdvantageError: there is such a step and `on_mismatch` is ``error``.
+    """
+    chosen = with_precomputed(batch.groups)
+    mismatched = 0
+    # Tokens of a batch come trajectory after trajectory; those of its steps as they lie in its buffer, which need not
+    # be the order of the steps.
+    pieces: list[NDArray[np.float64]] = []
+    for group, wanted in zip(batch.groups, chosen, strict=True):
+        if not wanted:
+            continue
+        for index, trajectory in enumerate(group.trajectories):
+            for step in sorted(trajectory.steps, key=lambda step: step.span.response_start):
+                length = step.span.end - step.span.response_start
+                values, problem = _values(step, length)
+                if problem and on_mismatch == "error":
+                    raise _error(group, index, step, problem)
+                mismatched += bool(problem)
+                pieces.append(np.zeros(length) if problem else values)
+    advantages = np.zeros(len(batch.tokens), np.float32)
+    if pieces:
+        advantages[tokens_of(batch, chosen) & batch.loss_mask] = np.concatenate(pieces)
+    return Found(Precomputed(groups=chosen, advantages=advantages), mismatched)
+
+
+def _values(step: Step, length: int) -> tuple[NDArray[np.float64], str]:
+    """(length,) the advantages of a step's tokens, and what is wrong with them."""
+    nothing = np.empty(0)
+    if step.advantage is None:
+        return nothing, f"has no advantage for its {_tokens(length)}" if length else ""
+    try:
+        given = np.asarray(step.advantage, np.float64)
+    except (TypeError, ValueError):
+        return nothing, f"has the advantage {step.advantage!r:.80}, which is neither a number nor a list of numbers"
+    if given.ndim > 1:
+        return nothing, f"has advantages of shape {given.shape} for its {_tokens(length)}"
+    if given.ndim == 1 and len(given) != length:
+        return nothing, f"has {len(given)} advantages for its {_tokens(length)}"
+    if not (np.abs(given) <= LARGEST).all():
+        return nothing, "has an advantage that is NaN or infinite in float32"
+    return np.broadcast_to(given, length), ""
+
+
+def _tokens(length: int) -> str:
+    return f"{length} response token{'' if length == 1 else 's'}"
+
+
+def _error(group: TrajectoryGroup, index: int, step: Step, problem: str) -> AdvantageError:
+    trajectory = group.trajectories[index]
+    position = next(number for number, other in enumerate(trajectory.steps) if other is step)
+    entry = group.metadata[index] if group.metadata else {}
+    known = {"task_id", "rollout_idx"} <= entry.keys()
+    episode = f" (episode '{entry['task_id']}:{entry['rollout_idx']}')" if known else ""
+    return AdvantageError(
+        f"Group {group.group_id!r} brings its own advantages, and step {position} of its trajectory {index}{episode} "
+        f"{problem}.",
+        "Let the workflow set `step.advantage` of every step of the group to one number, or to one per response token; "
+        "or choose rllm.algorithm.on_precomputed_mismatch=zero.",
+    )

@@ -1,0 +1,126 @@
+"""Built-in stages that play: generate, impute_names, greedy_baseline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from rllm_core.algorithms.columns import GREEDY_REWARD
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import RewardError
+from rllm_core.pipeline.context import StageContext
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.seeding import derive_seed
+from rllm_core.tracking.metrics import episode_metrics, reward_of
+from rllm_core.types import Episode
+
+
+class Generate:
+    """Plays every task of the round `rllm.rollout.n` times."""
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        self._context = context
+
+    async def __call__(self, step: TrainStep) -> None:
+        sampling = training_sampling(self._context, step)
+        rollouts = self._context.config.rllm.rollout.n
+        order = RolloutOrder(tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train")
+        step.episodes = list(await self._context.runner.run(order))
+        step.generated += step.episodes
+        step.metrics |= episode_metrics(step.generated)
+        if not any(episode.trajectories for episode in step.episodes):
+            step.skip("nothing_generated")
+
+
+class ImputeNames:
+    """Gives trajectories without a name one: ``agent``, or ``agent_0``, ``agent_1``, … when there are several."""
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        pass
+
+    async def __call__(self, step: TrainStep) -> None:
+        impute_names(step.episodes)
+
+
+class GreedyBaseline:
+    """Plays every task of the round once more, greedily, when an estimator compares with that.
+
+    Every trajectory is told the mean reward of the greedy trajectories of its role at its task, as
+    ``info["greedy_reward"]``. Greedy attempts are not trained on. One without a reward is treated as
+    `rllm.algorithm.on_missing_reward` says.
+    """
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        self._context = context
+        self._policy = context.config.rllm.algorithm.on_missing_reward
+
+    async def __call__(self, step: TrainStep) -> None:
+        if "greedy_rewards" not in self._context.needs:
+            return
+        sampling = replace(training_sampling(self._context, step), temperature=0.0, top_p=1.0, top_k=-1)
+        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy")
+        greedy = await self._context.runner.run(order)
+        impute_names(greedy)
+        rewards = _rewards_by_task_and_role(greedy)
+        missing = 0
+        kept = []
+        for episode in step.episodes:
+            known = [(episode.task_id, trajectory.name) in rewards for trajectory in episode.trajectories]
+            if not all(known):
+                missing += 1
+                if self._policy == "error":
+                    raise _missing(episode, episode.trajectories[known.index(False)].name)
+                if self._policy == "drop":
+                    continue
+            for trajectory in episode.trajectories:
+                trajectory.info[GREEDY_REWARD] = rewards.get((episode.task_id, trajectory.name), 0.0)
+            kept.append(episode)
+        step.episodes = kept
+        step.count("batch/missing_greedy_rewards", missing)
+        if rewards:
+            step.metrics["reward/greedy/mean"] = float(np.mean(list(rewards.values())))
+        if not step.episodes:
+            step.skip("no_greedy_rewards")
+
+
+def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
+    """How this round's attempts are sampled; each derives a seed of its own from the one in it."""
+    return SamplingParams(
+        max_tokens=context.config.data.max_response_length,
+        seed=derive_seed(context.seed, "rollout", step.task_batch),
+        **context.config.sampling.train.model_dump(),
+    )
+
+
+def impute_names(episodes: Iterable[Episode]) -> None:
+    """Name the nameless trajectories of each episode."""
+    for episode in episodes:
+        nameless = [trajectory for trajectory in episode.trajectories if not trajectory.name]
+        for index, trajectory in enumerate(nameless):
+            trajectory.name = "agent" if len(nameless) == 1 else f"agent_{index}"
+
+
+def _rewards_by_task_and_role(episodes: Iterable[Episode]) -> dict[tuple[str, str], float]:
+    """Mean reward; roles of which a trajectory has no usable one are left out."""
+    rewards: dict[tuple[str, str], list[float | None]] = defaultdict(list)
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            rewards[episode.task_id, trajectory.name].append(reward_of(trajectory))
+    return {
+        key: float(np.mean([value for value in values if value is not None]))
+        for key, values in rewards.items()
+        if None not in values
+    }
+
+
+def _missing(episode: Episode, role: str) -> RewardError:
+    return RewardError(
+        f"The greedy attempt at task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
+        "compares with it.",
+        "Mend the environment or workflow, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
+    )

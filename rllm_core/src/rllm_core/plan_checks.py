@@ -1,0 +1,104 @@
+"""Whether the plugins of a plan go together: losses, needs, scopes and step rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.choice import Chosen
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.first_party import home_of
+from rllm_core.plugins.registry import Registered
+from rllm_core.rollout.options import AgentWorkflowParams
+
+
+def check_plan(plan: RunPlan) -> None:
+    """Raise ConfigError when plugins of a plan do not go together, or cannot do what is asked of them."""
+    for loss in plan.losses:
+        _check_loss(loss, plan.backend)
+    for chosen in (*plan.estimators, *plan.losses):
+        _check_needs(chosen, plan)
+    for chosen in plan.estimators:
+        _check_scope(chosen, plan)
+    _check_step_rewards(plan)
+    _check_trackers(plan.trackers)
+
+
+def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
+    """The same tracker with the same options would write everything twice, into one file."""
+    seen: list[tuple[str, Any]] = []
+    for index, chosen in enumerate(trackers):
+        entry = (chosen.registered.qualified_name, chosen.params)
+        if entry in seen:
+            raise ConfigError(
+                f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options.",
+                "Leave one of the two out, or give them different options.",
+            )
+        seen.append(entry)
+
+
+def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:
+    can, entry = backend.plugin.capabilities, loss.registered
+    # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
+    well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
+    if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
+        raise ConfigError(
+            f"Backend {backend.name!r} cannot compute loss {loss.plugin.name!r}.",
+            f"It knows {', '.join(sorted(can.losses)) or 'none'}; set rllm.algorithm.loss_fn to one of these.",
+        )
+
+
+def _check_needs(chosen: Chosen[Any], plan: RunPlan) -> None:
+    kind, name, backend = chosen.plugin.kind, chosen.plugin.name, plan.backend
+    of_stages = chosen.plugin.needs & FILLED_BY_STAGES
+    unwritten = of_stages.difference(*(stage.plugin.writes for stage in plan.stages))
+    if unwritten:
+        raise ConfigError(
+            f"{kind.capitalize()} {name!r} needs {', '.join(sorted(unwritten))}, and no stage of this run writes that.",
+            "The stage greedy_baseline writes greedy_rewards; put it after impute_names.",
+        )
+    missing = chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED - of_stages
+    if missing:
+        raise ConfigError(
+            f"{kind.capitalize()} {name!r} needs {', '.join(sorted(missing))}; "
+            f"backend {backend.name!r} cannot fill that.",
+            f"Choose another {kind} or another backend.",
+        )
+
+
+def _check_scope(chosen: Chosen[EstimatorPlugin[Any]], plan: RunPlan) -> None:
+    """With one task per step, statistics over all tasks of a step are those of one group under another name."""
+    if chosen.plugin.scope in ("role", "batch") and plan.tasks_per_step == 1:
+        raise ConfigError(
+            f"Estimator {chosen.plugin.name!r} has scope {chosen.plugin.scope!r}: it compares with all tasks of a "
+            "step, and data.train_batch_size=1 leaves one.",
+            "Set data.train_batch_size to 2 or more, or choose an estimator of scope group, such as grpo.",
+        )
+
+
+def _check_step_rewards(plan: RunPlan) -> None:
+    """Shaping the rewards of steps means nothing to estimators that do not look at them."""
+    params = plan.workflow.params
+    if not isinstance(params, AgentWorkflowParams) or any(_reads_step_rewards(entry) for entry in plan.estimators):
+        return
+    for name in ("gamma", "reward_bonus_coeff"):
+        key = f"rllm.workflow.workflow_args.{name}"
+        if getattr(params, name) and key in plan.composed.by_user:
+            names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
+            raise ConfigError(
+                f"`{key}` is {getattr(params, name)} (from {plan.composed.origins[key]}) and has no effect: it changes "
+                f"the rewards of steps, and estimator {names} reads those of whole trajectories.",
+                "Choose an estimator that needs step_rewards (and set its option use_step_rewards, if it has one), or "
+                "leave it out.",
+            )
+
+
+def _reads_step_rewards(estimator: Chosen[EstimatorPlugin[Any]]) -> bool:
+    """An estimator that can do with and without them has the option `use_step_rewards`."""
+    return "step_rewards" in estimator.plugin.needs and getattr(estimator.params, "use_step_rewards", True)

@@ -1,0 +1,161 @@
+"""Replay: stored episodes go through the stages of a training step again, up to their advantages.
+
+The stages are those of a run, so that grouping, reward checks and what an estimator sees are the same as in training.
+What needs a model is not there: nothing is played, and log-probs at the start of the update are those of sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rllm_core.algorithms.columns import GREEDY_REWARD
+from rllm_core.batch import TokenBatch
+from rllm_core.config.schema import RunConfig
+from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import ConfigError, RewardError, RllmError
+from rllm_core.pipeline.context import StageContext
+from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.choice import Chosen, choose
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.registry import Registry
+from rllm_core.rescoring.setups import Setup
+from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.types import Episode, Task
+
+TO_BATCH = ("impute_names", "compact_filter", "group", "check_rewards", "reject", "build_batch", "process")
+"""Stages between playing and estimating, in the order of a run."""
+GREEDY = "greedy_rewards"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What happens to episodes before estimators see them."""
+
+    config: RunConfig
+    grouping: Chosen[Any]
+    rejection: Chosen[Any]
+    left_out: frozenset[str] = frozenset()
+    """Stages of `TO_BATCH` that the run did not have."""
+
+
+class Replay:
+    """Takes the steps of a run in order; a rejection mode may keep groups of one for a later one."""
+
+    def __init__(self, rules: Rules, setups: Sequence[Setup], registry: Registry) -> None:
+        self._setups = setups
+        context = _context(rules, setups[0])
+        stages = {
+            name: choose(registry, "stage", f"{CORE}/{name}", "rescoring")
+            for name in (*TO_BATCH, "advantages")
+            if name not in rules.left_out
+        }
+        estimation = stages.pop("advantages")
+        self._to_batch = Pipeline(list(stages.values()), context)
+        self._estimations: Mapping[str, Pipeline] = {
+            setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.of)) for setup in setups
+        }
+
+    async def batch(self, global_step: int, episodes: Sequence[Episode]) -> TrainStep:
+        """A step with its batch, or with the reason why there is none.
+
+        Raises:
+            RewardError: a trajectory has no usable reward, and the rules say that this is an error.
+            ConfigError: an estimator compares with greedy attempts, and the run made none.
+        """
+        step = TrainStep(global_step=global_step, epoch=0, total_steps=0, tasks=[])
+        step.generated, step.episodes = list(episodes), list(episodes)
+        try:
+            await self._to_batch.run(step)
+        except RewardError as error:
+            raise RewardError(error.message, "Choose --on-missing-reward drop or zero.") from error
+        if not step.skip_reason:
+            self._require_greedy_rewards(step)
+        return step
+
+    async def estimate(self, step: TrainStep, setup: Setup) -> TrainStep:
+        """A copy of a step that has a batch, with this setup's advantages in it, and with no metrics but theirs."""
+        estimated = replace(step, metrics={})
+        await self._estimations[setup.label].run(estimated)
+        return estimated
+
+    def _require_greedy_rewards(self, step: TrainStep) -> None:
+        for setup in self._setups:
+            for role in step.filled_batch.roles:
+                chosen = setup.estimators.of(role)
+                if GREEDY in chosen.plugin.needs and not _has_greedy_rewards(step, role):
+                    raise ConfigError(
+                        f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in "
+                        f"step {step.global_step} for role {role!r}.",
+                        "Train with an estimator that needs them to have them, or leave this one out.",
+                    )
+
+
+class _NoModel(Backend):
+    """In place of a backend: has what was stored, and no weights."""
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        raise _nothing_but_episodes()
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch.with_columns(old_logprobs=batch.sampling_logprobs)
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        raise _nothing_but_episodes()
+
+    async def publish(self, version: int) -> None:
+        raise _nothing_but_episodes()
+
+    async def save(self, folder: Path) -> None:
+        raise _nothing_but_episodes()
+
+    async def load(self, folder: Path) -> None:
+        raise _nothing_but_episodes()
+
+
+def _nothing_but_episodes() -> RllmError:
+    return RllmError("Stored episodes are looked at again: there is no model to play with or to train.")
+
+
+def _no_workflow(sampling: SamplingParams) -> Workflow:
+    raise _nothing_but_episodes()
+
+
+def _no_loss(role: str) -> LossChoice:
+    raise _nothing_but_episodes()
+
+
+def _no_tasks() -> list[Task]:
+    return []
+
+
+def _no_log(global_step: int, metrics: Mapping[str, float]) -> None:
+    """What a replayed step measures goes to the result, not to a run's trackers."""
+
+
+def _context(rules: Rules, setup: Setup) -> StageContext:
+    limits = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=None)
+    return StageContext(
+        config=rules.config,
+        seed=rules.config.rllm.trainer.seed,
+        backend=_NoModel(),
+        runner=RolloutRunner(_no_workflow, limits),
+        grouping=rules.grouping,
+        rejection=rules.rejection.registered.load()(rules.rejection.params),
+        rejection_name=rules.rejection.registered.qualified_name,
+        needs=frozenset(),
+        more_tasks=_no_tasks,
+        estimator_of=setup.estimators.of,
+        loss_of=_no_loss,
+        log=_no_log,
+    )
+
+
+def _has_greedy_rewards(step: TrainStep, role: str) -> bool:
+    groups = [group for group in step.trajectory_groups if group.group_role == role]
+    return any(GREEDY_REWARD in trajectory.info for group in groups for trajectory in group.trajectories)

@@ -1,0 +1,197 @@
+"""Rescoring: all stored episodes of a run, step after step, under every setup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rllm_core.config.schema import RunConfig
+from rllm_core.config.section import Choice
+from rllm_core.plugins.registry import Registry
+from rllm_core.rescoring.loss_tally import LossTallies
+from rllm_core.rescoring.reading import EpisodesError, read_file
+from rllm_core.rescoring.replay import Replay, Rules
+from rllm_core.rescoring.scores import ScoredGroup, TokenTally, scored_groups, tally_tokens
+from rllm_core.rescoring.setups import Picker, Setup, label_of, setups_of
+from rllm_core.rescoring.source import StoredEpisodes, find_episodes
+from rllm_core.rescoring.stored_config import read_stored_config
+from rllm_core.rescoring.stored_pipeline import left_out_stages, strange_stages
+from rllm_core.types import Episode
+
+if TYPE_CHECKING:
+    from rllm_core.rescoring.gradients import LossProbe
+
+NO_REJECTION = "none"
+Progress = Callable[[int, int], None]
+"""Told how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to rescore, and how. Everything that is not said is as the run had it."""
+
+    path: Path
+    """A run folder, its ``episodes/`` folder, or one file."""
+    estimators: Sequence[Choice] = ()
+    role_estimators: Mapping[str, Choice] = field(default_factory=dict)
+    grouping: Choice | None = None
+    rejection: Choice | None = None
+    """None: no group is rejected, whatever the run did."""
+    losses: Sequence[Choice] = ()
+    on_missing_reward: Literal["error", "drop", "zero"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedStep:
+    """One training step."""
+
+    step: int
+    episodes: int
+    skipped_lines: int
+    skip_reason: str
+    """Why nothing of it was trained on; empty otherwise."""
+    metrics: Mapping[str, Mapping[str, float]]
+    """By setup: ``advantage/<role>/…``, named and computed as in ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rescored:
+    """The result, for all setups."""
+
+    source: StoredEpisodes
+    rules: Rules
+    as_run: bool
+    """Whether grouping, reward check and rejection are those of the run."""
+    strange_stages: tuple[str, ...]
+    """Stages of the run's pipeline that are not the core's, and were not replayed."""
+    setups: tuple[Setup, ...]
+    """The reference first."""
+    steps: tuple[ReplayedStep, ...]
+    groups: tuple[ScoredGroup, ...]
+    tokens: Mapping[str, TokenTally]
+    """By role."""
+    losses: LossTallies
+
+
+async def rescore(request: Request, registry: Registry, on_progress: Progress | None = None) -> Rescored:
+    """Read the episodes and estimate their advantages under every setup. Writes nothing.
+
+    Raises:
+        EpisodesError: there are no episodes, or they cannot be read.
+        ConfigError: a name or option is unknown, or a plugin needs what episodes do not hold.
+        AdvantageError, LossError, RewardError: see `rllm_core.errors`.
+    """
+    source = find_episodes(request.path)
+    config = _config(source, request)
+    picker = Picker(registry=registry, config=config)
+    setups = setups_of(picker, request.estimators, request.role_estimators, of_run=source.run_folder is not None)
+    grouping = request.grouping or config.rllm.transform.grouping
+    rules = Rules(
+        config=config,
+        grouping=picker.pick("grouping", grouping, "--grouping" if request.grouping else "rllm.transform.grouping"),
+        rejection=picker.pick("rejection", request.rejection or NO_REJECTION, "--rejection"),
+        left_out=left_out_stages(config.rllm.pipeline),
+    )
+    probe = _probe(picker, request.losses)
+    replay = Replay(rules, setups, registry)
+    collected = _Collected()
+    for done, (number, file) in enumerate(source.files):
+        if on_progress is not None:
+            on_progress(done, len(source.files))
+        content = read_file(file)
+        await collected.add(replay, number, content.episodes, content.skipped, setups, probe)
+    if on_progress is not None:
+        on_progress(len(source.files), len(source.files))
+    if not any(step.episodes for step in collected.steps):
+        raise EpisodesError(f"{source.path} holds no whole episode.", "Name another folder or file.")
+    return Rescored(
+        source=source,
+        rules=rules,
+        as_run=source.run_folder is not None and _as_run(request, config),
+        strange_stages=strange_stages(config.rllm.pipeline),
+        setups=tuple(setups),
+        steps=tuple(collected.steps),
+        groups=tuple(collected.groups),
+        tokens=collected.tokens,
+        losses=collected.losses,
+    )
+
+
+@dataclass(kw_only=True)
+class _Collected:
+    """What is kept of the steps replayed so far."""
+
+    steps: list[ReplayedStep] = field(default_factory=list)
+    groups: list[ScoredGroup] = field(default_factory=list)
+    tokens: dict[str, TokenTally] = field(default_factory=dict)
+    losses: LossTallies = field(default_factory=dict)
+
+    async def add(
+        self,
+        replay: Replay,
+        number: int,
+        episodes: Sequence[Episode],
+        skipped_lines: int,
+        setups: Sequence[Setup],
+        probe: LossProbe | None,
+    ) -> None:
+        """Replay one step, whose tokens are forgotten afterwards."""
+        step = await replay.batch(number, episodes)
+        metrics: dict[str, Mapping[str, float]] = {}
+        columns = []
+        for setup in () if step.skip_reason else setups:
+            estimated = await replay.estimate(step, setup)
+            batch = estimated.filled_batch
+            assert batch.advantages is not None
+            metrics[setup.label] = estimated.metrics
+            columns.append(batch.advantages)
+            if probe is not None:
+                probe.add(batch, number, setup.label, self.losses)
+        if columns:
+            stacked = np.stack(columns)
+            self.groups += scored_groups(step, stacked)
+            tally_tokens(step.filled_batch, stacked, self.tokens)
+        self.steps.append(
+            ReplayedStep(
+                step=number,
+                episodes=len(episodes),
+                skipped_lines=skipped_lines,
+                skip_reason=step.skip_reason,
+                metrics=metrics,
+            )
+        )
+
+
+def _config(source: StoredEpisodes, request: Request) -> RunConfig:
+    """The run's configuration, or rllm-core's defaults; with what the request says instead."""
+    config = RunConfig() if source.run_folder is None else read_stored_config(source.run_folder)
+    if request.on_missing_reward is None:
+        return config
+    algorithm = config.rllm.algorithm.model_copy(update={"on_missing_reward": request.on_missing_reward})
+    return config.model_copy(update={"rllm": config.rllm.model_copy(update={"algorithm": algorithm})})
+
+
+def _as_run(request: Request, config: RunConfig) -> bool:
+    rejection = config.rllm.rejection_sample
+    mode = rejection.mode if rejection.enable else NO_REJECTION
+    return (
+        request.grouping in (None, config.rllm.transform.grouping)
+        and request.on_missing_reward is None
+        and (request.rejection or NO_REJECTION) == mode
+    )
+
+
+def _probe(picker: Picker, losses: Sequence[Choice]) -> LossProbe | None:
+    if not losses:
+        return None
+    chosen = [picker.pick("loss", choice, "--loss") for choice in losses]
+    for entry in chosen:
+        # First, so that where torch is missing the plugin's own error says so.
+        entry.registered.load()
+    from rllm_core.rescoring.gradients import LossProbe
+
+    return LossProbe(list({label_of(entry): entry for entry in chosen}.values()), picker.config)

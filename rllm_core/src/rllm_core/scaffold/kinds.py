@@ -1,0 +1,85 @@
+"""The kinds of plugin there is a template for, and how each is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What the folder ``templates/<kind>`` does not say itself. ``$chosen`` stands for the name that users write."""
+
+    title: str
+    """What the plugin is called in prose."""
+    summary: str
+    """The record's summary."""
+    train: str
+    """A command that trains with it."""
+    config: str
+    """The same in a config file, with the plugin's option."""
+    dependencies: tuple[str, ...] = ("rllm-core>=0.1",)
+
+
+_NUMPY = ("numpy>=2.0", "pydantic>=2.7", "rllm-core>=0.1")
+_PLAIN = ("pydantic>=2.7", "rllm-core>=0.1")
+_TORCH = ("pydantic>=2.7", "rllm-core[torch]>=0.1", "torch>=2.6")
+
+TEMPLATES: Mapping[str, Template] = MappingProxyType(
+    {
+        "estimator": Template(
+            title="Advantage estimator",
+            summary="Reward minus the group's median, times a constant.",
+            train="rllm train guess --estimator $chosen",
+            config="rllm:\n  algorithm:\n    adv_estimator: {name: $chosen, strength: 2.0}",
+            dependencies=_NUMPY,
+        ),
+        "loss": Template(
+            title="Policy loss",
+            summary="Importance ratio times advantage, held near the old policy by a quadratic penalty.",
+            train="rllm train guess --loss $chosen",
+            config="rllm:\n  algorithm:\n    loss_fn: {name: $chosen, strength: 0.5}",
+            dependencies=_TORCH,
+        ),
+        "grouping": Template(
+            title="Trajectory grouping",
+            summary="Attempts of one role at one task, at most `size` in a group.",
+            train="rllm train guess --grouping $chosen",
+            config="rllm:\n  transform:\n    grouping: {name: $chosen, size: 2}",
+            dependencies=_PLAIN,
+        ),
+        "rejection": Template(
+            title="Rejection mode",
+            summary="Drop groups whose rewards lie close together.",
+            train="rllm train guess --rejection $chosen",
+            config="rllm:\n  rejection_sample:\n    enable: true\n    mode: {name: $chosen, spread: 0.2}",
+            dependencies=_PLAIN,
+        ),
+        "stage": Template(
+            title="Pipeline stage",
+            summary="Takes a little reward for every token that was sampled.",
+            train='rllm train guess "rllm.pipeline.insert=[{stage: $chosen, after: check_rewards}]"',
+            config=(
+                "rllm:\n  pipeline:\n    insert:\n"
+                "      - {stage: {name: $chosen, cost_per_token: 0.01}, after: check_rewards}"
+            ),
+            dependencies=_PLAIN,
+        ),
+        "environment": Template(
+            title="Environment",
+            summary="Say which of two numbers is larger (one turn).",
+            train="rllm train $chosen",
+            config="rllm:\n  env:\n    name: $chosen\n    env_args: {largest: 20}",
+            dependencies=_PLAIN,
+        ),
+        "backend": Template(
+            title="Backend",
+            summary="A table of which character follows which: the smallest model that can be trained.",
+            train="rllm train guess --backend $chosen",
+            config="rllm:\n  backend: $chosen\ntraining:\n  learning_rate: 50.0",
+            dependencies=("numpy>=2.0", *_TORCH),
+        ),
+    }
+)
+"""By kind."""

@@ -1,0 +1,74 @@
+"""From the name of a distribution to the names inside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from dataclasses import dataclass
+
+from rllm_core.errors import PluginError
+from rllm_core.plugins.discovery import CORE, discover, normalise
+from rllm_core.plugins.first_party import first_party_distributions
+from rllm_core.plugins.validation import NAME, NOT_NAMES
+
+_DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+"""The form in which names of distributions are compared, beginning with a letter as Python's names do."""
+_PREFIX = "rllm_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What things in a new package are called."""
+
+    distribution: str
+    """What `pip install` takes: ``rllm-median``."""
+    module: str
+    """What Python imports: ``rllm_median``."""
+    plugin: str
+    """What users write in config: ``median``."""
+
+
+def names_for(distribution: str, kind: str) -> Names:
+    """The names in a package called `distribution` with one plugin of `kind`.
+
+    Raises:
+        PluginError: it is no name for a distribution, or its module would hide another.
+    """
+    if not _DISTRIBUTION.fullmatch(distribution):
+        close = re.sub(r"[^a-z0-9]+", "-", distribution.lower()).strip("-")
+        raise PluginError(
+            f"{distribution!r} is no name for a package.",
+            "Use lower-case letters, digits and hyphens, beginning with a letter"
+            + (f": {close}." if _DISTRIBUTION.fullmatch(close) else ", such as my-estimator."),
+        )
+    if distribution == CORE or distribution in first_party_distributions():
+        raise PluginError(f"{distribution} is one of rllm's own packages.", f"Choose another name: my-{distribution}.")
+    module = distribution.replace("-", "_")
+    _check_module(distribution, module)
+    short = module.removeprefix(_PREFIX)
+    return Names(distribution=distribution, module=module, plugin=short if _usable(short, kind) else module)
+
+
+def _usable(name: str, kind: str) -> bool:
+    return bool(NAME.fullmatch(name)) and name not in NOT_NAMES and (kind, name) != ("environment", "custom")
+
+
+def _check_module(distribution: str, module: str) -> None:
+    hint = f"Choose another name: rllm-{distribution}, or my-{distribution}."
+    if keyword.iskeyword(module) or not _usable(module, "environment"):
+        raise PluginError(f"{distribution!r} means something else in Python or in config files.", hint)
+    if module in sys.stdlib_module_names:
+        raise PluginError(f"A package named {distribution!r} would hide Python's own module {module}.", hint)
+    found = importlib.util.find_spec(module)
+    # A folder without code, such as an earlier attempt in the working directory, is found too, and has no origin.
+    if found is None or found.origin is None or _installed(distribution):
+        return
+    raise PluginError(f"A package named {distribution!r} would hide the module {module} that is installed here.", hint)
+
+
+def _installed(distribution: str) -> bool:
+    """Whether it is a plugin made earlier, which may be written anew elsewhere."""
+    found = discover(environ={})
+    return distribution in {normalise(candidate.distribution) for candidate in found.candidates}

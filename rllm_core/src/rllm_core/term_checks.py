@@ -1,0 +1,62 @@
+"""What a plan says about KL divergence, rollout correction and the critic: contradictions are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rllm_core.config.problems import show_value
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+
+
+def check_terms(plan: RunPlan) -> None:
+    """Check a plan whose idle values are back at their defaults.
+
+    Raises:
+        ConfigError: bounds that leave nothing between them, or a user's value for a column that nobody needs.
+    """
+    _check_bounds(plan)
+    _check_column_sections(plan)
+
+
+def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
+    """What will work, but perhaps not as meant."""
+    algorithm = plan.config.rllm.algorithm
+    if algorithm.kl_beta and algorithm.kl_estimator == "k1":
+        yield (
+            "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "
+            "those that hold the policy near the reference model"
+        )
+
+
+def _check_bounds(plan: RunPlan) -> None:
+    correction = plan.config.rllm.algorithm.rollout_correction
+    if correction.tis_mode is not None and correction.tis_floor >= correction.tis_cap:
+        at = "rllm.algorithm.rollout_correction"
+        raise ConfigError(
+            f"{at}.tis_floor is {correction.tis_floor} and {at}.tis_cap is {correction.tis_cap}: every ratio is below "
+            "the one or above the other.",
+            "Set a floor below 1 and a cap above 1; tokens that were as likely to be sampled as trained have ratio 1.",
+        )
+
+
+def _check_column_sections(plan: RunPlan) -> None:
+    composed = plan.composed
+    for column, section in plan.backend.plugin.column_sections.items():
+        if column in plan.needs:
+            continue
+        for key in sorted(_set_by_user(section, plan)):
+            raise ConfigError(
+                f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]}) and has no effect: no "
+                f"estimator or loss of this run needs {column}.",
+                f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",
+            )
+
+
+def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
+    """Keys of a backend's section that a user gave another value than the default."""
+    values = getattr(plan.composed.backend_config, section)
+    for name, field in type(values).model_fields.items():
+        if getattr(values, name) != field.get_default(call_default_factory=True):
+            key = f"{section}.{name}"
+            yield from (given for given in plan.composed.by_user if f"{given}.".startswith(f"{key}."))

@@ -1,0 +1,46 @@
+"""Whether time grows in proportion to the input, told from ratios and never from seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GROWTH = 8
+"""How much larger the second input is. Linear work takes 8 times as long, quadratic work 64 times."""
+ALLOWED = 4 * GROWTH
+"""Room for caches that overflow."""
+LONG_ENOUGH = 1e-3
+"""Seconds of computing. Below this, fixed costs such as starting threads hide what the input costs."""
+ATTEMPTS = 3
+
+
+def time_ratio(call: Callable[[T], object], make: Callable[[int], T], smallest: int, largest: int) -> float:
+    """How many times as long `call` takes on an input of `GROWTH` times the size.
+
+    Sizes start at `smallest` and double until the call takes long enough to be measured, or up to `largest`. Measured
+    again, a few times, where the ratio is above `ALLOWED`; the smallest ratio counts. A call that is quick even then
+    counts as taking `LONG_ENOUGH`.
+    """
+    size = smallest
+    while size < largest and _seconds(call, make(size)) < LONG_ENOUGH:
+        size *= 2
+    once, grown = make(size), make(GROWTH * size)
+    best = float("inf")
+    for _ in range(ATTEMPTS):
+        best = min(best, _seconds(call, grown) / max(_seconds(call, once), LONG_ENOUGH))
+        if best < ALLOWED:
+            break
+    return best
+
+
+def _seconds(call: Callable[[T], object], argument: T) -> float:
+    """Computing time, which other processes do not stretch as they do the time on the clock."""
+    took = []
+    for _ in range(3):
+        start = time.process_time()
+        call(argument)
+        took.append(time.process_time() - start)
+    return min(took)

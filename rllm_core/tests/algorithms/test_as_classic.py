@@ -1,0 +1,108 @@
+"""Estimators of the one kind there is as functions in rLLM's classic signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.algorithms.as_classic import AsClassic
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import AdvantageError, PluginError
+from rllm_core.types import TrajectoryGroup
+
+MakeGroups = Callable[..., list[TrajectoryGroup]]
+
+
+def classic(function: Any, **record: Any) -> AsClassic:
+    def params_of(config: Any, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        return config, options
+
+    plugin = EstimatorPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: function, **record)
+    return AsClassic(plugin, function, params_of)
+
+
+def lists(part: Any) -> list[list[float]]:
+    return [array.tolist() for array in part]
+
+
+def doubled(inputs: AdvantageInput, params: Any) -> Advantages:
+    return Advantages(values=inputs.rewards * 2)
+
+
+def by_length(inputs: AdvantageInput, params: Any) -> Advantages:
+    return Advantages(values=inputs.rewards * inputs.response_lengths)
+
+
+@pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0]], [], [[]], [[], [4.0]]])
+def test_advantages_and_returns_are_lists_like_the_rewards(given: list[list[float]]) -> None:
+    rewards = [np.array(values) for values in given]
+    advantages, returns = classic(doubled)(rewards)
+    assert lists(advantages) == lists(returns) == [[2 * value for value in values] for values in given]
+    assert lists(rewards) == given
+
+
+def test_what_is_returned_may_be_changed_without_changing_anything_else() -> None:
+    rewards = [np.array([1.0, 2.0]), np.array([3.0])]
+    advantages, returns = classic(lambda inputs, params: Advantages(values=inputs.rewards))(rewards)
+    advantages[0] += 10
+    assert (lists(rewards), lists(returns)) == ([[1, 2], [3]], [[1, 2], [3]])
+
+
+def test_the_config_and_options_by_keyword_become_the_estimator_s_options() -> None:
+    seen: list[Any] = []
+
+    def remember(inputs: AdvantageInput, params: Any) -> Advantages:
+        seen.append(params)
+        return doubled(inputs, params)
+
+    classic(remember)([np.ones(1)], "the config", strength=3)
+    assert seen == [("the config", {"strength": 3})]
+
+
+def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups(make_groups: MakeGroups) -> None:
+    groups = make_groups([[0, 0], [0]], said=[[1, 2], [3]])
+    rewards = [np.array([1.0, 2.0]), np.array([3.0])]
+    with pytest.raises(AdvantageError) as caught:
+        classic(by_length)(rewards)
+    assert str(caught.value) == (
+        "estimator 'mine' looks at response_lengths, and is given rewards alone. Pass the groups as well: traj_groups=…"
+    )
+    advantages, _ = classic(by_length)(rewards, traj_groups=groups)
+    assert lists(advantages) == [[1, 4], [9]], "the rewards that are given count, not those of the trajectories"
+
+
+def test_a_slip_in_an_estimator_stays_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="reward_list"):
+        classic(lambda inputs, params: inputs.reward_list)([np.ones(1)])
+
+
+def test_a_need_that_only_a_run_can_fill_is_said(make_groups: MakeGroups) -> None:
+    with pytest.raises(AdvantageError, match=r"needs values, which only a run can fill\. Choose it by name in a run"):
+        classic(doubled, needs=frozenset({"values"}))([np.ones(2)], traj_groups=make_groups([[1, 1]]))
+
+
+@pytest.mark.parametrize(("rewards", "shape"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [1.0]], "[1, 1]"), ([], "[]")])
+def test_rewards_that_do_not_fit_the_groups_are_said(make_groups: MakeGroups, rewards: Any, shape: str) -> None:
+    with pytest.raises(AdvantageError) as caught:
+        classic(doubled)(rewards, traj_groups=make_groups([[1, 1]]))
+    assert f"is given {len(rewards)} arrays of {shape} rewards for 1 groups of [2] trajectories." in str(caught.value)
+
+
+def test_rewards_in_a_matrix_within_the_list_are_refused() -> None:
+    with pytest.raises(AdvantageError, match=r"rewards of shape \(1, 2\)"):
+        classic(doubled)([np.ones((1, 2))])
+
+
+def test_an_estimator_that_returns_too_few_numbers_is_named() -> None:
+    with pytest.raises(AdvantageError, match=r"'mine' returned advantages of shape \(1,\) for 2 trajectories"):
+        classic(lambda inputs, params: Advantages(values=np.ones(1)))([np.ones(2)])
+
+
+@pytest.mark.parametrize("level", ["step", "token"])
+def test_advantages_per_step_or_token_have_no_place_in_the_classic_signature(level: Any) -> None:
+    with pytest.raises(PluginError, match=f"gives one advantage per {level}; in the classic signature"):
+        classic(doubled, level=level)

@@ -1,0 +1,145 @@
+"""Functions in rLLM's classic signature as estimators of the one kind there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.algorithms.classic import FromClassic, require_classic
+from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import AdvantageError, PluginError
+
+MakeInputs = Callable[..., AdvantageInput]
+
+
+def estimated(function: Any, inputs: AdvantageInput) -> Advantages:
+    return FromClassic("mine", function)(inputs, NoParams())
+
+
+def failure(function: Any, inputs: AdvantageInput) -> str:
+    with pytest.raises(AdvantageError) as caught:
+        estimated(function, inputs)
+    return str(caught.value)
+
+
+def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_groups(make_inputs: MakeInputs) -> None:
+    seen: list[Any] = []
+
+    def remember(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        seen.append((rewards, algorithm_config, kwargs))
+        return rewards, rewards
+
+    config = AlgorithmSection()
+    inputs = replace(make_inputs([[1, 0, 2], [5]]), algorithm_config=config)
+    estimated(remember, inputs)
+    ((rewards, algorithm_config, kwargs),) = seen
+    assert type(rewards) is list
+    assert [(array.tolist(), array.dtype, array.ndim) for array in rewards] == [
+        ([1, 0, 2], np.float64, 1),
+        ([5], np.float64, 1),
+    ]
+    assert algorithm_config is config
+    assert kwargs == {"traj_groups": list(inputs.groups)}
+    assert type(kwargs["traj_groups"]) is list
+
+
+def test_its_advantages_come_back_trajectory_by_trajectory(make_inputs: MakeInputs) -> None:
+    def times(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        return [array * (index + 1) for index, array in enumerate(rewards)], rewards
+
+    result = estimated(times, make_inputs([[1, 2], [3], [4, 5]]))
+    assert (result.values.tolist(), result.level, result.returns) == ([1, 2, 6, 12, 15], "trajectory", None)
+    assert result.values.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda rewards: ([list(array) for array in rewards], rewards),
+        lambda rewards: [rewards, rewards],
+        lambda rewards: (tuple(rewards), np.array([[0.0, 0.0]] * 2)),
+        lambda rewards: (np.array(rewards, np.float32), rewards),
+    ],
+    ids=["lists of lists", "a list for the pair", "a tuple and a matrix", "float32"],
+)
+def test_whatever_holds_the_numbers_is_taken(make_inputs: MakeInputs, give: Any) -> None:
+    result = estimated(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 2], [3, 4]]))
+    assert result.values.tolist() == [1, 2, 3, 4]
+
+
+def test_a_function_may_centre_its_rewards_in_place(make_inputs: MakeInputs) -> None:
+    def centre(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        for array in rewards:
+            array -= array.mean()
+        return rewards, rewards
+
+    inputs = make_inputs([[1, 3], [5, 9]])
+    assert estimated(centre, inputs).values.tolist() == [-1, 1, -2, 2]
+    assert inputs.rewards.tolist() == [1, 3, 5, 9]
+
+
+def test_a_group_of_nobody_has_no_advantages(make_inputs: MakeInputs) -> None:
+    result = estimated(lambda rewards, config, **kwargs: (rewards, rewards), make_inputs([]))
+    assert result.values.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("give", "message"),
+    [
+        (lambda rewards: rewards[0], "returned array([1., 0.]). Return the pair (advantages, returns)."),
+        (lambda rewards: None, "returned None. Return the pair"),
+        (lambda rewards: (rewards, rewards, rewards), "Return the pair"),
+        (lambda rewards: (rewards, None), "returned returns that are None. Return a list of arrays."),
+        (lambda rewards: (rewards[:1], rewards), "returned advantages for 1 groups; there are 2."),
+        (lambda rewards: (rewards, rewards[:1]), "returned returns for 1 groups; there are 2."),
+        (lambda rewards: ([rewards[0], rewards[1][:2]], rewards),
+         "returned advantages of shape (2,) for group 't1:agent', whose rewards have shape (3,)."),
+        (lambda rewards: (rewards, [rewards[0], rewards[1][None]]),
+         "returned returns of shape (1, 3) for group 't1:agent', whose rewards have shape (3,)."),
+        (lambda rewards: ([0.0, 0.0], rewards), "returned advantages of shape () for group 't0:agent'"),
+        (lambda rewards: ([rewards[0], ["high", "low", "none"]], rewards),
+         "returned advantages for group 't1:agent' that are not an array of numbers"),
+        (lambda rewards: ([rewards[0], [[1.0], [1.0, 2.0], []]], rewards),
+         "returned advantages for group 't1:agent' that are not an array of numbers"),
+    ],
+)  # fmt: skip
+def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(
+    make_inputs: MakeInputs, give: Any, message: str
+) -> None:
+    said = failure(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 0], [1, 2, 3]]))
+    assert said.startswith("estimator 'mine' returned ")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rewards: rewards, "cannot be called as f(rewards, algorithm_config, traj_groups=…): too many"),
+        (lambda inputs, params: inputs, "register it with register_rllm_estimator, if it is one of (inputs, params)"),
+        (3, "estimator 'mine' is 3."),
+    ],
+)
+def test_what_cannot_be_called_in_the_classic_signature_is_said_when_it_is_registered(
+    function: Any, message: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        require_classic("mine", function)
+    assert message in str(caught.value)
+
+
+def test_a_coroutine_function_is_no_classic_estimator() -> None:
+    async def later(rewards: Any, algorithm_config: Any, **kwargs: Any) -> None:
+        pass
+
+    with pytest.raises(PluginError, match="a coroutine function"):
+        require_classic("mine", later)
+
+
+def test_a_function_that_does_not_tell_its_parameters_is_taken_as_it_is() -> None:
+    require_classic("mine", max)

@@ -1,0 +1,117 @@
+"""Mode `dynamic`: a step is filled with groups that have signal, and nothing that was played is wasted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.algorithms.dynamic_sampling import FillWithSignal
+from rllm_core.algorithms.options import DynamicRejectionParams
+from rllm_core.contracts.rejection import Verdict
+from rllm_core.types import Trajectory, TrajectoryGroup
+
+PARTLY, SOLVED, FAILED = (1.0, 0.0), (1.0, 1.0), (0.0, 0.0)
+
+
+def _group(task: str, rewards: tuple[float, ...] = PARTLY, role: str = "agent") -> TrajectoryGroup:
+    return TrajectoryGroup(
+        group_id=f"{task}:{role}",
+        trajectories=[Trajectory(role, reward=reward) for reward in rewards],
+        metadata=[{"task_id": task, "is_correct": reward > 0} for reward in rewards],
+    )
+
+
+def _mode(tasks: int = 2, rounds: int = 10) -> FillWithSignal:
+    return FillWithSignal(DynamicRejectionParams(train_batch_size=tasks, max_gen_batches=rounds))
+
+
+def _ids(verdict: Verdict) -> list[str]:
+    return [group.group_id for group in verdict.train]
+
+
+def test_a_full_batch_is_trained_on_at_once() -> None:
+    verdict = _mode()([_group("a"), _group("b")])
+    assert (_ids(verdict), verdict.more, verdict.waiting) == (["a:agent", "b:agent"], False, 0)
+
+
+def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for() -> None:
+    mode = _mode()
+    first = mode([_group("a"), _group("b", SOLVED)])
+    assert (first.train, first.waiting, first.more, dict(first.dropped)) == ([], 1, True, {"all_solved": 1})
+    second = mode([_group("c", FAILED), _group("d")])
+    assert (_ids(second), second.more, dict(second.dropped)) == (["a:agent", "d:agent"], False, {"all_failed": 1})
+
+
+def test_the_surplus_waits_for_the_next_step_and_comes_first_in_it() -> None:
+    mode = _mode()
+    assert mode([_group("a"), _group("b", SOLVED)]).more
+    second = mode([_group("c"), _group("d")])
+    assert (_ids(second), second.waiting) == (["a:agent", "c:agent"], 1)
+    assert _ids(mode([_group("e"), _group("f", FAILED)])) == ["d:agent", "e:agent"]
+
+
+def test_after_the_most_rounds_the_step_trains_on_what_there_is() -> None:
+    mode = _mode(tasks=3, rounds=2)
+    assert mode([_group("a"), _group("b", SOLVED), _group("c", SOLVED)]).more
+    second = mode([_group("d", SOLVED), _group("e", SOLVED), _group("f", SOLVED)])
+    assert (_ids(second), second.more) == (["a:agent"], False)
+    # The bound is that of a step, not of the run.
+    assert mode([_group("g", SOLVED)]).more
+
+
+def test_a_step_may_end_with_nothing() -> None:
+    mode = _mode(rounds=2)
+    assert mode([_group("a", SOLVED)]).more
+    verdict = mode([])
+    assert (verdict.train, verdict.waiting, verdict.more) == ([], 0, False)
+
+
+def test_all_roles_of_a_task_are_trained_on_together() -> None:
+    groups = [_group(task, role=role) for task in "abc" for role in ("solver", "judge")]
+    verdict = _mode()(groups)
+    assert (_ids(verdict), verdict.waiting) == (["a:solver", "a:judge", "b:solver", "b:judge"], 2)
+
+
+def test_a_task_played_again_counts_again() -> None:
+    mode = _mode()
+    assert mode([_group("a"), _group("b", SOLVED)]).more
+    assert _ids(mode([_group("a"), _group("b", SOLVED)])) == ["a:agent", "a:agent"]
+
+
+def test_a_batch_is_no_more_than_all_tasks_there_are() -> None:
+    assert not _mode(tasks=64)([_group("a"), _group("b")]).more
+
+
+def test_groups_that_name_no_task_count_as_one_each() -> None:
+    groups = [TrajectoryGroup(group_id=name, trajectories=_group(name).trajectories) for name in "abc"]
+    assert _ids(_mode()(groups)) == ["a", "b"]
+
+
+ROUND = st.lists(st.sampled_from([PARTLY, SOLVED, FAILED, (1.0,)]), max_size=6)
+
+
+@given(rounds=st.lists(ROUND, max_size=12), tasks=st.integers(1, 5), bound=st.integers(1, 4), cut=st.integers(0, 12))
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_every_group_with_signal_is_trained_on_once_and_in_order(
+    interrupted: bool, rounds: list[list[tuple[float, ...]]], tasks: int, bound: int, cut: int
+) -> None:
+    mode, names, trained, asked = _mode(tasks, bound), iter(range(1000)), list[str](), 0
+    expected = []
+    for number, rewards in enumerate(rounds):
+        groups = [_group(f"t{next(names)}", reward) for reward in rewards]
+        expected += [group.group_id for group in groups if {t.reward for t in group.trajectories} == {0.0, 1.0}]
+        verdict = mode(groups)
+        trained += _ids(verdict)
+        assert len(trained) + verdict.waiting == len(expected)
+        assert len(_ids(verdict)) <= tasks
+        asked = asked + 1 if verdict.more else 0
+        assert asked < bound
+        if interrupted and number == cut and not verdict.more:
+            state = json.loads(json.dumps(mode.state_dict()))
+            mode = _mode(tasks, bound)
+            mode.load_state_dict(state)
+            assert mode.state_dict() == state
+    assert trained == expected[: len(trained)]

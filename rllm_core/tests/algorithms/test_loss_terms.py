@@ -1,0 +1,314 @@
+"""What goes with a policy loss: formulas, what they are on average, gradients, and that they stay finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rllm_core.algorithms.loss_terms import (
+    LossTerms,
+    kl_divergence,
+    loss_terms,
+    rollout_weights,
+    token_objective,
+    value_loss,
+)
+from rllm_core.algorithms.losses import MAX_LOG_RATIO
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.loss import LossInput
+
+ESTIMATORS: tuple[Literal["k1", "k2", "k3"], ...] = ("k1", "k2", "k3")
+EXTREMES = [-1e4, -300.0, -90.0, -20.5, -1e-3, -1e-8, 0.0]
+TOKEN = RolloutCorrection(mode="token", cap=2.0, floor=0.0, beyond_cap="truncate")
+SEQUENCE = replace(TOKEN, mode="sequence")
+
+
+def tensor(*values: float, requires_grad: bool = False) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=requires_grad)
+
+
+def distributions() -> tuple[Tensor, Tensor]:
+    """Log-probs of a policy, which may be differentiated, and of a reference, over six words."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+    return logits[0].requires_grad_(), logits[1].log_softmax(0)
+
+
+def finite_difference(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The gradient of the sum of a function's values by central differences."""
+    step = 1e-6
+    columns = []
+    for index in range(len(at)):
+        moved = [at.detach().clone() for _ in range(2)]
+        moved[0][index] += step
+        moved[1][index] -= step
+        columns.append((function(moved[0]).sum() - function(moved[1]).sum()) / (2 * step))
+    return torch.stack(columns)
+
+
+def gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    at = at.detach().clone().requires_grad_()
+    (result,) = torch.autograd.grad(function(at).sum(), at)
+    return result
+
+
+def test_the_three_estimators_are_their_formulas() -> None:
+    policy, reference = tensor(-1.0, -2.0, -0.5), tensor(-1.5, -0.5, -0.5)
+    assert kl_divergence(policy, reference, "k1").tolist() == [0.5, -1.5, 0.0]
+    assert kl_divergence(policy, reference, "k2").tolist() == [0.125, 1.125, 0.0]
+    k3 = [math.exp(-0.5) - 1 + 0.5, math.exp(1.5) - 1 - 1.5, 0.0]
+    assert kl_divergence(policy, reference, "k3").tolist() == pytest.approx(k3, rel=1e-14)
+
+
+@given(st.lists(st.tuples(st.floats(-40, 0, width=32), st.floats(-40, 0, width=32)), min_size=1))
+@settings(deadline=None)
+def test_k2_and_k3_are_never_negative(pairs: list[tuple[float, float]]) -> None:
+    policy, reference = torch.tensor(pairs).T
+    for estimator in ("k2", "k3"):
+        assert (kl_divergence(policy, reference, estimator) >= 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_k1_and_k3_average_to_the_divergence(estimator: Literal["k1", "k3"]) -> None:
+    logits, reference = distributions()
+    policy = logits.detach().log_softmax(0)
+    exact = (policy.exp() * (policy - reference)).sum()
+    torch.testing.assert_close((policy.exp() * kl_divergence(policy, reference, estimator)).sum(), exact)
+
+
+def test_k2_is_near_the_divergence_of_near_policies() -> None:
+    logits, _ = distributions()
+    policy = logits.detach().log_softmax(0)
+    reference = (logits.detach() + tensor(0.02, -0.01, 0.0, 0.03, -0.02, 0.01)).log_softmax(0)
+    exact = (policy.exp() * (policy - reference)).sum()
+    found = (policy.exp() * kl_divergence(policy, reference, "k2")).sum()
+    torch.testing.assert_close(found, exact, rtol=0.02, atol=0)
+
+
+def test_the_average_gradient_is_that_of_kl_for_k2_of_the_reverse_for_k3_and_zero_for_k1() -> None:
+    logits, reference = distributions()
+
+    def average(estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+        policy = logits.log_softmax(0)
+        terms = policy.detach().exp() * kl_divergence(policy, reference, estimator)
+        return torch.autograd.grad(terms.sum(), logits)[0]
+
+    policy = logits.log_softmax(0)
+    forward = torch.autograd.grad((policy.exp() * (policy - reference)).sum(), logits)[0]
+    policy = logits.log_softmax(0)
+    reverse = torch.autograd.grad((reference.exp() * (reference - policy)).sum(), logits)[0]
+    torch.testing.assert_close(average("k2"), forward)
+    torch.testing.assert_close(average("k3"), reverse)
+    torch.testing.assert_close(average("k1"), torch.zeros_like(forward))
+    assert (forward - reverse).norm() > 0.1
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_gradients_of_the_divergence_equal_finite_differences(estimator: Literal["k1", "k2", "k3"]) -> None:
+    policy, reference = tensor(-0.1, -3.0, -1.0, -2.5), tensor(-2.0, -0.2, -1.0, -2.4)
+    of = lambda logprobs: kl_divergence(logprobs, reference, estimator)  # noqa: E731
+    torch.testing.assert_close(gradient(of, policy), finite_difference(of, policy), rtol=1e-6, atol=1e-8)
+
+
+def test_nothing_is_clamped_while_the_exponential_is_small_enough() -> None:
+    """verl bounds k3 at 10."""
+    assert kl_divergence(tensor(-19.0), tensor(0.0), "k3").item() == pytest.approx(math.exp(19) - 20, rel=1e-12)
+    assert kl_divergence(tensor(-500.0), tensor(0.0), "k1").item() == -500
+    assert kl_divergence(tensor(-500.0), tensor(0.0), "k2").item() == 125_000
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("logprob", EXTREMES)
+@pytest.mark.parametrize("ref_logprob", EXTREMES)
+def test_a_divergence_and_its_gradient_are_finite_whatever_the_log_probs(
+    estimator: Literal["k1", "k2", "k3"], logprob: float, ref_logprob: float
+) -> None:
+    policy = torch.tensor([logprob], requires_grad=True)
+    divergence = kl_divergence(policy, torch.tensor([ref_logprob]), estimator)
+    divergence.sum().backward()
+    assert policy.grad is not None
+    assert divergence.isfinite().all()
+    assert policy.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("distance", [1.0, 19.9, 20.0, 20.1, 90.0, 1e4])
+def test_the_gradient_leads_back_to_the_reference_from_however_far(
+    estimator: Literal["k2", "k3"], distance: float
+) -> None:
+    of = lambda logprobs: kl_divergence(logprobs, torch.tensor([-5.0]), estimator)  # noqa: E731
+    assert gradient(of, torch.tensor([-5.0 - distance])) < 0, "less likely than it was: minimising makes it likelier"
+    assert gradient(of, torch.tensor([-5.0 + distance])) > 0
+
+
+def test_k3_goes_on_smoothly_where_its_exponential_is_bounded() -> None:
+    of = lambda logprobs: kl_divergence(logprobs, torch.zeros(1, dtype=torch.float64), "k3")  # noqa: E731
+    below, above = tensor(-MAX_LOG_RATIO + 1e-6), tensor(-MAX_LOG_RATIO - 1e-6)
+    assert of(below).item() == pytest.approx(of(above).item(), rel=1e-5)
+    assert gradient(of, below).item() == pytest.approx(gradient(of, above).item(), rel=1e-5)
+
+
+def weights(old: list[float], sampled: list[float], rows: list[int], correction: RolloutCorrection) -> list[float]:
+    return rollout_weights(tensor(*old), tensor(*sampled), torch.tensor(rows), correction).tolist()
+
+
+def ratios(*values: float) -> tuple[list[float], list[float]]:
+    """Old and sampling log-probs with these ratios."""
+    return [math.log(value) - 1.0 for value in values], [-1.0] * len(values)
+
+
+def test_a_token_s_weight_is_its_ratio_up_to_the_cap() -> None:
+    assert weights(*ratios(0.5, 1.0, 1.9, 3.0), [0, 0, 1, 1], TOKEN) == pytest.approx([0.5, 1.0, 1.9, 2.0])
+
+
+def test_a_sequence_s_weight_is_the_product_of_its_ratios_for_all_its_tokens() -> None:
+    correction = replace(SEQUENCE, cap=5.0)
+    found = weights(*ratios(0.5, 3.0, 2.0, 3.0, 0.1), [4, 4, 1, 1, 7], correction)
+    assert found == pytest.approx([1.5, 1.5, 5.0, 5.0, 0.1])
+
+
+def test_what_is_beyond_the_cap_or_below_the_floor_can_be_masked() -> None:
+    both = replace(TOKEN, floor=0.5, beyond_cap="mask")
+    assert weights(*ratios(0.4, 0.6, 1.9, 2.1), [0, 0, 0, 0], both) == pytest.approx([0.0, 0.6, 1.9, 0.0])
+    whole = replace(both, mode="sequence")
+    assert weights(*ratios(0.4, 1.5, 0.5, 0.5, 2.0, 1.5), [0, 0, 1, 1, 2, 2], whole) == pytest.approx(
+        [0.6, 0.6, 0.0, 0.0, 0.0, 0.0]
+    )
+    floor = replace(TOKEN, floor=0.5)
+    assert weights(*ratios(0.4, 2.1), [0, 0], floor) == pytest.approx([0.0, 2.0])
+
+
+def test_a_ratio_that_is_exactly_a_bound_is_within() -> None:
+    bounds = RolloutCorrection(mode="token", cap=1.0, floor=1.0, beyond_cap="mask")
+    assert weights([-1.0], [-1.0], [0], bounds) == [1.0]
+
+
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+@pytest.mark.parametrize("beyond_cap", ["truncate", "mask"])
+def test_weights_are_finite_and_within_the_cap_whatever_the_log_probs(
+    mode: Literal["token", "sequence"], beyond_cap: Literal["truncate", "mask"]
+) -> None:
+    correction = RolloutCorrection(mode=mode, cap=2.0, floor=0.1, beyond_cap=beyond_cap)
+    old, sampled = torch.cartesian_prod(torch.tensor(EXTREMES), torch.tensor(EXTREMES)).T
+    found = rollout_weights(old, sampled, torch.arange(len(old)) // 3, correction)
+    assert found.isfinite().all()
+    assert ((found >= 0) & (found <= 2.0)).all()
+
+
+def test_weights_have_no_gradient() -> None:
+    found = rollout_weights(tensor(-1.0, requires_grad=True), tensor(-1.1), torch.tensor([0]), TOKEN)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize("correction", [TOKEN, SEQUENCE])
+def test_the_weights_of_a_row_do_not_depend_on_other_rows(correction: RolloutCorrection) -> None:
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.tensor([3, 1, 7, 2])
+    row_ids = torch.tensor([9, 2, 5, 0]).repeat_interleave(lengths)
+    old, sampled = -torch.rand(2, int(lengths.sum()), generator=generator)
+    together = rollout_weights(old, sampled, row_ids, correction)
+    for row in row_ids.unique():
+        own = row_ids == row
+        assert torch.equal(together[own], rollout_weights(old[own], sampled[own], row_ids[own], correction))
+
+
+def test_importance_weights_below_the_cap_turn_averages_of_the_sampler_into_those_of_the_trainer() -> None:
+    logits, sampler = distributions()
+    trainer = logits.detach().log_softmax(0)
+    worth = tensor(1.0, -2.0, 0.5, 3.0, 0.0, 1.5)
+    found = rollout_weights(trainer, sampler, torch.arange(6), replace(TOKEN, cap=1e6))
+    torch.testing.assert_close((sampler.exp() * found * worth).sum(), (trainer.exp() * worth).sum())
+
+
+def test_the_value_loss_is_half_the_squared_error_and_the_larger_of_two_with_a_clip() -> None:
+    values, returns, old = tensor(1.0, 0.0, 2.0, -1.0), tensor(3.0, 0.5, 0.0, 0.0), tensor(0.0, 0.0, 0.0, 0.0)
+    assert value_loss(values, returns, old, None).tolist() == pytest.approx([2.0, 0.125, 2.0, 0.5])
+    # The third: held within 0.2 of 0 it would be near its target; the larger loss is the unclipped one.
+    clipped = value_loss(values, returns, old, 0.2).tolist()
+    assert clipped == pytest.approx([0.5 * 2.8**2, 0.125, 2.0, 0.5])
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_gradients_of_the_value_loss_equal_finite_differences(clip: float | None) -> None:
+    values, returns, old = tensor(0.1, 1.0, -0.4, 0.2), tensor(1.0, 0.0, 0.3, 0.2), tensor(0.0, 0.5, 0.0, 0.1)
+    of = lambda v: value_loss(v, returns, old, clip)  # noqa: E731
+    torch.testing.assert_close(gradient(of, values), finite_difference(of, values), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_a_token_without_a_target_adds_nothing_to_the_value_loss(clip: float | None) -> None:
+    values = tensor(5.0, 1.0, requires_grad=True)
+    losses = value_loss(values, tensor(math.nan, 3.0), tensor(0.0, 0.9), clip)
+    losses.sum().backward()
+    assert losses.tolist() == [0.0, pytest.approx(2.0)]
+    assert values.grad is not None
+    assert values.grad.tolist() == [0.0, pytest.approx(-2.0)]
+
+
+def plan(**changes: Any) -> UpdatePlan:
+    fields: dict[str, Any] = {"global_step": 0, "losses": {}, "aggregation": "", "entropy_coeff": 0.0, "seed": 0}
+    return UpdatePlan(**fields | changes)
+
+
+def inputs(length: int = 3) -> LossInput:
+    generator = torch.Generator().manual_seed(1)
+    columns = -torch.rand(4, length, generator=generator, dtype=torch.float64)
+    return LossInput(
+        logprobs=columns[0],
+        old_logprobs=columns[1],
+        sampling_logprobs=columns[2],
+        ref_logprobs=columns[3],
+        advantages=torch.ones(length, dtype=torch.float64),
+        row_ids=torch.zeros(length, dtype=torch.int64),
+    )
+
+
+KL = KlTerm(beta=0.3, estimator="k2")
+
+
+def test_a_plan_without_terms_leaves_the_policy_loss_as_it_is() -> None:
+    losses, nothing = tensor(1.0, 2.0, 3.0), LossTerms(divergence=None, weights=None)
+    bare = replace(inputs(), ref_logprobs=None, sampling_logprobs=None)
+    assert vars(loss_terms(bare, plan())) == vars(nothing)
+    assert token_objective(losses, nothing, tensor(9.0, 9.0, 9.0), plan()) is losses
+
+
+def test_the_objective_is_the_weighted_loss_plus_the_divergence_less_the_entropy() -> None:
+    data, losses, entropies = inputs(), tensor(1.0, -2.0, 3.0), tensor(0.1, 0.2, 0.3)
+    wanted = plan(kl=KL, rollout_correction=TOKEN, entropy_coeff=0.5)
+    terms = loss_terms(data, wanted)
+    assert data.ref_logprobs is not None
+    assert data.sampling_logprobs is not None
+    expected = (
+        losses * rollout_weights(data.old_logprobs, data.sampling_logprobs, data.row_ids, TOKEN)
+        + 0.3 * (data.logprobs - data.ref_logprobs) ** 2 / 2
+        - 0.5 * entropies
+    )
+    torch.testing.assert_close(token_objective(losses, terms, entropies, wanted), expected)
+
+
+def test_a_masked_token_is_still_held_near_the_reference() -> None:
+    wanted = plan(kl=KL, rollout_correction=replace(TOKEN, cap=1e-9, beyond_cap="mask"))
+    terms = loss_terms(inputs(), wanted)
+    assert terms.weights is not None
+    assert terms.divergence is not None
+    assert terms.weights.tolist() == [0.0, 0.0, 0.0]
+    objective = token_objective(tensor(7.0, 7.0, 7.0), terms, tensor(0.0, 0.0, 0.0), wanted)
+    torch.testing.assert_close(objective, 0.3 * terms.divergence)
+
+
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+def test_no_token_at_all_gives_terms_without_an_entry(mode: Literal["token", "sequence"]) -> None:
+    wanted = plan(kl=KL, rollout_correction=replace(TOKEN, mode=mode))
+    nothing = torch.empty(0, dtype=torch.float64)
+    terms = loss_terms(inputs(0), wanted)
+    assert token_objective(nothing, terms, nothing, wanted).sum() == 0
+    assert value_loss(nothing, nothing, nothing, 0.2).sum() == 0

@@ -1,0 +1,182 @@
+"""Advantages that come with the steps of some groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core import codec
+from rllm_core.algorithms.estimation import BoundEstimator, estimate
+from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.errors import AdvantageError
+from rllm_core.types import Trajectory, TrajectoryGroup
+
+MakeGroups = Callable[..., list[TrajectoryGroup]]
+
+
+def two_turns(first: Any, second: Any) -> Trajectory:
+    """Tokens: 2 heard, 1 said, 1 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=1.0)
+    trajectory.add_step([1, 2], [3], [-1.0], advantage=first)
+    trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0], advantage=second)
+    return trajectory
+
+
+def rewritten(*advantages: Any) -> Trajectory:
+    """Two segments: 1 heard, 1 said, 1 heard, 1 said; then 2 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=2.0)
+    trajectory.add_step([1], [2], [-1.0], advantage=advantages[0])
+    trajectory.add_step([1, 2, 3], [4], [-1.0], advantage=advantages[1])
+    trajectory.add_step([9, 9], [5, 6], [-1.0, -1.0], advantage=advantages[2])
+    return trajectory
+
+
+def group(*trajectories: Trajectory, group_id: str = "t:agent", **fields: Any) -> TrajectoryGroup:
+    return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories), **fields)
+
+
+def found(*groups: TrajectoryGroup, on_mismatch: Any = "error") -> tuple[list[float], list[bool], int]:
+    precomputed, mismatched = find_precomputed(build_batch(groups), on_mismatch)
+    assert precomputed.advantages.dtype == np.float32
+    return precomputed.advantages.tolist(), precomputed.groups.tolist(), mismatched
+
+
+def failure(*groups: TrajectoryGroup) -> str:
+    with pytest.raises(AdvantageError) as caught:
+        find_precomputed(build_batch(groups), "error")
+    return str(caught.value)
+
+
+def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each() -> None:
+    assert found(group(two_turns(0.5, [1.0, -2.0]))) == ([0, 0, 0.5, 0, 1, -2], [True], 0)
+
+
+@pytest.mark.parametrize("second", [(1, -2), np.array([1.0, -2.0]), np.array([1, -2], np.float32)])
+def test_tuples_and_arrays_are_lists_too(second: Any) -> None:
+    assert found(group(two_turns(np.float32(0.5), second)))[0] == [0, 0, 0.5, 0, 1, -2]
+
+
+def test_a_list_of_one_number_is_no_number_for_all_tokens() -> None:
+    assert "has 1 advantages for its 2 response tokens." in failure(group(two_turns([0.5], [0.5])))
+
+
+def test_groups_without_any_are_left_alone() -> None:
+    advantages, groups, mismatched = found(
+        group(two_turns(None, None)), group(two_turns(1.0, 2.0)), group(two_turns(None, None))
+    )
+    assert advantages == [0] * 6 + [0, 0, 1, 0, 2, 2] + [0] * 6
+    assert (groups, mismatched) == ([False, True, False], 0)
+
+
+def test_an_advantage_of_zero_is_one() -> None:
+    assert found(group(two_turns(0.0, 0.0)))[1] == [True]
+
+
+def test_steps_are_found_by_their_tokens_whatever_their_order() -> None:
+    trajectories = two_turns(1.0, [2.0, 3.0]), rewritten(4.0, 5.0, [6.0, 7.0])
+    for trajectory in trajectories:
+        trajectory.steps.reverse()
+    assert found(group(*trajectories))[0] == [0, 0, 1, 0, 2, 3, 0, 4, 0, 5, 0, 0, 6, 7]
+
+
+def test_a_step_that_sampled_nothing_needs_no_advantage_and_may_have_an_empty_list() -> None:
+    trajectory = two_turns(1.0, 2.0)
+    trajectory.add_step([8, 8], [], [], advantage=None)
+    trajectory.add_step([7, 7], [], [], advantage=[])
+    assert found(group(trajectory, Trajectory("agent", reward=0.0))) == ([0, 0, 1, 0, 2, 2], [True], 0)
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert found() == ([], [], 0)
+    assert with_precomputed([]).dtype == np.bool_
+
+
+UNUSABLE = [
+    (None, "has no advantage for its 2 response tokens."),
+    ([1.0, 2.0, 3.0], "has 3 advantages for its 2 response tokens."),
+    ([], "has 0 advantages for its 2 response tokens."),
+    ([[1.0, 2.0]], "has advantages of shape (1, 2) for its 2 response tokens."),
+    (float("nan"), "has an advantage that is NaN or infinite in float32."),
+    ([1.0, float("inf")], "has an advantage that is NaN or infinite in float32."),
+    (1e39, "has an advantage that is NaN or infinite in float32."),
+    ("high", "has the advantage 'high', which is neither a number nor a list of numbers."),
+    ([1.0, None], "has an advantage that is NaN or infinite in float32."),
+    ([1.0, [2.0]], "has the advantage [1.0, [2.0]], which is neither a number nor a list of numbers."),
+]
+
+
+@pytest.mark.parametrize(("advantage", "problem"), UNUSABLE)
+def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage: Any, problem: str) -> None:
+    metadata = [{"task_id": "t", "rollout_idx": index} for index in range(2)]
+    good, bad = two_turns(1.0, 1.0), two_turns(1.0, advantage)
+    assert failure(group(good, bad, group_id="t:solver", metadata=metadata)) == (
+        "Group 't:solver' brings its own advantages, and step 1 of its trajectory 1 (episode 't:1') "
+        f"{problem} Let the workflow set `step.advantage` of every step of the group to one number, or to one per "
+        "response token; or choose rllm.algorithm.on_precomputed_mismatch=zero."
+    )
+    assert "step 1 of its trajectory 0 has " in failure(group(bad))
+
+
+@pytest.mark.parametrize("advantage", [advantage for advantage, _ in UNUSABLE])
+def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) -> None:
+    made = found(group(two_turns(1.0, advantage), two_turns(advantage, 3.0)), on_mismatch="zero")
+    assert made[0] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 3]
+    assert made[1:] == ([True], 2)
+
+
+def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: MakeGroups) -> None:
+    mine, theirs = make_groups([[5, 5], [1, 0]])
+    for trajectory in mine.trajectories:
+        trajectory.steps[0].advantage = [0.25, -0.25]
+    seen: list[list[float]] = []
+
+    def remember(inputs: AdvantageInput) -> Advantages:
+        seen.append(inputs.rewards.tolist())
+        return Advantages(values=inputs.rewards)
+
+    bound = BoundEstimator(name="mine", level="trajectory", scope="role", function=remember)
+    for order in ([mine, theirs], [theirs, mine]):
+        batch = build_batch(order)
+        advantages = estimate(batch, lambda role: bound, precomputed=find_precomputed(batch, "error").precomputed)
+        parts = {True: [0, 0, 0.25, -0.25] * 2, False: [0, 0, 1, 1, 0, 0, 0, 0]}
+        assert advantages.advantages.tolist() == [value for member in order for value in parts[member is mine]]
+    assert seen == [[1, 0], [1, 0]]
+
+
+def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called(make_groups: MakeGroups) -> None:
+    groups = make_groups([[5, 5]])
+    for trajectory in groups[0].trajectories:
+        trajectory.steps[0].advantage = 2.0
+
+    def nobody(inputs: AdvantageInput) -> Advantages:
+        raise AssertionError("there is nothing to estimate")
+
+    batch = build_batch(groups)
+    bound = BoundEstimator(name="mine", level="trajectory", scope="group", function=nobody)
+    estimates = estimate(batch, lambda role: bound, precomputed=find_precomputed(batch, "error").precomputed)
+    assert estimates.advantages.tolist() == [0, 0, 2, 2] * 2
+    assert estimates.returns is None
+
+
+ADVANTAGE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(ADVANTAGE, min_size=1, max_size=6), st.booleans())
+def test_what_is_trained_on_is_bit_for_bit_what_the_workflow_said_also_after_a_checkpoint(
+    values: list[float], as_float32: bool
+) -> None:
+    trajectory = Trajectory("agent", reward=0.0)
+    said = np.array(values, np.float32 if as_float32 else np.float64)
+    trajectory.add_step([1], [2] * len(values), [-1.0] * len(values), advantage=said)
+    again = codec.group_from_json(codec.group_to_json(group(trajectory)))
+    for each in (group(trajectory), again):
+        batch = build_batch([each])
+        sampled = find_precomputed(batch, "error").precomputed.advantages[batch.loss_mask]
+        assert sampled.tobytes() == np.array(values, np.float32).tobytes()

@@ -1,0 +1,161 @@
+"""The greedy attempt that some estimators compare with."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import build_batch
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import ConfigError, RewardError
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.types import Episode, Task, Trajectory
+
+MakeStep = Callable[..., TrainStep]
+CHOSEN = {"rllm.algorithm.adv_estimator": "against_greedy"}
+
+
+@pytest.fixture(autouse=True)
+def against_greedy(registry: Registry) -> list[AdvantageInput]:
+    """An estimator that compares with the greedy attempt, and what it was given."""
+    seen: list[AdvantageInput] = []
+
+    def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
+        seen.append(inputs)
+        assert inputs.greedy_rewards is not None
+        return Advantages(values=inputs.rewards - inputs.greedy_rewards)
+
+    registry.add(
+        EstimatorPlugin(
+            name="against_greedy",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: estimate,
+            scope="trajectory",
+            needs=frozenset({"greedy_rewards"}),
+        )
+    )
+    return seen
+
+
+class Greedy:
+    """In place of a runner: greedy attempts with these rewards by role, one trajectory each."""
+
+    def __init__(self, rewards: list[tuple[str, float | None]]) -> None:
+        self._rewards = rewards
+        self.orders: list[RolloutOrder] = []
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        self.orders.append(order)
+        made = [Trajectory(role, reward=reward) for role, reward in self._rewards]
+        return [Episode(id=f"{task.id}:0", trajectories=list(made)) for task in order.tasks]
+
+
+@pytest.fixture
+def play(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
+    """The stage's effect on two attempts at task t, each of two solvers and a judge."""
+
+    def make(
+        rewards: list[tuple[str, float | None]], settings: dict[str, Any] | None = None
+    ) -> tuple[Greedy, TrainStep]:
+        made = bench(CHOSEN | (settings or {}))
+        runner = Greedy(rewards)
+        context = dataclasses.replace(made.context, runner=runner)
+        chosen = next(stage for stage in made.plan.stages if stage.plugin.name == "greedy_baseline")
+        episodes = [
+            Episode(id=f"t:{index}", trajectories=[Trajectory(role, reward=1.0) for role in ("solver", "judge")])
+            for index in range(2)
+        ]
+        training = step(tasks=[Task(id="t")], episodes=episodes)
+        asyncio.run(chosen.plugin.load()(context, chosen.params)(training))
+        return runner, training
+
+    return make
+
+
+def _told(step: TrainStep) -> list[float]:
+    return [trajectory.info["greedy_reward"] for episode in step.episodes for trajectory in episode.trajectories]
+
+
+def test_every_task_is_played_once_more_without_chance(play: Any) -> None:
+    runner, done = play([("solver", 0.25), ("judge", 0.5)])
+    (order,) = runner.orders
+    assert (order.rollouts, order.sampling.temperature, order.sampling.top_p, order.sampling.top_k) == (1, 0.0, 1.0, -1)
+    assert order.label == "greedy"
+    assert _told(done) == [0.25, 0.5, 0.25, 0.5]
+    assert done.metrics["reward/greedy/mean"] == 0.375
+    assert done.generated == []
+
+
+def test_several_greedy_trajectories_of_a_role_count_with_their_mean(play: Any) -> None:
+    _, done = play([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)])
+    assert _told(done) == [0.5, 0.5, 0.5, 0.5]
+
+
+def test_nothing_is_played_when_no_estimator_compares_with_it(play: Any) -> None:
+    runner, done = play([("solver", 0.0)], {"rllm.algorithm.adv_estimator": "grpo"})
+    assert (runner.orders, done.metrics) == ([], {})
+
+
+@pytest.mark.parametrize("reward", [None, float("nan")])
+def test_a_greedy_attempt_without_a_reward_is_an_error(play: Any, reward: float | None) -> None:
+    with pytest.raises(RewardError) as caught:
+        play([("solver", 1.0), ("judge", reward)])
+    assert "The greedy attempt at task 't' has no reward for role 'judge'" in caught.value.message
+    assert "rllm.algorithm.on_missing_reward=drop or =zero" in caught.value.hint
+
+
+def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:
+    rewards = [("solver", 1.0)]
+    _, zero = play(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
+    assert _told(zero) == [1.0, 0.0, 1.0, 0.0]
+    _, drop = play(rewards, {"rllm.algorithm.on_missing_reward": "drop"})
+    assert (drop.episodes, drop.skip_reason) == ([], "no_greedy_rewards")
+    for done in (zero, drop):
+        assert done.metrics["batch/missing_greedy_rewards"] == 2.0
+
+
+def test_estimators_get_the_greedy_rewards_of_their_trajectories(
+    bench: Any, step: MakeStep, attempts: Any, against_greedy: list[AdvantageInput]
+) -> None:
+    made = bench(CHOSEN)
+    made.runner.episodes = attempts([1.0, 0.25])
+    training = step()
+    asyncio.run(made.pipeline.run(training))
+    assert [order.label for order in made.runner.orders] == ["train", "greedy"]
+    # The runner gives the same attempts to both orders, so the greedy reward is their mean.
+    assert against_greedy[0].greedy_rewards is not None
+    assert against_greedy[0].greedy_rewards.tolist() == [0.625, 0.625]
+    assert training.batch is not None
+    assert training.batch.advantages is not None
+    assert sorted(set(training.batch.advantages.tolist())) == [-0.375, 0, 0.375]
+
+
+def test_trajectories_that_were_told_nothing_have_nan(attempts: Any) -> None:
+    from rllm_core.algorithms.columns import columns_of
+    from rllm_core.types import TrajectoryGroup
+
+    first, second = (episode.trajectories[0] for episode in attempts([1.0, 0.0]))
+    first.info["greedy_reward"] = 0.5
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[first, second])])
+    rewards = columns_of(batch, np.array([True])).greedy_rewards
+    assert rewards is not None
+    assert rewards[0] == 0.5
+    assert np.isnan(rewards[1])
+
+
+def test_a_pipeline_without_the_stage_cannot_have_such_an_estimator(plan: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(CHOSEN | {"rllm.pipeline.remove": ["greedy_baseline"]})
+    assert caught.value.message == (
+        "Estimator 'against_greedy' needs greedy_rewards, and no stage of this run writes that."
+    )
+    assert "The stage greedy_baseline writes greedy_rewards" in caught.value.hint

@@ -1,0 +1,99 @@
+"""What is said before a run starts about groups that compare nothing, and about roles that are not told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+MakePlan = Callable[..., RunPlan]
+NOTHING = "there is nothing to compare an attempt with"
+ONE_ROLE = "the one role of workflow single_turn_workflow"
+
+
+@pytest.fixture(autouse=True)
+def strangers(registry: Registry) -> None:
+    """A workflow that may play any roles, and a grouping that does not say what it compares."""
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": lambda: None}
+    registry.add(WorkflowPlugin(name="any_roles", **common))
+    registry.add(GroupingPlugin(name="own_way", **common))
+
+
+@pytest.mark.parametrize(
+    ("grouping", "n", "tasks", "causes"),
+    [
+        ("task_role", 1, 8, "rllm.rollout.n=1 leaves"),
+        ("task_role", 2, 1, None),
+        ("task", 1, 8, f"rllm.rollout.n=1 and {ONE_ROLE} leave"),
+        ("task", 2, 1, None),
+        ("role", 1, 1, "rllm.rollout.n=1 and data.train_batch_size=1 leave"),
+        ("role", 1, 2, None),
+        ("role", 2, 1, None),
+        ("episode", 8, 8, f"{ONE_ROLE} leaves"),
+        ("own_way", 1, 1, None),
+    ],
+)
+def test_groups_that_can_only_be_of_one_are_warned_of_with_the_cause(
+    plan: MakePlan, grouping: str, n: int, tasks: int, causes: str | None
+) -> None:
+    settings = {"rllm.transform.grouping": grouping, "rllm.rollout.n": n, "data.train_batch_size": tasks}
+    expected = () if causes is None else (f"{causes} estimator grpo groups of one: {NOTHING}",)
+    assert plan(settings).warnings == expected
+
+
+def test_a_step_of_several_batches_of_one_task_has_several_tasks(plan: MakePlan) -> None:
+    settings = {"rllm.transform.grouping": "role", "rllm.rollout.n": 1, "data.train_batch_size": 1}
+    several = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.multiplier": 2}
+    assert plan(settings | several).warnings == ()
+
+
+@pytest.mark.parametrize("grouping", ["task", "episode"])
+def test_a_workflow_that_may_have_several_roles_is_not_said_to_have_one(plan: MakePlan, grouping: str) -> None:
+    settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping, "rllm.rollout.n": 1}
+    assert plan(settings).warnings == ()
+
+
+def test_a_workflow_that_may_play_a_role_twice_is_warned_of_with_the_exception(plan: MakePlan) -> None:
+    (line,) = plan({"rllm.workflow.name": "any_roles", "rllm.rollout.n": 1}).warnings
+    unless = "unless an attempt has several trajectories of one role"
+    assert line == f"rllm.rollout.n=1 leaves estimator grpo groups of one, {unless}: {NOTHING}"
+
+
+def test_estimators_that_do_not_look_at_the_group_are_not_warned_of(plan: MakePlan) -> None:
+    settings = {"rllm.transform.grouping": "episode", "rllm.algorithm.adv_estimator": "reinforce"}
+    assert plan(settings).warnings == ()
+
+
+@pytest.mark.parametrize("grouping", ["task", "episode"])
+@pytest.mark.parametrize("key", ["estimator_map", "loss_map"])
+def test_choices_for_roles_that_the_grouping_mixes_are_warned_of(plan: MakePlan, grouping: str, key: str) -> None:
+    settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
+    mapping = {"solver": "reinforce", "all_groups": "reinforce", "judge": "reinforce"}
+    (line,) = plan(settings | {f"rllm.algorithm.{key}": mapping}).warnings
+    assert line == (
+        f"rllm.algorithm.{key} names solver, judge, and grouping {grouping} compares roles with each other: "
+        "all its groups have the role all_groups, which is what to name there"
+    )
+
+
+@pytest.mark.parametrize("grouping", ["task_role", "role", "own_way"])
+def test_choices_for_roles_that_are_kept_apart_are_not(plan: MakePlan, grouping: str) -> None:
+    settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
+    assert plan(settings | {"rllm.algorithm.estimator_map": {"solver": "reinforce"}}).warnings == ()
+
+
+@pytest.mark.parametrize("grouping", ["task", "episode"])
+def test_mixed_roles_have_the_estimator_and_loss_chosen_for_all_groups(plan: MakePlan, grouping: str) -> None:
+    settings = {"rllm.workflow.name": "any_roles", "rllm.transform.grouping": grouping}
+    choice = {"all_groups": {"name": "rloo", "loss_fn": "reinforce"}}
+    made = plan(settings | {"rllm.algorithm.estimator_map": choice})
+    assert made.warnings == ()
+    assert made.estimators.of("all_groups").plugin.name == "rloo"
+    assert made.loss_of("all_groups").plugin.name == "reinforce"

@@ -1,0 +1,164 @@
+"""Several rounds of tasks in one step, when rejection asks for more."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import RejectionPlugin, Verdict
+from rllm_core.errors import PipelineError
+from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.types import Episode, Task, TrajectoryGroup
+
+MakeStep = Callable[..., TrainStep]
+DYNAMIC = {
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "dynamic",
+    "data.train_batch_size": 2,
+}
+
+
+class ByTask:
+    """In place of a runner: each task's attempts have the rewards that its name tells."""
+
+    def __init__(self, attempts: Any) -> None:
+        self._attempts = attempts
+        self.orders: list[RolloutOrder] = []
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        self.orders.append(order)
+        rewards = {"partly": [1.0, 0.0], "solved": [1.0, 1.0], "failed": [0.0, 0.0], "unheard": []}
+        return [
+            episode for task in order.tasks for episode in self._attempts(rewards[task.id.split("-")[0]], task=task.id)
+        ]
+
+
+@pytest.fixture
+def run(bench: Any, step: MakeStep, attempts: Any) -> Callable[..., tuple[Any, ByTask, TrainStep]]:
+    """A pipeline and the step it made of rounds of tasks, given by their names."""
+
+    def make(rounds: list[list[str]], settings: dict[str, Any] = DYNAMIC) -> tuple[Any, ByTask, TrainStep]:
+        made = bench(settings)
+        runner = ByTask(attempts)
+        given = iter([[Task(id=name) for name in names] for names in rounds])
+        context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: next(given))
+        training = step(tasks=next(given), task_batch=4)
+        asyncio.run(Pipeline(made.plan.stages, context).run(training))
+        return made, runner, training
+
+    return make
+
+
+def test_tasks_are_played_until_the_batch_is_full(run: Any) -> None:
+    made, runner, done = run([["partly-a", "solved-b"], ["failed-c", "solved-d"], ["partly-e", "partly-f"]])
+    assert [group.group_id for group in done.trajectory_groups] == ["partly-a:agent", "partly-e:agent"]
+    assert [call for call, _ in made.backend.calls] == ["process", "update", "publish"]
+    assert done.batch is not None
+    assert done.batch.n_rows == 4
+    assert len({order.sampling.seed for order in runner.orders}) == 3
+
+
+def test_metrics_are_those_of_the_whole_step(run: Any) -> None:
+    _, _, done = run([["partly-a", "solved-b"], ["failed-c", "solved-d"], ["partly-e", "partly-f"]])
+    metrics = done.metrics
+    assert (done.rounds, metrics["batch/rounds"], metrics["batch/episodes"]) == (3, 3.0, 12.0)
+    assert (metrics["batch/groups_before_filter"], metrics["batch/groups_after_filter"]) == (6.0, 2.0)
+    assert (metrics["batch/groups_dropped_all_solved"], metrics["batch/groups_dropped_all_failed"]) == (2.0, 1.0)
+    assert metrics["batch/groups_waiting"] == 1.0
+    assert metrics["batch/solved"] == pytest.approx(7 / 12)
+    assert metrics["reward/agent/mean"] == pytest.approx(7 / 12)
+    assert len(done.generated) == 12
+    assert not any(name.startswith("batch/skipped") for name in metrics)
+
+
+def test_a_round_that_brings_nothing_does_not_end_the_step(run: Any) -> None:
+    _, _, done = run([["unheard-a", "unheard-b"], ["partly-c", "partly-d"]])
+    assert [group.group_id for group in done.trajectory_groups] == ["partly-c:agent", "partly-d:agent"]
+    assert done.skip_reason == ""
+    assert not any(name.startswith("batch/skipped") for name in done.metrics)
+
+
+def test_rounds_are_bounded(run: Any) -> None:
+    settings = DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 2}
+    made, runner, done = run([["solved-a", "solved-b"], ["failed-c", "failed-d"], ["partly-e"]], settings)
+    assert len(runner.orders) == 2
+    assert done.skip_reason == "all_groups_rejected"
+    assert made.backend.calls == []
+    assert made.logged[0][1]["batch/skipped_all_groups_rejected"] == 1.0
+
+
+def test_groups_that_waited_are_trained_on_in_a_step_that_brings_none(
+    bench: Any, step: MakeStep, attempts: Any
+) -> None:
+    made = bench(DYNAMIC)
+    runner = ByTask(attempts)
+    context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: [Task(id="partly-z")])
+    pipeline = Pipeline(made.plan.stages, context)
+    asyncio.run(pipeline.run(step(tasks=[Task(id=f"partly-{name}") for name in "abcd"])))
+    silent = step(tasks=[Task(id="unheard-e")])
+    asyncio.run(pipeline.run(silent))
+    assert [group.group_id for group in silent.trajectory_groups] == ["partly-c:agent", "partly-d:agent"]
+    assert "batch/skipped_nothing_generated" not in silent.metrics
+    assert silent.metrics["batch/groups_waiting"] == 0.0
+
+
+@pytest.fixture
+def rejecting(bench: Any, step: MakeStep, registry: Registry) -> Callable[[Any], TrainStep]:
+    """A step of two groups after a rejection mode made of this function of the groups."""
+
+    class Mode:
+        def __init__(self, body: Any) -> None:
+            self._body = body
+
+        def __call__(self, groups: list[TrajectoryGroup]) -> Any:
+            return self._body(groups)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    def run(body: Any) -> TrainStep:
+        registry.add(
+            RejectionPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: lambda _: Mode(body))
+        )
+        stage = bench({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "mine"}).stage("reject")
+        groups = [TrajectoryGroup(group_id=f"{name}:agent", trajectories=[]) for name in "ab"]
+        training = step(trajectory_groups=groups)
+        asyncio.run(stage(training))
+        return training
+
+    return run
+
+
+def test_a_mode_that_loses_groups_is_an_error(rejecting: Any) -> None:
+    with pytest.raises(PipelineError) as caught:
+        rejecting(lambda groups: Verdict(train=groups[:1]))
+    assert caught.value.message == (
+        "Rejection mode 'in-process/mine' was offered 2 groups while 0 were waiting, and tells of 1: 1 to train on, "
+        "0 waiting, 0 dropped."
+    )
+    assert caught.value.hint.startswith("Account for every group")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda groups: Verdict(train=groups, more=True), "asks for more groups and returns 2 to train on"),
+        (lambda groups: groups, "returned [TrajectoryGroup("),
+        (lambda groups: groups[7], "failed: IndexError"),
+    ],
+)
+def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match="Rejection mode 'in-process/mine'") as caught:
+        rejecting(body)
+    assert message in caught.value.message

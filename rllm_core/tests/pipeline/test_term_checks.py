@@ -1,0 +1,153 @@
+"""What is refused or doubted about KL divergence, rollout correction and the sections of a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+MakePlan = Callable[..., RunPlan]
+CORRECTION = "rllm.algorithm.rollout_correction"
+
+
+class OptimiserSection(Params):
+    rate: float = Field(0.1, description="Nothing.")
+
+
+class CriticSection(Params):
+    clip: float | None = Field(None, description="Nothing.")
+    optimiser: OptimiserSection = Field(default_factory=OptimiserSection, description="Nothing.")
+
+
+class Sections(Params):
+    critic: CriticSection = Field(default_factory=CriticSection, description="Nothing.")
+
+
+def _baseline(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=inputs.rewards)
+
+
+@pytest.fixture
+def make(plan: MakePlan, registry: Registry) -> MakePlan:
+    """Plans with a backend that acts on all of these keys; its section `critic` serves the column `values`."""
+    registry.add(
+        BackendPlugin(
+            name="able",
+            summary="For tests.",
+            params=Sections,
+            load=lambda: Backend,
+            honours=frozenset({"rllm.algorithm.kl_beta", "rllm.algorithm.kl_estimator", f"{CORRECTION}.*"}),
+            model_key="critic.clip",
+            column_sections={"values": "critic"},
+            capabilities=Capabilities(
+                custom_losses=True, columns=frozenset({"old_logprobs", "ref_logprobs", "values"})
+            ),
+        )
+    )
+    registry.add(
+        EstimatorPlugin(
+            name="critical",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: _baseline,
+            needs=frozenset({"values"}),
+        )
+    )
+    return lambda settings: plan({"rllm.backend": "able"} | settings)
+
+
+def refusal(make: MakePlan, settings: dict[str, Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        make(settings)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.bypass_mode": True},
+            f'`{CORRECTION}.tis_mode` is "token" (from my.yaml) and has no effect: bypass_mode is true, so old log-probs '
+            "are the rollout's and every ratio is 1.",
+        ),
+        (
+            {f"{CORRECTION}.tis_cap": 3.0},
+            f"`{CORRECTION}.tis_cap` is 3.0 (from my.yaml) and has no effect while {CORRECTION}.tis_mode is null.",
+        ),
+        (
+            {f"{CORRECTION}.tis_beyond_cap": "mask"},
+            f'`{CORRECTION}.tis_beyond_cap` is "mask" (from my.yaml) and has no effect while {CORRECTION}.tis_mode is '
+            "null.",
+        ),
+        (
+            {f"{CORRECTION}.tis_floor": 0.5},
+            f"`{CORRECTION}.tis_floor` is 0.5 (from my.yaml) and has no effect while {CORRECTION}.tis_mode is null.",
+        ),
+        (
+            {"rllm.algorithm.kl_estimator": "k2"},
+            '`rllm.algorithm.kl_estimator` is "k2" (from my.yaml) and has no effect while rllm.algorithm.kl_beta is 0.',
+        ),
+        (
+            {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.tis_floor": 2.0},
+            f"{CORRECTION}.tis_floor is 2.0 and {CORRECTION}.tis_cap is 2.0: every ratio is below the one or above the "
+            "other.",
+        ),
+        (
+            {"critic.clip": 0.2},
+            "`critic.clip` is 0.2 (from my.yaml) and has no effect: no estimator or loss of this run needs values.",
+        ),
+        (
+            {"critic.optimiser.rate": 0.2},
+            "`critic.optimiser.rate` is 0.2 (from my.yaml) and has no effect: no estimator or loss of this run needs "
+            "values.",
+        ),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_a_term_that_cannot_have_an_effect_is_refused(make: MakePlan, settings: dict[str, Any], message: str) -> None:
+    error = refusal(make, settings)
+    assert error.message == message
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rllm.algorithm.kl_beta": 0.1, "rllm.algorithm.kl_estimator": "k2"},
+        {f"{CORRECTION}.bypass_mode": True},
+        {f"{CORRECTION}.bypass_mode": False},
+        {
+            f"{CORRECTION}.bypass_mode": False,
+            f"{CORRECTION}.tis_mode": "sequence",
+            f"{CORRECTION}.tis_cap": 3.0,
+            f"{CORRECTION}.tis_floor": 0.5,
+            f"{CORRECTION}.tis_beyond_cap": "mask",
+        },
+        {"critic.clip": None, "critic.optimiser.rate": 0.1},
+        {"critic.clip": 0.2, "rllm.algorithm.adv_estimator": "critical"},
+        {"critic.clip": 0.2, "rllm.algorithm.estimator_map": {"judge": "critical"}},
+    ],
+)
+def test_what_fits_together_is_accepted_without_a_word(make: MakePlan, settings: dict[str, Any]) -> None:
+    assert make(settings).warnings == ()
+
+
+def test_k1_in_the_loss_is_warned_of(make: MakePlan) -> None:
+    (warning,) = make({"rllm.algorithm.kl_beta": 0.1, "rllm.algorithm.kl_estimator": "k1"}).warnings
+    assert warning.startswith("rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average")
+
+
+def test_a_run_needs_what_its_plugins_and_terms_need(make: MakePlan) -> None:
+    assert make({}).needs == frozenset()
+    assert make({"rllm.algorithm.kl_beta": 0.1}).needs == {"ref_logprobs"}
+    roles = {"rllm.algorithm.estimator_map": {"judge": "critical"}, "rllm.algorithm.kl_beta": 0.1}
+    assert make(roles).needs == {"ref_logprobs", "values"}

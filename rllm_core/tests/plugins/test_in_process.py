@@ -1,0 +1,93 @@
+"""What the running program registers is in every registry of the process, by the same rules as what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.errors import PluginError
+from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import Registry
+
+MakeEstimator = Callable[..., EstimatorPlugin[Any]]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = {(record.kind, record.name) for record in in_process.records()}
+    yield
+    for record in in_process.records():
+        if (record.kind, record.name) not in before:
+            in_process.forget(record.kind, record.name)
+
+
+def test_registries_loaded_afterwards_have_it(estimator: MakeEstimator) -> None:
+    earlier = Registry.load(allow=[], environ={})
+    record = estimator("mine")
+    in_process.register(record, "notebook.mine")
+    later = Registry.load(allow=[], environ={})
+    assert later.get("estimator", "mine").plugin is record
+    assert later.get("estimator", "in-process/mine").qualified_name == "in-process/mine"
+    for registry in (earlier, Registry()):
+        with pytest.raises(PluginError, match="no estimator named 'mine'"):
+            registry.get("estimator", "mine")
+
+
+def test_no_list_of_installed_plugins_keeps_it_away(estimator: MakeEstimator) -> None:
+    in_process.register(estimator("mine"), "notebook.mine")
+    registry = Registry.load(allow=["rllm-local"], environ={"RLLM_BLOCK_PLUGINS": "*"})
+    assert registry.get("estimator", "mine").distribution == "in-process"
+
+
+def test_the_same_source_replaces_what_it_registered(estimator: MakeEstimator) -> None:
+    first, second = estimator("mine"), estimator("mine")
+    in_process.register(first, "notebook.mine")
+    in_process.register(second, "notebook.mine")
+    assert Registry.load(allow=[]).get("estimator", "mine").plugin is second
+
+
+def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten(estimator: MakeEstimator) -> None:
+    in_process.register(estimator("mine"), "notebook.mine")
+    with pytest.raises(PluginError) as caught:
+        in_process.register(estimator("mine"), "notebook.other")
+    assert str(caught.value) == (
+        "estimator 'mine' is registered by notebook.mine, and by notebook.other as well. Choose another name for one "
+        "of them; or, if the first is gone, call rllm_core.plugins.in_process.forget('estimator', 'mine') before."
+    )
+    in_process.forget("estimator", "mine")
+    in_process.register(estimator("mine"), "notebook.other")
+
+
+def test_forgetting_what_is_not_there_is_no_error() -> None:
+    in_process.forget("estimator", "never_registered")
+
+
+def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any, estimator: MakeEstimator) -> None:
+    site.install_estimator("their-plugin", "mine", version="1.2")
+    in_process.register(estimator("mine"), "notebook.mine")
+    registry = site.load()
+    with pytest.raises(PluginError) as caught:
+        registry.get("estimator", "mine")
+    assert caught.value.hint == "Write their-plugin/mine or in-process/mine to say which one is meant."
+    assert [len(clash) for clash in registry.conflicts()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "My-Own"}, "a name is lower-case letters"),
+        ({"needs": "values"}, "needs must be a frozenset of names, not 'values'"),
+        ({"scope": "world"}, "scope must be one of trajectory, group, role, batch, not 'world'"),
+        ({"params": dict}, "params must be a pydantic model class"),
+    ],
+)
+def test_an_unusable_record_is_refused_when_it_is_registered(
+    estimator: MakeEstimator, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        in_process.register(estimator(**changes), "notebook.mine")
+    assert reason in caught.value.message
+    Registry.load(allow=[], environ={})

@@ -1,0 +1,195 @@
+"""Our estimators and losses and TRL's own code give the same numbers, and differ exactly where we say they do.
+
+TRL computes advantages and losses inside methods of its trainers. Run here are those very statements and methods, with
+an object in place of the trainer that has the settings they read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from rllm_core.algorithms.loss_terms import kl_divergence
+
+SEEDS = range(8)
+CLOSE = {"rtol": 1e-6, "atol": 1e-8}
+SUM = {"multi_objective_aggregation": "sum_then_normalize"}
+PLAIN_RLOO = {"beta": 0.0, "reward_clip_range": None, "normalize_advantages": False}
+
+ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "grpo": ("grpo", {"dialect": "trl"}, "grpo_advantages", {**SUM, "scale_rewards": "group"}),
+    "grpo_plain": (
+        "grpo",
+        {"dialect": "trl", "norm_adv_by_std_in_grpo": False},
+        "grpo_advantages",
+        {**SUM, "scale_rewards": "none"},
+    ),
+    "dr_grpo": ("dr_grpo", {"dialect": "trl"}, "grpo_advantages", {**SUM, "scale_rewards": "none"}),
+    "rloo": ("rloo", {"dialect": "trl"}, "rloo_advantages", PLAIN_RLOO),
+}
+"""Our name and options, TRL's advantages and settings."""
+
+
+@pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
+def test_ragged_groups_of_one_and_more_have_trls_advantages(
+    trl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: str, settings: Any
+) -> None:
+    for seed in range(25):
+        batch = rewarded(seed)
+        advantages = estimate(name, batch.inputs, **options)
+        # TRL's groups are all of one size, so each is a batch of its own.
+        groups = torch.tensor(batch.inputs.rewards)[:, None].split(np.diff(batch.inputs.group_offsets).tolist())
+        expected = torch.cat([getattr(trl, theirs)(group, len(group), **settings) for group in groups])
+        np.testing.assert_allclose(advantages.values, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
+def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot_score(
+    trl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: str, settings: Any
+) -> None:
+    # `on_missing_reward: drop` takes it out of its group. TRL keeps it, outside the baseline, with advantage 0.
+    inputs = rewarded(0, smallest_group=2).inputs
+    sizes = np.diff(inputs.group_offsets)
+    advantages = np.split(estimate(name, inputs, **options).values, inputs.group_offsets[1:-1])
+    for size, rewards, values in zip(
+        sizes, np.split(inputs.rewards, inputs.group_offsets[1:-1]), advantages, strict=True
+    ):
+        missing = torch.tensor(np.append(rewards, np.nan))[:, None]
+        expected = getattr(trl, theirs)(missing, int(size) + 1, **settings)
+        np.testing.assert_allclose(np.append(values, 0.0), expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def trainer(**settings: Any) -> SimpleNamespace:
+    """What TRL's `_compute_loss` reads of its trainer: our settings, and defaults for what has no part in it."""
+    defaults = {
+        "aux_loss_enabled": False,
+        "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token",
+        "beta": 0.0,
+        "loss_type": "grpo",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.3,
+        "use_vllm": False,
+        "current_gradient_accumulation_steps": 1,
+        "_entropy_bonus_enabled": False,
+    }
+    arguments = {
+        "use_bias_correction_kl": False,
+        "delta": None,
+        "sapo_temperature_pos": 1.5,
+        "sapo_temperature_neg": 2.5,
+        "steps_per_generation": 1,
+    }
+    one_process = SimpleNamespace(
+        num_processes=1, reduce=lambda values, reduction: values, gather=lambda values: values
+    )
+    return SimpleNamespace(
+        **(defaults | settings),
+        args=SimpleNamespace(**arguments),
+        model=SimpleNamespace(training=True),
+        accelerator=one_process,
+        _metrics={"train": defaultdict(list)},
+    )
+
+
+def theirs(loss: Any, batch: Any, **settings: Any) -> tuple[Tensor, Tensor]:
+    """TRL's loss, and (n_sampled,) its gradient."""
+    padded = batch.padded
+    tokens = torch.zeros_like(padded.mask, dtype=torch.long)
+    inputs = {
+        "prompt_ids": tokens[:, :1],
+        "prompt_mask": tokens[:, :1],
+        "completion_ids": tokens,
+        "completion_mask": padded.mask,
+        "advantages": padded.advantages[:, 0],
+        "old_per_token_logps": padded.old,
+        "ref_per_token_logps": padded.ref,
+        "num_items_in_batch": padded.mask.sum(),
+    }
+    stub = trainer(max_completion_length=batch.longest, **settings)
+    stub._get_per_token_logps_and_entropies = lambda *words, **more: (padded.new, torch.zeros_like(padded.mask), None)
+    value = loss(stub, None, inputs)
+    result: tuple[Tensor, Tensor] = batch.theirs(value)
+    return result
+
+
+CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
+LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "grpo": ("ppo", CLIP, "seq-mean-token-mean", {}),
+    "bnpo": ("ppo", CLIP, "token-mean", {"loss_type": "bnpo"}),
+    "dapo": ("ppo", CLIP, "token-mean", {"loss_type": "dapo"}),
+    "dr_grpo": ("ppo", CLIP, "seq-mean-token-sum-norm", {"loss_type": "dr_grpo"}),
+    "sapo": ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "seq-mean-token-mean", {"loss_type": "sapo"}),
+    "gspo": ("gspo", CLIP, "seq-mean-token-mean", {"importance_sampling_level": "sequence"}),
+    # TRL's `epsilon_high` is the largest weight itself, ours its distance from 1; TRL has no smallest.
+    "cispo": (
+        "cispo",
+        {"eps_clip": 1.0, "eps_clip_high": 0.3},
+        "token-mean",
+        {"loss_type": "cispo", "epsilon_high": 1.3},
+    ),
+}
+"""TRL's name to our name, options and aggregation, and TRL's settings."""
+
+
+@pytest.mark.parametrize(("name", "options", "mode", "settings"), LOSSES.values(), ids=LOSSES)
+def test_value_and_gradient_are_trls(
+    trl: Any, sampled: Any, token_losses: Any, name: str, options: Any, mode: str, settings: Any
+) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed, advantage_per_row=True)
+        losses = token_losses(name, batch.inputs, **options)
+        assert_close(batch.ours(losses, mode), theirs(trl.grpo_loss, batch, **settings), **CLOSE)
+
+
+def test_gmpo_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed, advantage_per_row=True)
+        losses = token_losses("gmpo", batch.inputs, **CLIP)
+        assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.gmpo_loss, batch), **CLOSE)
+
+
+def test_the_divergence_term_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed, advantage_per_row=True)
+        divergence = kl_divergence(batch.inputs.logprobs, batch.inputs.ref_logprobs, "k3")
+        losses = token_losses("ppo", batch.inputs, **CLIP) + 0.5 * divergence
+        assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.grpo_loss, batch, beta=0.5), **CLOSE)
+
+
+# What follows are differences that we want; each says why.
+
+
+def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_trl(
+    trl: Any, one_group: Any, estimate: Any
+) -> None:
+    noise = trl.grpo_advantages(torch.full((30, 1), 0.9), 30, **SUM, scale_rewards="group")
+    assert noise.abs().max() > 1e-4
+    assert not estimate("grpo", one_group([0.9] * 30), dialect="trl").values.any()
+
+
+def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(
+    trl: Any, one_token: Any, token_losses: Any
+) -> None:
+    # One broken log-prob must not make the whole update infinite.
+    batch = one_token(800.0, -1.0)
+    assert theirs(trl.grpo_loss, batch)[0].isinf()
+    assert token_losses("ppo", batch.inputs, **CLIP).item() == pytest.approx(np.exp(20.0))
+
+
+def test_rows_of_nothing_are_left_out_of_the_mean_here_and_counted_in_trl(
+    trl: Any, one_token: Any, token_losses: Any
+) -> None:
+    # Counted, they would make the step smaller the more rows a filter has emptied.
+    batch = one_token(0.0, 1.0).with_a_row_of_nothing()
+    assert theirs(trl.grpo_loss, batch)[0].item() == pytest.approx(-0.5)
+    losses = token_losses("ppo", batch.inputs, **CLIP)
+    assert batch.ours(losses, "seq-mean-token-mean")[0].item() == pytest.approx(-1.0)

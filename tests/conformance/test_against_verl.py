@@ -1,0 +1,204 @@
+"""Our estimators and verl's own functions give the same numbers, and differ exactly where we say they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+SEEDS = range(25)
+
+Theirs = Callable[[SimpleNamespace, SimpleNamespace], Tensor]
+"""verl's advantages, (n_traj, width), from its functions and a padded batch."""
+
+
+def of_groups(name: str, **options: Any) -> Theirs:
+    """One of verl's estimators that compare the rewards of a group."""
+    return lambda verl, batch: getattr(verl, name)(batch.rewards.clone(), batch.mask, batch.index, **options)[0]
+
+
+def reinforce_plus_plus(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
+    config = SimpleNamespace(gamma=0.9)
+    result: Tensor = verl.compute_reinforce_plus_plus_outcome_advantage(batch.rewards, batch.mask, config)[0]
+    return result
+
+
+def gae(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
+    result: Tensor = verl.compute_gae_advantage_return(batch.rewards, batch.values, batch.mask, 0.9, 0.8)[0]
+    return result
+
+
+def remax(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
+    result: Tensor = verl.compute_remax_outcome_advantage(batch.rewards, batch.greedy, batch.mask)[0]
+    return result
+
+
+def reinforce(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
+    """verl has no estimator without a baseline; ReMax with a baseline of 0 is one."""
+    nothing = torch.zeros_like(batch.greedy)
+    result: Tensor = verl.compute_remax_outcome_advantage(batch.rewards, nothing, batch.mask)[0]
+    return result
+
+
+def token_baseline(name: str) -> Theirs:
+    return lambda verl, batch: getattr(verl, name)(
+        batch.rewards, batch.mask, batch.index, batch.old_logprobs, batch.sum_pi_squared
+    )[0]
+
+
+def gdpo(verl: SimpleNamespace, batch: SimpleNamespace) -> Tensor:
+    config = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1.0, 0.5]}
+    # It looks only at the width of the prompts, and at where the response ends.
+    whole = {"prompts": batch.mask[:, :1], "attention_mask": torch.cat((batch.mask[:, :1], batch.mask), 1).long()}
+    result: Tensor = verl.compute_gdpo_outcome_advantage(
+        batch.rewards, batch.mask, batch.index, config=config, non_tensor_batch=batch.components, batch=whole
+    )[0]
+    return result
+
+
+PASSK = {"config": {"norm_adv_by_std_in_grpo": True}}
+PASSK_PLAIN = {"config": {"norm_adv_by_std_in_grpo": False}}
+ESTIMATORS: dict[str, tuple[str, dict[str, Any], Theirs]] = {
+    "grpo": ("grpo", {"dialect": "verl"}, of_groups("compute_grpo_outcome_advantage")),
+    "grpo_plain": (
+        "grpo",
+        {"dialect": "verl", "norm_adv_by_std_in_grpo": False},
+        of_groups("compute_grpo_outcome_advantage", norm_adv_by_std_in_grpo=False),
+    ),
+    "dr_grpo": (
+        "dr_grpo",
+        {"dialect": "verl"},
+        of_groups("compute_grpo_outcome_advantage", norm_adv_by_std_in_grpo=False),
+    ),
+    "rloo": ("rloo", {"dialect": "verl"}, of_groups("compute_rloo_outcome_advantage")),
+    "reinforce_plus_plus_baseline": (
+        "reinforce_plus_plus_baseline",
+        {"dialect": "verl"},
+        of_groups("compute_reinforce_plus_plus_baseline_outcome_advantage"),
+    ),
+    "reinforce": ("reinforce", {}, reinforce),
+    "opo": ("opo", {}, of_groups("compute_opo_outcome_advantage")),
+    "gpg": ("gpg", {"f_norm": 2.0}, of_groups("compute_gpg_outcome_advantage", f_norm=2.0)),
+    "reinforce_plus_plus": ("reinforce_plus_plus", {"gamma": 0.9}, reinforce_plus_plus),
+    "gae": ("gae", {"gamma": 0.9, "lam": 0.8}, gae),
+    "remax": ("remax", {}, remax),
+    "otb": ("otb", {}, token_baseline("compute_optimal_token_baseline_advantage")),
+    "tir_otb": ("tir_otb", {}, token_baseline("compute_multi_turn_optimal_token_baseline_advantage")),
+}
+NOT_OF_ONE: dict[str, tuple[str, dict[str, Any], Theirs]] = {
+    "grpo_passk": ("grpo_passk", {}, of_groups("compute_grpo_passk_outcome_advantage", **PASSK)),
+    "grpo_passk_plain": (
+        "grpo_passk",
+        {"norm_adv_by_std_in_grpo": False},
+        of_groups("compute_grpo_passk_outcome_advantage", **PASSK_PLAIN),
+    ),
+}
+"""Those that verl refuses for groups of one."""
+
+
+@pytest.mark.parametrize(("name", "options", "theirs"), ESTIMATORS.values(), ids=ESTIMATORS)
+def test_ragged_groups_of_one_and_more_have_verls_advantages(
+    verl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: Theirs
+) -> None:
+    for seed in SEEDS:
+        batch = rewarded(seed)
+        ours = batch.ours(estimate(name, batch.inputs, **options))
+        np.testing.assert_allclose(
+            ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
+        )
+
+
+@pytest.mark.parametrize(("name", "options", "theirs"), NOT_OF_ONE.values(), ids=NOT_OF_ONE)
+def test_ragged_groups_have_verls_advantages(
+    verl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: Theirs
+) -> None:
+    for seed in SEEDS:
+        batch = rewarded(seed, smallest_group=2)
+        ours = batch.ours(estimate(name, batch.inputs, **options))
+        np.testing.assert_allclose(
+            ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
+        )
+
+
+def test_gdpo_has_verls_advantages(verl: Any, rewarded: Any, estimate: Any) -> None:
+    for seed in SEEDS:
+        batch = rewarded(seed)
+        ours = batch.ours(estimate("gdpo", batch.inputs, dialect="verl", weights={"format": 0.5}))
+        # verl computes this one in float32 whatever it is given.
+        np.testing.assert_allclose(
+            ours, batch.theirs(gdpo(verl, batch.padded)), rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}"
+        )
+
+
+def test_targets_of_the_critic_are_verls(verl: Any, rewarded: Any, estimate: Any) -> None:
+    for seed in SEEDS:
+        batch = rewarded(seed)
+        padded = batch.padded
+        _, theirs = verl.compute_gae_advantage_return(padded.rewards, padded.values, padded.mask, 0.9, 0.8)
+        ours = estimate("gae", batch.inputs, gamma=0.9, lam=0.8).returns[batch.inputs.loss_mask]
+        np.testing.assert_allclose(ours, batch.theirs(theirs), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
+
+
+# What follows are differences that we want; each says why.
+
+
+def group(verl_function: Any, rewards: list[float], **options: Any) -> Tensor:
+    """(n,) verl's advantages of one group, a token each, in float32 as verl trains."""
+    column = torch.tensor(rewards)[:, None]
+    result: Tensor = verl_function(column, torch.ones_like(column), np.array(["task"] * len(rewards)), **options)[0]
+    return result[:, 0]
+
+
+def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_verl(
+    verl: Any, one_group: Any, estimate: Any
+) -> None:
+    noise = group(verl.compute_grpo_outcome_advantage, [0.9] * 30)
+    assert noise.abs().max() > 0.1
+    assert not estimate("grpo", one_group([0.9] * 30), dialect="verl").values.any()
+
+
+def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(
+    verl: Any, one_group: Any, estimate: Any
+) -> None:
+    residue = verl.masked_whiten(torch.full((3, 100), 0.9), torch.ones(3, 100))
+    assert residue.abs().max() > 1e-5
+    for name in ("reinforce_plus_plus", "reinforce_plus_plus_baseline"):
+        options = {"dialect": "verl"} if name.endswith("baseline") else {}
+        assert not estimate(name, one_group([0.9] * 3), **options).values.any()
+
+
+def test_a_single_token_is_zero_here_and_an_error_in_verl(verl: Any, one_group: Any, estimate: Any) -> None:
+    alone = torch.ones(1, 1)
+    with pytest.raises(ValueError, match="division by zero"):
+        verl.compute_reinforce_plus_plus_outcome_advantage(alone, alone, SimpleNamespace(gamma=1.0))
+    assert estimate("reinforce_plus_plus", one_group([1.0])).values.tolist() == [0.0]
+
+
+def test_a_group_of_one_has_no_best_here_and_is_an_error_in_verl(verl: Any, one_group: Any, estimate: Any) -> None:
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        group(verl.compute_grpo_passk_outcome_advantage, [1.0], **PASSK)
+    assert estimate("grpo_passk", one_group([1.0])).values.tolist() == [0.0]
+
+
+def test_verls_two_rloos_disagree_on_a_group_of_one_and_ours_is_the_first(
+    verl: Any, one_group: Any, estimate: Any
+) -> None:
+    assert group(verl.compute_rloo_outcome_advantage, [2.0]).tolist() == [2.0]
+    assert group(verl.compute_rloo_vectorized_outcome_advantage, [2.0]).tolist() == [0.0]
+    assert estimate("rloo", one_group([2.0]), dialect="verl").values.tolist() == [2.0]
+
+
+def test_by_default_grpo_divides_by_the_deviation_with_ddof_0(verl: Any, one_group: Any, estimate: Any) -> None:
+    theirs = group(verl.compute_grpo_outcome_advantage, [1.0, 0.0, 0.0, 1.0])
+    ours = estimate("grpo", one_group([1.0, 0.0, 0.0, 1.0])).values
+    np.testing.assert_allclose(ours, theirs.numpy() * np.sqrt(4 / 3), rtol=1e-5)
+
+
+def test_verls_grpo_lets_one_nan_reach_the_whole_group(verl: Any) -> None:
+    # Here a reward that is no number is an error that names the trajectory, long before any estimator.
+    assert group(verl.compute_grpo_outcome_advantage, [1.0, float("nan"), 0.0]).isnan().all()

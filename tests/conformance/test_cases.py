@@ -1,0 +1,499 @@
+"""Twelve small cases on which implementations of advantage estimators are known to differ, for every estimator we ship.
+
+Numbers are of the formulas, worked out by hand; every estimator is called as the framework calls it, on a batch of
+tokens. Other files here compare with the libraries themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core import builtin
+from rllm_core.algorithms.estimation import BoundEstimator, estimate
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import RewardError
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.pipeline.transform_stages import CheckRewards
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_estimators import plugin as catalogue
+
+RECORDS = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in RECORDS},
+    "dr_grpo_trl": ("dr_grpo", {"dialect": "trl"}),
+    "gae": ("gae", {"whiten": False, "lam": 1.0}),
+    "gae_whitened": ("gae", {"gamma": 0.9}),
+    "gdpo_nemo": ("gdpo", {"dialect": "nemo"}),
+    "grpo_plain": ("grpo", {"norm_adv_by_std_in_grpo": False}),
+    "grpo_trl": ("grpo", {"dialect": "trl"}),
+    "grpo_trl_plain": ("grpo", {"dialect": "trl", "norm_adv_by_std_in_grpo": False}),
+    "grpo_verl": ("grpo", {"dialect": "verl"}),
+    "grpo_verl_plain": ("grpo", {"dialect": "verl", "norm_adv_by_std_in_grpo": False}),
+    "grpo_passk_plain": ("grpo_passk", {"norm_adv_by_std_in_grpo": False}),
+    "maxrl_skyrl": ("maxrl", {"dialect": "skyrl"}),
+    "otb_corrected": ("otb", {"tis_mode": "token"}),
+    "reinforce_plus_plus_baseline_verl": ("reinforce_plus_plus_baseline", {"dialect": "verl"}),
+    "reinforce_plus_plus_of_steps": ("reinforce_plus_plus", {"use_step_rewards": True}),
+    "rloo_trl": ("rloo", {"dialect": "trl"}),
+    "rloo_verl": ("rloo", {"dialect": "verl"}),
+    "step_reinforce_plain": ("step_reinforce", {"norm_adv_by_std_in_grpo": False}),
+    "tir_otb_corrected": ("tir_otb", {"tis_mode": "sequence"}),
+}
+WITHOUT_A_CENTRE = {"gae", "gae_whitened", "reinforce", "remax"}
+"""Not compared with other trajectories, so equal rewards are nothing special to them."""
+TOKEN_BASELINES = {"otb", "otb_corrected", "tir_otb", "tir_otb_corrected"}
+READ_LENGTHS = {
+    *TOKEN_BASELINES,
+    *("gae", "gae_whitened", "gdpo", "opo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
+    "reinforce_plus_plus_baseline_verl",
+}
+"""Change when a trajectory says more, with the same reward."""
+
+every = pytest.mark.parametrize("label", VARIANTS)
+
+
+def chosen(*labels: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("label", labels)
+
+
+Turns = Sequence[tuple[int, int]]
+Groups = Sequence[Sequence[Trajectory]]
+
+
+def attempt(reward: float | None, turns: Turns = ((1, 2),)) -> Trajectory:
+    """A trajectory with turns of tokens read and said, and with all that any estimator wants to know of it."""
+    trajectory = Trajectory("agent", reward=reward)
+    history: list[int] = []
+    for read, said in turns:
+        history = [*history, *[7] * read]
+        trajectory.add_step(history, [9] * said, [-1.0] * said, reward=0.0)
+        history = [*history, *[9] * said]
+    if reward is not None:
+        trajectory.info |= {"reward_components": {"whole": reward}, "greedy_reward": 0.5}
+        if trajectory.steps:
+            trajectory.steps[-1].reward = reward
+    return trajectory
+
+
+def of_rewards(groups: Sequence[Sequence[float]], said: int = 2) -> list[list[Trajectory]]:
+    return [[attempt(reward, ((1, said),)) for reward in group] for group in groups]
+
+
+def batch_of(groups: Groups) -> TokenBatch:
+    """With columns as a model might fill them; a critic's are all 0."""
+    made = [
+        TrajectoryGroup(group_id=f"t{task}:agent", trajectories=list(members)) for task, members in enumerate(groups)
+    ]
+    batch = build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
+    # The third, fourth, … sampled token of a row says the same whatever was read between them.
+    position = np.concatenate([np.cumsum(row) for row in np.split(batch.loss_mask, batch.row_offsets[1:-1])])
+    probabilities = (1 + position % 5) / 8
+    columns = {
+        "values": np.zeros(len(position)),
+        "old_logprobs": np.log(probabilities),
+        "sum_pi_squared": probabilities**2 + (1 - probabilities) ** 2 / 3,
+    }
+    return batch.with_columns(**{name: column.astype(np.float32) for name, column in columns.items()})
+
+
+def advantages(label: str, groups: Groups) -> list[list[list[float]]]:
+    """The advantages of the sampled tokens of each trajectory of each group."""
+    name, options = VARIANTS[label]
+    record, params = RECORDS[name], RECORDS[name].params(**options)
+    function: Callable[[AdvantageInput, Any], Advantages] = record.load()
+    bound = BoundEstimator(
+        name=label, level=record.level, scope=record.scope, function=lambda inputs: function(inputs, params)
+    )
+    batch = batch_of(groups)
+    estimated = estimate(batch, lambda role: bound).advantages
+    owner = np.repeat(batch.trajectory, batch.row_lengths)[batch.loss_mask]
+    each = iter(
+        estimated[batch.loss_mask][owner == index].astype(float).tolist() for index in range(batch.n_trajectories)
+    )
+    return [[next(each) for _ in group] for group in groups]
+
+
+def flat(groups: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    return [value for group in groups for tokens in group for value in tokens]
+
+
+def one_each(label: str, groups: Groups) -> list[float]:
+    """The advantage of each trajectory, which all its tokens must have."""
+    found = []
+    for tokens in (tokens for group in advantages(label, groups) for tokens in group):
+        assert len(set(tokens)) == 1
+        found.append(tokens[0])
+    return found
+
+
+def test_every_estimator_takes_part() -> None:
+    assert {name for name, _ in VARIANTS.values()} == set(RECORDS)
+    dialects = {
+        (name, dialect)
+        for name, record in RECORDS.items()
+        if "dialect" in record.params.model_fields
+        for dialect in record.params.model_fields["dialect"].annotation.__args__
+    }
+    params = [(name, RECORDS[name].params(**options)) for name, options in VARIANTS.values()]
+    assert set(C2) == {*C1, *C1_SYMMETRIC} == set(VARIANTS) - {"gae_whitened"}, "that one differs from token to token"
+    assert dialects == {(name, own.dialect) for name, own in params if hasattr(own, "dialect")}
+
+
+# C1: a group of four, two of which succeed.
+
+C1: Mapping[str, Sequence[float]] = {
+    "reinforce": [1, 0, 0, 1],
+    "gae": [1, 0, 0, 1],
+    "grpo_passk": [0, 0, 0, 0],
+    "grpo_passk_plain": [0, 0, 0, 0],
+}
+C1_SYMMETRIC = {
+    "grpo": 0.999998,
+    "grpo_verl": 0.866024,
+    "grpo_trl": 0.865875,
+    "grpo_plain": 0.5,
+    "grpo_verl_plain": 0.5,
+    "grpo_trl_plain": 0.5,
+    "dr_grpo": 0.5,
+    "dr_grpo_trl": 0.5,
+    "rloo": 2 / 3,
+    "rloo_verl": 2 / 3,
+    "rloo_trl": 2 / 3,
+    "reinforce_plus_plus_baseline": 0.999998,
+    "reinforce_plus_plus_baseline_verl": 0.935414,
+    "opo": 0.5,
+    "gpg": 1.0,
+    "maxrl": 1.0,
+    "maxrl_skyrl": 0.999998,
+    "prpo": 0.999998,
+    "gdpo": 0.935414,
+    "gdpo_nemo": 0.866025,
+    "remax": 0.5,
+    "otb": 0.5,
+    "otb_corrected": 0.5,
+    "tir_otb": 0.5,
+    "tir_otb_corrected": 0.5,
+    "reinforce_plus_plus": 0.935414,
+    "reinforce_plus_plus_of_steps": 0.935414,
+    "step_reinforce": 0.866024,
+    "step_reinforce_plain": 0.5,
+}
+
+
+@chosen(*sorted({*C1, *C1_SYMMETRIC}))
+def test_c1_two_of_four_succeed(label: str) -> None:
+    expected = C1[label] if label in C1 else [C1_SYMMETRIC[label] * sign for sign in (1, -1, -1, 1)]
+    assert one_each(label, of_rewards([[1, 0, 0, 1]])) == pytest.approx(expected, abs=2e-6)
+
+
+# C2: a group of one beside a pair, four tokens each.
+
+C2 = {
+    "grpo": [0.999999, 0.999998, -0.999998],
+    "grpo_verl": [0.999999, 0.707106, -0.707106],
+    "grpo_trl": [0, 0.707007, -0.707007],
+    "grpo_plain": [1, 0.5, -0.5],
+    "grpo_verl_plain": [1, 0.5, -0.5],
+    "grpo_trl_plain": [0, 0.5, -0.5],
+    "dr_grpo": [1, 0.5, -0.5],
+    "dr_grpo_trl": [0, 0.5, -0.5],
+    "rloo": [1, 1, -1],
+    "rloo_verl": [1, 1, -1],
+    "rloo_trl": [0, 1, -1],
+    "reinforce": [1, 1, 0],
+    "reinforce_plus_plus_baseline": [0, 1.224742, -1.224742],
+    "reinforce_plus_plus_baseline_verl": [1.023533, 0.255883, -1.279416],
+    "opo": [1, 0.5, -0.5],
+    "gpg": [1.5, 0.75, -0.75],
+    "grpo_passk": [0, 1.414212, 0],
+    "grpo_passk_plain": [0, 1, 0],
+    "maxrl": [0, 1, -1],
+    "maxrl_skyrl": [1, 0.999998, -0.999998],
+    "prpo": [0.707105, 0.707105, -1.414211],
+    "gdpo": [0.856349, 0.48012, -1.336469],
+    "gdpo_nemo": [0, 1, -1],
+    "remax": [0.5, 0.5, -0.5],
+    "otb": [1, 0.5, -0.5],
+    "otb_corrected": [1, 0.5, -0.5],
+    "tir_otb": [1, 0.5, -0.5],
+    "tir_otb_corrected": [1, 0.5, -0.5],
+    "gae": [1, 1, 0],
+    "reinforce_plus_plus": [0.677003, 0.677003, -1.354006],
+    "reinforce_plus_plus_of_steps": [0.677003, 0.677003, -1.354006],
+    "step_reinforce": [0, 0.707106, -0.707106],
+    "step_reinforce_plain": [0, 0.5, -0.5],
+}
+
+
+@chosen(*C2)
+def test_c2_a_group_of_one_beside_a_pair(label: str) -> None:
+    assert one_each(label, of_rewards([[1], [1, 0]], said=4)) == pytest.approx(C2[label], abs=2e-6)
+
+
+# C3: equal rewards. Rounding noise divided by a tiny deviation gives others up to 0.86.
+
+CONSTANTS = [0.1, 0.3, 0.7, 0.9, 1 / 3, 100.1]
+WITHIN_ROLE = {label for label in VARIANTS if RECORDS[VARIANTS[label][0]].scope == "role"} - WITHOUT_A_CENTRE
+SHIFTED = WITHIN_ROLE - {"gpg", "reinforce_plus_plus_baseline"}
+"""Brought to mean 0 over the role in the end, which moves groups of equal rewards as well."""
+
+
+@pytest.mark.parametrize("reward", CONSTANTS)
+@chosen(*sorted(set(VARIANTS) - WITHOUT_A_CENTRE - SHIFTED))
+def test_c3_equal_rewards_of_a_group_give_exactly_zero(label: str, reward: float) -> None:
+    equal = [[reward] * size for size in range(2, 33)]
+    values = advantages(label, of_rewards([*equal, [1.0, 0.0]]))
+    assert not any(flat(values[:-1]))
+    assert any(flat(values[-1:])), "the other group has a signal"
+
+
+@pytest.mark.parametrize("reward", CONSTANTS)
+@chosen(*sorted(SHIFTED))
+def test_c3_equal_rewards_of_a_role_give_exactly_zero(label: str, reward: float) -> None:
+    for size in range(2, 33):
+        assert not any(flat(advantages(label, of_rewards([[reward] * size, [reward, reward]]))))
+
+
+@pytest.mark.parametrize("reward", CONSTANTS)
+def test_c3_a_reward_that_greedy_decoding_also_earns_is_exactly_zero_to_remax(reward: float) -> None:
+    (members,) = of_rewards([[reward] * 32])
+    for member in members:
+        member.info["greedy_reward"] = reward
+    assert not any(flat(advantages("remax", [members])))
+
+
+# C4: uneven lengths.
+
+C4_REWARDS = [[1, 0], [0.5, 0]]
+C4_LENGTHS = [[4, 1], [2, 2]]
+C4 = {
+    "opo": [0.2, -0.8, 0.25, -0.25],
+    "reinforce_plus_plus_baseline_verl": [0.843274, -1.686548, 0.210819, -1.054093],
+    "gdpo": [2 / 3, -4 / 3, 2 / 3, -4 / 3],
+    "reinforce_plus_plus": [0.957895, -1.197369, -0.119737, -1.197369],
+    "reinforce_plus_plus_of_steps": [0.957895, -1.197369, -0.119737, -1.197369],
+    "gae": [1, 0, 0.5, 0],
+}
+
+
+def uneven() -> list[list[Trajectory]]:
+    return [
+        [attempt(reward, ((1, said),)) for reward, said in zip(rewards, lengths, strict=True)]
+        for rewards, lengths in zip(C4_REWARDS, C4_LENGTHS, strict=True)
+    ]
+
+
+@chosen(*C4)
+def test_c4_lengths_weigh(label: str) -> None:
+    assert one_each(label, uneven()) == pytest.approx(C4[label], abs=5e-6)
+
+
+@chosen(*sorted(set(VARIANTS) - READ_LENGTHS))
+def test_c4_lengths_do_not_enter(label: str) -> None:
+    assert one_each(label, uneven()) == one_each(label, of_rewards(C4_REWARDS))
+
+
+@chosen("otb", "tir_otb")
+def test_c4_the_longest_has_no_baseline_beyond_the_second(label: str) -> None:
+    values = flat(advantages(label, uneven()))
+    assert values == pytest.approx([0.5, 1, 1, 1, -0.5, 0.25, 0.25, -0.25, -0.25], abs=2e-6)
+
+
+# C5: a reward that is missing or no number. No estimator sees one.
+
+
+def after_check(rewards: Sequence[float | None], on_missing_reward: str) -> list[list[Trajectory]]:
+    settings = AlgorithmSection(on_missing_reward=on_missing_reward)
+    context: Any = SimpleNamespace(config=SimpleNamespace(rllm=SimpleNamespace(algorithm=settings)))
+    step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=[])
+    step.trajectory_groups = [TrajectoryGroup(group_id="t:agent", trajectories=[attempt(reward) for reward in rewards])]
+    asyncio.run(CheckRewards(context, NoParams())(step))
+    return [group.trajectories for group in step.trajectory_groups]
+
+
+MISSING = pytest.mark.parametrize("missing", [None, float("nan"), float("inf")])
+
+
+@MISSING
+def test_c5_a_missing_reward_is_an_error(missing: float | None) -> None:
+    with pytest.raises(RewardError, match=r"Trajectory 'agent' of .* has reward (None|nan|inf)"):
+        after_check([1, missing, 0, 0], "error")
+
+
+@MISSING
+def test_c5_a_trajectory_without_reward_can_be_dropped_which_gives_the_others_trl_s_numbers(
+    missing: float | None,
+) -> None:
+    left = after_check([1, missing, 0, 0], "drop")
+    assert one_each("grpo_trl", left) == pytest.approx([1.154501, -0.577250, -0.577250], abs=2e-6)
+
+
+@MISSING
+@every
+def test_c5_a_missing_reward_never_reaches_the_rest_of_its_group(label: str, missing: float | None) -> None:
+    without = advantages(label, after_check([1, 0, 0], "error"))
+    assert advantages(label, after_check([1, missing, 0, 0], "drop")) == without
+
+
+# C6: what the model read between its turns.
+
+GAP, WITHOUT_GAP = ((1, 2), (2, 2)), ((1, 2), (0, 2))
+
+
+@chosen(*sorted(set(VARIANTS) - {"otb", "otb_corrected"}))
+def test_c6_observations_between_turns_change_nothing(label: str) -> None:
+    def values(turns: Turns) -> list[float]:
+        return flat(advantages(label, [[attempt(1, turns), attempt(0.25, ((1, 3),))], [attempt(0, turns)]]))
+
+    assert values(GAP) == values(WITHOUT_GAP)
+
+
+@chosen("reinforce_plus_plus", "reinforce_plus_plus_of_steps", "gae", "tir_otb")
+def test_c6_what_came_last_reaches_the_turns_before_an_observation(label: str) -> None:
+    values = advantages(label, [[attempt(1, GAP), attempt(0, ((1, 4),))]])
+    assert values[0][0][0] > 0
+    assert values[0][0] == pytest.approx([values[0][0][0]] * 4)
+
+
+def test_c6_a_discount_counts_sampled_tokens() -> None:
+    name, options = "gae", {"whiten": False, "gamma": 0.5, "lam": 1.0}
+    batch = batch_of([[attempt(1, GAP)]])
+    function, params = RECORDS[name].load(), RECORDS[name].params(**options)
+    bound = BoundEstimator(name=name, level="token", scope="role", function=lambda inputs: function(inputs, params))
+    found = estimate(batch, lambda role: bound)
+    assert found.advantages.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
+    assert found.returns is not None
+    assert found.returns.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
+
+
+def test_c6_only_otb_lines_trajectories_up_by_what_they_read() -> None:
+    pair = [attempt(1, ((1, 1), (1, 1))), attempt(0, ((1, 2),))]
+    assert flat(advantages("otb", [pair]))[1::2] == [0, 0]
+    assert min(map(abs, flat(advantages("tir_otb", [pair])))) > 0.4
+
+
+# C7 and C8: whose company matters.
+
+
+def mixed() -> list[list[Trajectory]]:
+    return [
+        [attempt(1, ((1, 3), (1, 1))), attempt(0.25), attempt(0, ((2, 1),))],
+        [attempt(0.5, ((1, 4),))],
+        [attempt(2, ((1, 1), (3, 2))), attempt(2), attempt(-1, ((1, 5),)), attempt(0)],
+    ]
+
+
+@every
+def test_c7_order_does_not_matter(label: str) -> None:
+    groups = mixed()
+    before = advantages(label, groups)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        order = [(int(g), random.permutation(len(groups[g])).tolist()) for g in random.permutation(len(groups))]
+        shuffled = advantages(label, [[groups[g][m] for m in members] for g, members in order])
+        assert flat(shuffled) == pytest.approx(
+            flat([[before[g][m] for m in members] for g, members in order]), abs=1e-6
+        )
+
+
+@every
+def test_c8_the_scope_is_the_declared_one(label: str) -> None:
+    groups = mixed()
+    whole = flat(advantages(label, groups))
+    by_group = flat([advantages(label, [group])[0] for group in groups])
+    by_trajectory = flat([[advantages(label, [[member]])[0][0] for member in group] for group in groups])
+    match RECORDS[VARIANTS[label][0]].scope:
+        case "trajectory":
+            assert whole == by_trajectory
+        case "group":
+            assert whole == pytest.approx(by_group, abs=1e-6)
+            assert whole != pytest.approx(by_trajectory, abs=1e-3)
+        case "role":
+            # Without whitening, nothing but the declaration of `gae` looks beyond the trajectory.
+            assert label == "gae" or whole != pytest.approx(by_group, abs=1e-3)
+
+
+# C9: one failure among near successes, where a difference of squares cancels.
+
+ONE_OF_EIGHT = [-2.474874, *[0.353553] * 7]
+"""Distances from the mean over the standard deviation (ddof 1), whatever the two rewards are."""
+C9 = {
+    "rloo": [-0.95, *[0.135714] * 7],
+    "grpo": [-2.645743, *[0.377963] * 7],
+    "grpo_verl": [-2.474867, *[0.353552] * 7],
+    "grpo_trl": [-2.474137, *[0.353448] * 7],
+    "step_reinforce": [-2.474867, *[0.353552] * 7],
+    "gdpo_nemo": ONE_OF_EIGHT,
+}
+
+
+@chosen(*C9)
+def test_c9_one_failure_among_near_successes(label: str) -> None:
+    assert one_each(label, of_rewards([[0, *[0.95] * 7]])) == pytest.approx(C9[label], abs=3e-6)
+
+
+@every
+def test_c9_stays_small(label: str) -> None:
+    assert max(map(abs, flat(advantages(label, of_rewards([[0, *[0.95] * 7]]))))) < 3
+
+
+# C10: rewards that hardly differ.
+
+HARDLY = [[1, 1 + 1e-5, 1 + 2e-5, 1 + 3e-5]]
+C10 = {
+    "grpo": 1.231,
+    "grpo_verl": 1.078,
+    "grpo_trl": 0.1328,
+    "step_reinforce": 1.078,
+    "prpo": 1.231,
+    "grpo_plain": 1.5e-5,
+    "rloo": 2e-5,
+    "reinforce_plus_plus_baseline": 1.231,
+    "reinforce_plus_plus_baseline_verl": 0.1488,
+}
+
+
+@chosen(*C10)
+def test_c10_the_epsilon_decides_where_rewards_hardly_differ(label: str) -> None:
+    values = one_each(label, of_rewards(HARDLY))
+    assert values[-1] == pytest.approx(C10[label], rel=1e-3)
+    assert values[0] == pytest.approx(-C10[label], rel=1e-3)
+
+
+# C11 and C12: next to nothing, and nothing.
+
+ALONE = {"gdpo", "gae_whitened", "reinforce_plus_plus_baseline_verl"} | {
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_of_steps",
+}
+"""Whitened over tokens, where verl raises ValueError for a single one."""
+
+
+@every
+def test_c11_a_single_token(label: str) -> None:
+    (value,) = flat(advantages(label, [[attempt(0.75, ((1, 1),))]]))
+    singles = {"remax": 0.25, "gpg": 0.75}
+    zero = label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"
+    assert value == pytest.approx(singles.get(label, 0.0 if zero else 0.75), abs=1e-6)
+
+
+@every
+@pytest.mark.parametrize("groups", [[], [[], []], [[attempt(1, ())], []], [[attempt(1, ((2, 0),)), attempt(0, ())]]])
+def test_c12_nothing_gives_nothing(label: str, groups: Groups) -> None:
+    assert flat(advantages(label, groups)) == []
+
+
+@every
+def test_c12_an_empty_group_hinders_nobody(label: str) -> None:
+    beside = advantages(label, [[], *mixed(), []])
+    assert flat(beside) == flat(advantages(label, mixed()))

@@ -1,0 +1,237 @@
+"""Our losses, aggregated, and verl's own functions: the same value and the same gradient, and where they differ."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from rllm_core.algorithms.aggregation import token_weights
+from rllm_core.algorithms.loss_terms import kl_divergence, rollout_weights, value_loss
+from rllm_core.contracts.backend import RolloutCorrection
+
+SEEDS = range(8)
+WIDTH = 16
+CLOSE = {"rtol": 1e-6, "atol": 1e-8}
+MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+FAR = 1e9
+"""A bound that no ratio reaches."""
+
+CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
+VERL_CLIP = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
+NEAR = {"eps_clip": 0.05, "eps_clip_high": 0.1, "clip_ratio_c": 1.5}
+VERL_NEAR = {"clip_ratio": 0.05, "clip_ratio_low": 0.05, "clip_ratio_high": 0.1, "clip_ratio_c": 1.5}
+LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "ppo": ("ppo", CLIP, "vanilla", {**VERL_CLIP, "clip_ratio_c": FAR}),
+    "ppo_dual_clip": ("ppo", {**CLIP, "clip_ratio_c": 1.5}, "vanilla", {**VERL_CLIP, "clip_ratio_c": 1.5}),
+    "importance_sampling": (
+        "importance_sampling",
+        {},
+        "vanilla",
+        {"clip_ratio": FAR, "clip_ratio_low": FAR, "clip_ratio_high": FAR, "clip_ratio_c": FAR},
+    ),
+    "reinforce": ("reinforce", {}, "gpg", {}),
+    "cispo": ("cispo", CLIP, "cispo", VERL_CLIP),
+    "gspo": ("gspo", CLIP, "gspo", VERL_CLIP),
+    "dppo_tv": ("dppo_tv", NEAR, "dppo_tv", VERL_NEAR),
+    "dppo_kl": ("dppo_kl", NEAR, "dppo_kl", VERL_NEAR),
+    "dro": ("dro", {"beta": 0.3}, "dro", {"policy_loss": SimpleNamespace(dro_beta=0.3)}),
+}
+"""Our name and options, verl's name and settings."""
+OF_ONE_MODE: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "sapo": ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "sapo", {"tau_pos": 1.5, "tau_neg": 2.5}),
+    "gmpo": ("gmpo", CLIP, "geo_mean", VERL_CLIP),
+}
+"""Those that verl averages over tokens, then over sequences, whatever the mode."""
+
+
+def theirs(verl: Any, name: str, batch: Any, mode: str, settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """verl's loss, and (n_sampled,) its gradient."""
+    from peers import ActorSettings
+
+    padded = batch.padded
+    info = {"loss_scale_factor": batch.longest} if mode == "seq-mean-token-sum-norm" else {}
+    loss, _ = getattr(verl, f"compute_policy_loss_{name}")(
+        padded.old, padded.new, padded.advantages, padded.mask, mode, ActorSettings(global_batch_info=info, **settings)
+    )
+    result: tuple[Tensor, Tensor] = batch.theirs(loss)
+    return result
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("name", "options", "verl_name", "settings"), LOSSES.values(), ids=LOSSES)
+def test_value_and_gradient_are_verls(
+    verl: Any,
+    sampled: Any,
+    token_losses: Any,
+    name: str,
+    options: dict[str, Any],
+    verl_name: str,
+    settings: dict[str, Any],
+    mode: str,
+) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed)
+        assert_close(
+            batch.ours(token_losses(name, batch.inputs, **options), mode),
+            theirs(verl, verl_name, batch, mode, settings),
+            **CLOSE,
+        )
+
+
+@pytest.mark.parametrize(("name", "options", "verl_name", "settings"), OF_ONE_MODE.values(), ids=OF_ONE_MODE)
+def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
+    verl: Any, sampled: Any, token_losses: Any, name: str, options: Any, verl_name: str, settings: Any
+) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed, advantage_per_row=True)
+        assert_close(
+            batch.ours(token_losses(name, batch.inputs, **options), "seq-mean-token-mean"),
+            theirs(verl, verl_name, batch, "token-mean", settings),
+            **CLOSE,
+        )
+
+
+def centred_row(sampled: Any, seed: int) -> Any:
+    """A row whose advantages have mean 0: there the covariance of our row is that of verl's batch.
+
+    Long enough for one to be positive, as we choose no other.
+    """
+    batch = sampled(seed, n_rows=1, shortest=4)
+    mask = batch.padded.mask.bool()
+    mean = batch.inputs.advantages.mean()
+    batch.inputs.advantages.sub_(mean)
+    batch.padded.advantages[mask] -= mean
+    return batch
+
+
+def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any, sampled: Any, token_losses: Any) -> None:
+    for seed in SEEDS:
+        batch = centred_row(sampled, seed)
+        share = 1 / int(batch.lengths[0])
+        settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=share, ppo_kl_coef=0.7)}
+        losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=share, ppo_kl_coef=0.7)
+        assert_close(batch.ours(losses, "token-mean"), theirs(verl, "kl_cov", batch, "token-mean", settings), **CLOSE)
+
+
+def test_clip_cov_that_cuts_every_candidate_of_a_centred_row_is_verls(
+    verl: Any, sampled: Any, token_losses: Any
+) -> None:
+    for seed in SEEDS:
+        batch = centred_row(sampled, seed)
+        bounds = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
+        settings = {**VERL_CLIP, "policy_loss": SimpleNamespace(**bounds)}
+        losses = token_losses("clip_cov", batch.inputs, **bounds, **CLIP)
+        assert_close(batch.ours(losses, "token-mean"), theirs(verl, "clip_cov", batch, "token-mean", settings), **CLOSE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_aggregation_is_verls_also_with_rows_of_nothing(verl: Any, mode: str) -> None:
+    random = np.random.default_rng(0)
+    for _ in SEEDS:
+        lengths = random.integers(0, 9, 6)
+        mask = np.arange(WIDTH) < lengths[:, None]
+        losses = random.normal(size=mask.shape)
+        scale = {"loss_scale_factor": WIDTH} if mode == "seq-mean-token-sum-norm" else {}
+        expected = verl.agg_loss(torch.tensor(losses), torch.tensor(mask, dtype=torch.float64), mode, **scale)
+        weighted = (losses[mask] * token_weights(mode, lengths, WIDTH)).sum()
+        assert weighted == pytest.approx(float(expected), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_divergence_and_its_gradient_are_verls(verl: Any, sampled: Any, estimator: Literal["k1", "k2", "k3"]) -> None:
+    for seed in SEEDS:
+        batch = sampled(seed)
+        divergence = kl_divergence(batch.inputs.logprobs, batch.inputs.ref_logprobs, estimator)
+        expected = verl.kl_penalty(batch.padded.new, batch.padded.ref, estimator)[batch.padded.mask.bool()]
+        assert_close(divergence, expected)
+        (gradient,) = torch.autograd.grad(divergence.sum(), batch.inputs.logprobs)
+        (padded,) = torch.autograd.grad(expected.sum(), batch.padded.new)
+        assert_close(gradient, padded[batch.padded.mask.bool()])
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize(("threshold", "cap", "floor"), [(1.3, 1.3, 0.0), ("0.7_1.3", 1.3, 0.7)])
+def test_rollout_weights_are_verls(
+    verl: Any, sampled: Any, level: Literal["token", "sequence"], threshold: float | str, cap: float, floor: float
+) -> None:
+    correction = RolloutCorrection(mode=level, cap=cap, floor=floor, beyond_cap="truncate" if floor == 0 else "mask")
+    for seed in SEEDS:
+        inputs, padded = sampled(seed).inputs, sampled(seed).padded
+        weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
+        expected, _ = verl.compute_rollout_correction_weights(padded.old - padded.ref, padded.mask, level, threshold)
+        assert_close(weights, expected[padded.mask.bool()])
+
+
+@pytest.mark.parametrize("clip", [0.2, FAR])
+def test_value_loss_is_verls(verl: Any, sampled: Any, clip: float) -> None:
+    for seed in SEEDS:
+        padded = sampled(seed).padded
+        mask = padded.mask.bool()
+        expected, _ = verl.compute_value_loss(padded.new, padded.advantages, padded.old, padded.mask, clip)
+        losses = value_loss(padded.new[mask], padded.advantages[mask], padded.old[mask], None if clip == FAR else clip)
+        assert_close(losses.mean(), expected, rtol=1e-6, atol=1e-8)
+
+
+# What follows are differences that we want; each says why.
+
+
+def test_the_dual_clip_is_off_here_unless_asked_for_and_3_in_verl(verl: Any, one_token: Any, token_losses: Any) -> None:
+    # A bound that nobody wrote down would change what `eps_clip` means from one backend to another.
+    batch = one_token(float(np.log(9.0)), -1.0)
+    loss, _ = theirs(verl, "vanilla", batch, "token-mean", VERL_CLIP)
+    assert loss.item() == pytest.approx(3.0)
+    assert token_losses("ppo", batch.inputs, **CLIP).item() == pytest.approx(9.0)
+
+
+def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_verl(
+    verl: Any, one_token: Any, token_losses: Any
+) -> None:
+    batch = one_token(15.0, -1.0)
+    loss, _ = theirs(verl, "gspo", batch, "token-mean", VERL_CLIP)
+    assert loss.item() == pytest.approx(np.exp(10.0))
+    assert token_losses("gspo", batch.inputs, **CLIP).item() == pytest.approx(np.exp(15.0))
+
+
+def test_k3_is_exact_here_and_ends_at_10_in_verl(verl: Any) -> None:
+    # Where verl's ends its gradient is 0: the tokens furthest from the reference are no longer pulled back.
+    near, far = torch.tensor([-1.0], requires_grad=True), torch.tensor([4.0])
+    assert verl.kl_penalty(near, far, "k3").item() == 10.0
+    (gradient,) = torch.autograd.grad(verl.kl_penalty(near, far, "k3"), near)
+    assert gradient.item() == 0.0
+    divergence = kl_divergence(near, far, "k3")
+    assert divergence.item() == pytest.approx(np.exp(5) - 6)
+    assert torch.autograd.grad(divergence, near)[0].item() == pytest.approx(1 - np.exp(5))
+
+
+def test_a_batch_without_a_sampled_token_is_zero_here_and_nan_in_verl(verl: Any) -> None:
+    nothing = torch.zeros(2, 3)
+    for mode in MODES:
+        assert token_weights(mode, np.array([0, 0]), WIDTH).sum() == 0
+        assert verl.agg_loss(nothing, nothing, mode).isnan() == (mode != "token-sum")
+
+
+def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(
+    verl: Any, one_token: Any, token_losses: Any
+) -> None:
+    # Counted, they would make the step smaller the more rows a filter has emptied.
+    batch = one_token(0.0, 1.0).with_a_row_of_nothing()
+    assert theirs(verl, "geo_mean", batch, "token-mean", VERL_CLIP)[0].item() == pytest.approx(-0.5)
+    losses = token_losses("gmpo", batch.inputs, **CLIP)
+    assert batch.ours(losses, "seq-mean-token-mean")[0].item() == pytest.approx(-1.0)
+
+
+def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(
+    verl: Any, sampled: Any, token_losses: Any
+) -> None:
+    # Chosen over whatever shares a micro-batch, the same tokens would have another gradient in another cut.
+    batch = sampled(3, n_rows=4)
+    settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
+    _, theirs_gradient = theirs(verl, "kl_cov", batch, "token-mean", settings)
+    losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=0.25, ppo_kl_coef=1.0)
+    assert not torch.allclose(batch.ours(losses, "token-mean")[1], theirs_gradient)

@@ -1,0 +1,159 @@
+"""Estimators that go wrong, and batches with nothing in them: what a user reads, and how the command ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.cli.main import main
+from rllm_core.plugins import in_process
+
+MODULE = """
+import numpy as np
+from rllm_core import register_rllm_adv_estimator, register_rllm_estimator, register_rllm_grouping
+from rllm_core.contracts.estimator import Advantages
+from rllm_core.types import TrajectoryGroup
+
+@register_rllm_adv_estimator("too_short")
+def too_short(rewards, algorithm_config, **kwargs):
+    return [group[:-1] for group in rewards], rewards
+
+@register_rllm_adv_estimator("no_pair")
+def no_pair(rewards, algorithm_config, **kwargs):
+    return np.concatenate(rewards)
+
+@register_rllm_adv_estimator("no_number")
+def no_number(rewards, algorithm_config, **kwargs):
+    advantages = [np.full(group.shape, np.nan) for group in rewards]
+    return advantages, advantages
+
+@register_rllm_adv_estimator("raises")
+def raises(rewards, algorithm_config, **kwargs):
+    return kwargs["norm_adv_by_std_in_grpo"]
+
+@register_rllm_estimator("one_number")
+def one_number(inputs, params):
+    return Advantages(values=inputs.rewards.mean())
+
+@register_rllm_estimator("wrong_level")
+def wrong_level(inputs, params):
+    return Advantages(values=inputs.step_rewards, level="step")
+
+@register_rllm_estimator("mutates")
+def mutates(inputs, params):
+    inputs.rewards[:] -= inputs.rewards.mean()
+    return Advantages(values=inputs.rewards)
+
+@register_rllm_grouping("nobody")
+def nobody(episodes, params):
+    return []
+
+@register_rllm_grouping("empty_groups")
+def empty_groups(episodes, params):
+    return [TrajectoryGroup(group_id="t:agent", trajectories=[])]
+"""
+QUICK = (
+    "rllm.plugins.import_modules=[bad_estimators]",
+    "rllm.trainer.total_batches=1",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+    "rllm.rollout.n=2",
+    "data.train_batch_size=2",
+)
+
+
+@pytest.fixture(autouse=True)
+def _module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "bad_estimators.py").write_text(MODULE)
+    known = {(record.kind, record.name) for record in in_process.records()}
+    yield
+    sys.modules.pop("bad_estimators", None)
+    for record in in_process.records():
+        if (record.kind, record.name) not in known:
+            in_process.forget(record.kind, record.name)
+
+
+def last_metrics() -> dict[str, Any]:
+    lines = Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    return next(line for line in map(json.loads, reversed(lines)) if "batch/episodes" in line)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (
+            "too_short",
+            r"error: estimator 'too_short' returned advantages of shape (1,) for group '",
+        ),
+        ("no_pair", "error: estimator 'no_pair' returned array("),
+        (
+            "no_number",
+            "error: estimator 'no_number' for role 'agent' returned 4 advantages that are NaN or infinite in float32. "
+            "Guard divisions",
+        ),
+        (
+            "raises",
+            "error: estimator 'raises' for role 'agent' failed: KeyError: 'norm_adv_by_std_in_grpo'.",
+        ),
+        (
+            "one_number",
+            "error: estimator 'one_number' for role 'agent' returned trajectory advantages of shape (); this batch "
+            "needs (4,).",
+        ),
+        (
+            "wrong_level",
+            "error: estimator 'wrong_level' for role 'agent' returned step advantages; its record says "
+            "level='trajectory'.",
+        ),
+        (
+            "mutates",
+            "error: estimator 'mutates' for role 'agent' failed: ValueError: output array is read-only. Its inputs are "
+            "read-only;",
+        ),
+    ],
+)
+def test_an_estimator_that_goes_wrong_ends_the_run_in_one_paragraph(
+    estimator: str, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "guess", "--estimator", estimator, *QUICK]) == 1
+    said = capfd.readouterr().err
+    assert message in said
+    assert said.count("\n") == said.count("warning: ") + 1, "one paragraph, and warnings"
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_the_command_itself_says_so_and_exits_with_1(rllm: Any, tmp_path: Path) -> None:
+    done = rllm("train", "guess", "--estimator", "too_short", *QUICK)
+    assert done.returncode == 1
+    assert "whose rewards have shape (2,). Return one number per trajectory.\n" in done.stderr
+
+
+def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
+    said = capfd.readouterr().err
+    assert "rllm.algorithm.estimator_map names judge; the groups of this step have the roles agent" in said
+    assert "advantage/agent/mean" in last_metrics()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--grouping", "nobody"], "no_rewards"),
+        (["--grouping", "empty_groups"], "no_rewards"),
+        (["--rejection", "group", "rllm.rejection_sample.min_trajs_per_group=3"], "all_groups_rejected"),
+    ],
+)
+def test_a_step_with_an_empty_batch_is_passed_over_with_the_reason(words: list[str], reason: str) -> None:
+    assert main(["train", "guess", *words, *QUICK]) == 0
+    metrics = last_metrics()
+    assert metrics[f"batch/skipped_{reason}"] == 1
+    assert metrics["train/weight_version"] == 0
+    assert not any(name.startswith(("advantage/", "actor/")) for name in metrics)

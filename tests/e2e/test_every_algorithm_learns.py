@@ -1,0 +1,107 @@
+"""Every estimator and every loss raises the reward: sums of 0 and 1, one token each, learnt from random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.registry import Registry
+
+pytestmark = pytest.mark.slow
+
+INSTALLED = Registry.load()
+FIRST_PARTY = ("rllm-core", "rllm-estimators")
+STEPS = 40
+SUMS: dict[str, Any] = {
+    "rllm.env.name": "sum",
+    "rllm.env.env_args.largest": 1,
+    "rllm.rollout.n": 16,
+    "rllm.rollout.n_val": 1,
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.logger": [],
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.save_freq": -1,
+    "rllm.trainer.output_dir": "runs",
+    "data.train_batch_size": 4,
+}
+NEEDED: dict[str, dict[str, Any]] = {
+    # It follows whatever is sampled, so what was wrong must not be among it.
+    "cross_entropy": {"rllm.pipeline.insert": [{"stage": "only_solved", "after": "check_rewards"}]},
+}
+"""Settings without which an algorithm cannot be expected to learn."""
+
+FOR_THE_BEST = "grpo_passk"
+"""Follows a group's only success, and nothing once there are two: it raises pass@16 and not the mean reward."""
+
+Learn = Callable[..., list[float]]
+
+
+def _names(kind: str) -> list[str]:
+    return [entry.name for entry in INSTALLED.all(kind) if entry.distribution in FIRST_PARTY]
+
+
+def _only_solved() -> StagePlugin[Any]:
+    def make(context: object, params: NoParams) -> Any:
+        async def stage(step: TrainStep) -> None:
+            for group in step.trajectory_groups:
+                group.trajectories = [trajectory for trajectory in group.trajectories if trajectory.reward]
+                group.metadata = []
+            step.trajectory_groups = [group for group in step.trajectory_groups if group.trajectories]
+            if not step.trajectory_groups:
+                step.skip("nothing_solved")
+
+        return stage
+
+    groups = frozenset({"trajectory_groups"})
+    return StagePlugin(
+        name="only_solved", summary="For tests.", params=NoParams, load=lambda: make, reads=groups, writes=groups
+    )
+
+
+@pytest.fixture
+def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: Any, carry_out: Any) -> Learn:
+    """Train with these settings; returns a figure of every step."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(settings: dict[str, Any], figure: str = "reward/agent/mean") -> list[float]:
+        registry = Registry.load()
+        registry.add(_only_solved())
+        trained = carry_out(planned(settings, registry, [layer_from_dotted(SUMS, "before", Tier.SAVED)]))
+        return [step.metrics[figure] for step in trained.steps]
+
+    return run
+
+
+def check_learnt(rewards: list[float]) -> None:
+    assert np.mean(rewards[:2]) < 0.2
+    assert np.mean(rewards[-5:]) > 0.6
+
+
+@pytest.mark.parametrize("name", [name for name in _names("estimator") if name != FOR_THE_BEST])
+def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
+    check_learnt(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
+
+
+def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> None:
+    unsolved = learn({"rllm.algorithm.adv_estimator": FOR_THE_BEST}, "batch/solve_none")
+    assert np.mean(unsolved[:2]) > 0.8
+    assert np.mean(unsolved[-5:]) < 0.4
+
+
+@pytest.mark.parametrize("name", _names("loss"))
+def test_a_loss_raises_the_reward(name: str, learn: Learn) -> None:
+    check_learnt(learn({"rllm.algorithm.loss_fn": name, **NEEDED.get(name, {})}))
+
+
+@pytest.mark.parametrize("mode", ["episode", "group", "dynamic"])
+def test_a_rejection_mode_lets_the_reward_rise(mode: str, learn: Learn) -> None:
+    check_learnt(learn({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}))

@@ -1,0 +1,218 @@
+"""The worked examples of rLLM's documentation, registered in a program or in a module, train by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core import get_rllm_adv_estimator, register_rllm_adv_estimator
+from rllm_core.algorithms.classic import per_group
+from rllm_core.algorithms.columns import columns_of
+from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins import in_process
+from rllm_core.rollout.conversation import Conversation
+from rllm_core.trainer import AgentTrainer
+from rllm_core.types import Episode, Trajectory, TrajectoryGroup
+
+ROWS = [{"number": number} for number in range(4)]
+
+
+def median_baseline(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
+    """Reward minus the median of the group."""
+    advantages = [group - np.median(group) for group in rewards]
+    return advantages, advantages
+
+
+def role_mean_baseline(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
+    """Reward minus the mean of everything the role did in this step."""
+    mean = np.concatenate(rewards).mean()
+    advantages = [group - mean for group in rewards]
+    return advantages, advantages
+
+
+def my_opo(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
+    """OPO (arXiv:2505.23585): the baseline is the group's mean reward, weighted by response length."""
+    advantages = []
+    for group, group_rewards in zip(kwargs["traj_groups"], rewards, strict=True):
+        lengths = np.array([sum(len(step.response_ids) for step in traj.steps) for traj in group.trajectories])
+        advantages.append(group_rewards - (lengths * group_rewards).sum() / lengths.sum())
+    return advantages, advantages
+
+
+EXAMPLES = {"median_baseline": median_baseline, "role_mean_baseline": role_mean_baseline, "my_opo": my_opo}
+
+
+class Talker(Workflow):
+    """Two roles, answers of one to three tokens in one or two turns; the reward depends on what was said."""
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        trajectories = []
+        for role, turns in (("solver", 2), ("judge", 1)):
+            trajectory = Trajectory(role)
+            conversation = Conversation(self.context, trajectory, session=f"{uid}{role}#{self.context.sampling.seed}")
+            try:
+                for _ in range(turns):
+                    conversation.hear(str(task["number"]))
+                    await conversation.reply()
+            finally:
+                await conversation.close()
+            trajectory.reward = float(sum(int(step.response_ids.sum()) for step in trajectory.steps) % 7)
+            trajectories.append(trajectory)
+        return Episode(id=uid, trajectories=trajectories)
+
+
+class Steps(Observer):
+    def __init__(self) -> None:
+        self.steps: list[TrainStep] = []
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+
+@pytest.fixture(autouse=True)
+def _examples_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    for name, function in EXAMPLES.items():
+        register_rllm_adv_estimator(name)(function)
+    yield
+    for name in EXAMPLES:
+        in_process.forget("estimator", name)
+
+
+def trained(algorithm: dict[str, Any], **arguments: Any) -> TrainStep:
+    """The last of two steps."""
+    config = {
+        "rllm": {
+            "rollout": {"n": 4},
+            "trainer": {"total_batches": 2, "val_before_train": False, "test_freq": -1},
+            "algorithm": algorithm,
+        },
+        "data": {"train_batch_size": 2, "max_response_length": 3},
+        "sampling": {"train": {"temperature": 1.5}},
+    }
+    steps = Steps()
+    AgentTrainer(
+        config=config,
+        workflow_class=Talker,
+        train_dataset=ROWS,
+        observers=[steps],
+        overwrite=True,
+        **arguments,
+    ).train()
+    return steps.steps[-1]
+
+
+def advantages_of(step: TrainStep, role: str) -> list[tuple[TrajectoryGroup, list[float]]]:
+    """The advantage that every token of each trajectory of the role has, group by group."""
+    batch = step.filled_batch
+    assert batch.advantages is not None
+    inputs = columns_of(batch, np.ones(len(batch.groups), np.bool_))
+    by_trajectory = []
+    for start, end in zip(inputs.token_offsets[:-1], inputs.token_offsets[1:], strict=True):
+        (value,) = set(batch.advantages[start:end][batch.loss_mask[start:end]].tolist())
+        by_trajectory.append(value)
+    values = per_group(np.array(by_trajectory), inputs.group_offsets)
+    return [
+        (group, each.tolist()) for group, each in zip(batch.groups, values, strict=True) if group.group_role == role
+    ]
+
+
+def rewards_of(group: TrajectoryGroup) -> Any:
+    return np.array([trajectory.reward for trajectory in group.trajectories])
+
+
+def test_the_median_of_the_group_is_a_baseline_that_trains_by_name() -> None:
+    step = trained({"adv_estimator": "median_baseline"})
+    for role in ("solver", "judge"):
+        for group, advantages in advantages_of(step, role):
+            assert advantages == (rewards_of(group) - np.median(rewards_of(group))).tolist()
+    assert step.metrics["actor/grad_norm"] > 0
+    assert step.weight_version == 2
+
+
+def test_the_mean_of_the_role_is_a_baseline_that_trains_by_name_in_one_role_alone() -> None:
+    step = trained(
+        {"adv_estimator": "reinforce"},
+        traj_group_adv_estimator_map={"solver": ("role_mean_baseline", "importance_sampling")},
+    )
+    solver = advantages_of(step, "solver")
+    mean = np.concatenate([rewards_of(group) for group, _ in solver]).mean()
+    for group, advantages in solver:
+        assert np.allclose(advantages, rewards_of(group) - mean, rtol=1e-6)
+    for group, advantages in advantages_of(step, "judge"):
+        assert advantages == rewards_of(group).tolist()
+
+
+def test_opo_from_the_responses_of_the_steps_is_the_opo_that_is_installed() -> None:
+    mine = trained({"adv_estimator": "my_opo", "loss_fn": "ppo"})
+    theirs = trained({"adv_estimator": "opo", "loss_fn": "ppo"})
+    lengths = {t.response_length for group in mine.trajectory_groups for t in group.trajectories}
+    assert len(lengths) > 1, "or it would be the plain mean"
+    assert mine.filled_batch.tokens.tolist() == theirs.filled_batch.tokens.tolist()
+    for role in ("solver", "judge"):
+        for (_, own), (_, other) in zip(advantages_of(mine, role), advantages_of(theirs, role), strict=True):
+            assert np.allclose(own, other, rtol=1e-6, atol=1e-6)
+    config, groups = AlgorithmSection(), mine.trajectory_groups
+    rewards = [rewards_of(group) for group in groups]
+    for own, other in zip(
+        get_rllm_adv_estimator("my_opo")(rewards, config, traj_groups=groups)[0],
+        get_rllm_adv_estimator("opo")(rewards, config, traj_groups=groups)[0],
+        strict=True,
+    ):
+        assert np.allclose(own, other)
+
+
+def test_the_config_reaches_a_classic_estimator_that_says_what_it_reads() -> None:
+    key = "rllm.algorithm.norm_adv_by_std_in_grpo"
+    seen: list[Any] = []
+
+    @register_rllm_adv_estimator("reads_config", honours={key})
+    def reads_config(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
+        seen.append((algorithm_config.norm_adv_by_std_in_grpo, algorithm_config.loss_fn, sorted(kwargs)))
+        return rewards, rewards
+
+    try:
+        trained({"adv_estimator": "reads_config", "norm_adv_by_std_in_grpo": False, "loss_fn": "ppo"})
+    finally:
+        in_process.forget("estimator", "reads_config")
+    assert seen == [(False, "ppo", ["traj_groups"])] * 4, "two roles in two steps"
+
+
+MODULE = """
+import numpy as np
+from rllm_core import register_rllm_adv_estimator
+
+@register_rllm_adv_estimator("median")
+def median(rewards, algorithm_config, **kwargs):
+    advantages = [group - np.median(group) for group in rewards]
+    return advantages, advantages
+"""
+
+
+@pytest.mark.slow
+def test_a_module_beside_the_configuration_registers_what_the_command_line_chooses(rllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "my_estimators.py").write_text(MODULE)
+    (tmp_path / "my.yaml").write_text("rllm: {plugins: {import_modules: [my_estimators]}}\n")
+    words = ("guess", "--config", "my.yaml", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
+    short = ("rllm.trainer.test_freq=-1", "rllm.trainer.total_batches=1")
+    done = rllm("train", *words, *short, "--estimator", "median")
+    assert done.returncode == 0, done.stderr
+    assert '"in-process"' in (tmp_path / "runs/rllm-training/default/plugins.json").read_text()
+
+    resumed = rllm("train", "--resume", "rllm.trainer.total_batches=2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 1 of 2" in resumed.stdout
+
+    (tmp_path / "my_estimators.py").unlink()
+    failed = rllm("train", "--resume", "rllm.trainer.total_batches=3")
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(
+        "error: `rllm.plugins.import_modules` names 'my_estimators', which cannot be imported: ModuleNotFoundError: "
+    )

@@ -1,0 +1,95 @@
+"""A run's own episodes, rescored from the command line: its own advantages come out again, and others are explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN = "runs/rllm-training/default"
+STRANGER = """
+from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plugins import hookimpl
+
+def best_only(inputs, params):
+    import numpy as np
+    best = np.maximum.reduceat(inputs.rewards, inputs.group_offsets[:-1])
+    return Advantages(values=3 * (inputs.rewards - np.repeat(best, np.diff(inputs.group_offsets))))
+
+@hookimpl
+def rllm_estimators():
+    return [EstimatorPlugin(name="best_only", summary="Below the best.", params=NoParams, load=lambda: best_only)]
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A third party's package with an estimator."""
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    info = tmp_path / "stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rllm.plugins]\nstranger = stranger\n")
+    environ["PYTHONPATH"] = str(tmp_path)
+
+
+def _train(rllm: Any, *words: str) -> None:
+    few = ("rllm.trainer.total_batches=3", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1")
+    result = rllm("train", "guess", "rllm.episode_logging.log_episodes=true", "rllm.rollout.n=8", *few, *words)
+    assert result.returncode == 0, result.stderr
+
+
+def _rescored(rllm: Any, *options: str) -> dict[str, Any]:
+    result = rllm("rescore", RUN, "--json", *options)
+    assert result.returncode == 0, result.stderr
+    data: dict[str, Any] = json.loads(result.stdout)
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--estimator", "reinforce_plus_plus_baseline", "rllm.compact_filtering.enable=true"),
+        ("--estimator", "reinforce_plus_plus", "--grouping", "role"),
+    ],
+)
+def test_rescoring_with_the_runs_own_estimator_gives_the_runs_own_metrics(
+    rllm: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    _train(rllm, *words)
+    data = _rescored(rllm)
+    logged = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
+    trained = {
+        line["step"]: {name: value for name, value in line.items() if name.startswith("advantage/")}
+        for line in logged
+        if any(name.startswith("advantage/") for name in line)
+    }
+    label = data["setups"][0]["label"]
+    assert {step["step"]: step["metrics"].get(label, {}) for step in data["steps"] if step["metrics"]} == trained
+    assert trained
+    assert data["reproduction"] == {"steps": 3, "equal": 3, "first_deviation": None}
+
+
+@pytest.mark.slow
+def test_other_estimators_are_compared_and_explained_a_third_partys_too(rllm: Any, stranger: None) -> None:
+    _train(rllm)
+    names = ("{name: grpo, norm_adv_by_std_in_grpo: true}", "rloo", "reinforce", "opo", "best_only")
+    data = _rescored(rllm, *(word for name in names for word in ("--estimator", name)), "--loss", "ppo")
+    (role,) = data["roles"]
+    formulas = [setup["law"]["formula"] for setup in role["setups"]]
+    assert formulas == [
+        "(reward - group mean) / group std",
+        "(reward - group mean) / (1 - 1/n)",
+        "reward",
+        "reward - group mean weighted by length",
+        "3 * (reward - highest of group)",
+    ]
+    reasons = {entry["label"]: [reason["kind"] for reason in entry["reasons"]] for entry in role["comparisons"]}
+    assert reasons["rloo"] == ["scale"]
+    assert "baseline" in reasons["best_only"]
+    assert {loss["setup"] for loss in data["losses"]} == {setup["label"] for setup in data["setups"]}

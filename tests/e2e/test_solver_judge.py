@@ -1,0 +1,172 @@
+"""Two roles in one run, each with an estimator and a loss of its own, chosen from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rllm_core.cli.train
+from rllm_core.cli.configuring import plan_for, read_request
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+from rllm_core.train_config import build_train_config
+from rllm_core.trainer import AgentTrainer
+
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "two-roles.md"
+TWO_ROLES = "rllm.workflow.name=solver_judge"
+
+
+def by_role(plan: RunPlan) -> dict[str, tuple[str, str]]:
+    return {
+        role: (plan.estimators.of(role).plugin.name, plan.loss_of(role).plugin.name) for role in ("solver", "judge")
+    }
+
+
+CHOSEN = {"solver": ("grpo", "ppo"), "judge": ("reinforce", "ppo")}
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (["rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}"], []),
+        ([], ["solver=grpo", "judge={name: reinforce, loss_fn: ppo}"]),
+        (["rllm.algorithm.loss_map.judge=ppo"], ["solver=grpo", "judge=reinforce"]),
+    ],
+    ids=["word", "flags", "flags and word"],
+)
+def test_the_command_line_chooses_an_estimator_and_a_loss_for_each_role(words: list[str], flags: list[str]) -> None:
+    plan = plan_for(read_request(["sum", TWO_ROLES, *words], None, [], {"role_estimator": flags}))
+    assert plan.workflow.registered.qualified_name == "rllm-envs/solver_judge"
+    assert by_role(plan) == CHOSEN
+    assert plan.warnings == ()
+
+
+def test_a_file_and_python_choose_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    roles = "{solver: grpo, judge: {name: reinforce, loss_fn: ppo}}"
+    file = tmp_path / "two.yaml"
+    file.write_text(f"rllm: {{workflow: {{name: solver_judge}}, algorithm: {{estimator_map: {roles}}}}}")
+    assert by_role(plan_for(read_request(["sum"], None, [str(file)], {}))) == CHOSEN
+    config = build_train_config(environment="sum", overrides=[TWO_ROLES])
+    trainer = AgentTrainer(config, traj_group_adv_estimator_map={"solver": "grpo", "judge": ("reinforce", "ppo")})
+    trainer.trainer.shutdown()
+    assert by_role(trainer.trainer.plan) == CHOSEN
+
+
+def test_the_user_s_workflow_wins_over_the_environment_s_and_its_recipe_stays() -> None:
+    plan = plan_for(read_request(["sum", TWO_ROLES], None, [], {}))
+    assert plan.composed.origins["rllm.workflow.name"] == "command line"
+    assert plan.composed.origins["rllm.rollout.n"] == "recipe sum local/tiny"
+
+
+def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plans: list[RunPlan] = []
+    text = GUIDE.read_text(encoding="utf-8")
+    monkeypatch.setattr(rllm_core.cli.train, "show_plan", plans.append)
+    for command in re.findall(r"^    rllm train ((?:.*\\\n)*.*)", text, flags=re.MULTILINE):
+        rllm_core.cli.train.train.main([*shlex.split(command.replace("\\\n", "")), "--dry-run"], standalone_mode=False)
+    assert [plan.workflow.plugin.name for plan in plans] == ["solver_judge"] * 3
+    assert [by_role(plan) == CHOSEN for plan in plans] == [True, False, True]
+
+    def note(trainer: AgentTrainer) -> None:
+        trainer.trainer.shutdown()
+        plans.append(trainer.trainer.plan)
+
+    monkeypatch.setattr(AgentTrainer, "train", note)
+    (python,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    exec(python, {})
+    assert by_role(plans[-1]) == CHOSEN
+
+
+class Recorded:
+    """A policy loss that remembers the rows and advantages of the tokens it was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.advantages: list[float] = []
+
+    def __call__(self, inputs: Any, params: NoParams) -> Any:
+        self.rows += inputs.row_ids.tolist()
+        self.advantages += inputs.advantages.tolist()
+        return -(inputs.logprobs - inputs.old_logprobs).exp() * inputs.advantages
+
+
+def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    worlds: Registry,
+    planned: Callable[..., RunPlan],
+    carry_out: Callable[..., Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry, losses = Registry.load(), {"solver": Recorded(), "judge": Recorded()}
+    registry.add(worlds.get("environment", "lucky").plugin)
+    for role, loss in losses.items():
+        registry.add(LossPlugin(name=f"of_{role}", summary="For tests.", params=NoParams, load=lambda loss=loss: loss))
+    settings = {
+        "rllm.env.name": "lucky",
+        "rllm.workflow.name": "solver_judge",
+        # With many answers a random model's pick is readable often enough.
+        "rllm.workflow.workflow_args": {"n_solvers": 8, "judge_prompt": "{answers}"},
+        "rllm.algorithm.estimator_map": {
+            "solver": {"name": "grpo", "loss_fn": "of_solver"},
+            "judge": {"name": "reinforce", "loss_fn": "of_judge"},
+        },
+        "rllm.rollout.n": 6,
+        "data.max_response_length": 4,
+        "data.train_batch_size": 2,
+        "rllm.trainer.total_batches": 1,
+        "rllm.trainer.val_before_train": False,
+        "rllm.trainer.test_freq": -1,
+    }
+    step = carry_out(planned(settings, registry)).steps[0]
+    # One row per trajectory: each has one turn.
+    assert step.batch.trajectory.tolist() == list(range(2 * 6 * (8 + 1)))
+    expected: dict[str, dict[int, float]] = {"solver": {}, "judge": {}}
+    for group in step.trajectory_groups:
+        rewards = np.array([trajectory.reward for trajectory in group.trajectories])
+        centred = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        values = centred if group.group_role == "solver" else rewards
+        first = sum(len(part) for part in expected.values())
+        expected[group.group_role] |= dict(enumerate(values.tolist(), start=first))
+    for role, loss in losses.items():
+        assert set(loss.rows) == expected[role].keys()
+        said = [t.response_length for g in step.trajectory_groups for t in g.trajectories if t.name == role]
+        assert len(loss.rows) == sum(said)
+        assert loss.advantages == pytest.approx([expected[role][row] for row in loss.rows], abs=1e-6)
+        assert len(set(loss.advantages)) > 2, "these rewards would show nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_both_roles_learn_on_sum_from_random_weights(tmp_path: Path) -> None:
+    words = [
+        *("sum", TWO_ROLES, "rllm.workflow.workflow_args.judge_prompt='{task} {answers}'"),
+        "rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}",
+        *("rllm.trainer.total_batches=45", "rllm.trainer.test_freq=-1"),
+    ]
+    command = [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", "train", *words]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
+    lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+    history = [figures for line in lines if "reward/solver/mean" in (figures := json.loads(line))]
+    assert len(history) == 45
+    for role in ("solver", "judge"):
+        curve = [figures[f"reward/{role}/mean"] for figures in history]
+        assert np.mean(curve[:5]) < 0.05
+        assert np.mean(curve[-5:]) > 0.25
+    validation = json.loads(lines[-1])
+    assert validation["val/sum/reward/judge"] == validation["val/sum/pass@1"] > 0.25
