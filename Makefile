@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators
+DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
+# What builds packages: tests install those that `rllm plugins new` writes, without a network.
+TOOLS += hatchling editables
 # Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
 # source is read (benchmarks/peers.py), whatever Python they ask for.
 CONFORMANCE := verl trl

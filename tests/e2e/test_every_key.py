@@ -92,6 +92,7 @@ PLAYED: dict[str, Any] = {
     "rllm.pipeline.insert": [{"stage": "impute_names", "after": "generate"}],
     "rllm.pipeline.remove": ["generate"],
     "rllm.pipeline.replace": {"group": "rllm-core/group"},
+    "rllm.pipeline.move": [{"stage": "compact_filter", "before": "greedy_baseline"}],
     "rllm.episode_logging.log_episodes": True,
     "rllm.episode_logging.episode_log_dir": "episodes",
     "data.train_dataset": {"name": "jsonl", "path": "tasks.jsonl"},
@@ -152,7 +153,16 @@ PARTLY_SOLVED = {
     "rllm.rejection_sample.mode": "episode",
     "rllm.rejection_sample.min_partial_solve_tasks": 2,
 }
-RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED)
+FILLED = {
+    "rllm.env.name": "lucky",
+    "rllm.trainer.output_dir": "filled",
+    "rllm.trainer.total_batches": 1,
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "dynamic",
+    "rllm.rollout.n": 1,
+    "rllm.rejection_sample.max_gen_batches": 2,
+}
+RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED)
 ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed"]
 READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN)]
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused
+from rllm_core.config.section import ByPlugins, Redundant, Refused, TakenOver
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
@@ -40,6 +40,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.loss_fn": "ppo",
     "rllm.algorithm.loss_map": {"judge": "ppo"},
     "rllm.algorithm.loss_agg_mode": "token-sum",
+    "rllm.algorithm.eps_clip": 0.1,
     "rllm.algorithm.eps_clip_high": 0.3,
     "rllm.algorithm.lr_schedule": "linear",
     "rllm.algorithm.warmup_steps_ratio": 0.5,
@@ -200,7 +201,8 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: 
         ),
         (
             {"rllm.algorithm.kl_estimator": "k2"},
-            '`rllm.algorithm.kl_estimator` is "k2" (from the test) and has no effect while rllm.algorithm.kl_beta is 0.',
+            '`rllm.algorithm.kl_estimator` is "k2" (from the test) and has no effect while rllm.algorithm.kl_beta is '
+            "0.",
         ),
         (
             {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.bypass_mode": True},
@@ -238,7 +240,10 @@ def test_a_value_that_another_key_makes_idle_is_refused(
         ({"rllm.algorithm.norm_adv_by_std_in_grpo": False}, ["advantages", "update"]),
         ({"rllm.algorithm.eps_clip": 0.1}, ["update"]),
         ({"rllm.agent.overlong_filter": True}, ["compact_filter"]),
-        ({"rllm.algorithm.on_missing_reward": "drop"}, ["check_rewards", "reject", "advantages", "update"]),
+        (
+            {"rllm.algorithm.on_missing_reward": "drop"},
+            ["greedy_baseline", "check_rewards", "reject", "advantages", "update"],
+        ),
     ],
 )
 def test_options_of_plugins_that_no_stage_calls_are_refused(
@@ -270,8 +275,9 @@ def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, reg
 
 
 def test_every_key_without_a_mark_is_the_core_s_own() -> None:
-    """Marked keys are tried above; all others are shown to be read by the core in `test_every_key.py`."""
-    marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT}
+    """Marked keys are tried above; all others are shown to be read by the core in `test_every_key.py`, those that
+    plugins take over besides too."""
+    marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT, *(name for name, key in KEYS.items() if key.mark(TakenOver))}
 
     def acts(key: Key) -> bool:
         return bool(acting_plugins(Registry.load(), key))

@@ -145,12 +145,15 @@ def test_what_was_only_read_is_not_looked_at(make_inputs: Any, call: Any, name: 
 
 
 @NAMES
-def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(make_inputs: Any, call: Any, name: str) -> None:
-    inputs = make_inputs([[1.0, 0.0]])
+@pytest.mark.parametrize("rewards", [[1.0, 0.0], [0.0, 1.0]])
+def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(
+    make_inputs: Any, call: Any, name: str, rewards: list[float]
+) -> None:
+    inputs = make_inputs([rewards])
     sure = np.zeros(len(inputs.loss_mask), np.float32)
     # In float32 the squared length can come out a little below 0.
     values = call(name, replace(inputs, old_logprobs=sure, sum_pi_squared=sure + 1 - 1e-7)).values
-    assert values.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert values[inputs.loss_mask].tolist() == np.repeat(rewards, 2).tolist()
 
 
 @NAMES

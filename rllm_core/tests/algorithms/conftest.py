@@ -63,3 +63,22 @@ def make_inputs() -> MakeInputs:
         return _role_columns(batch, 0)
 
     return make
+
+
+@pytest.fixture
+def two_turns() -> Trajectory:
+    """Tokens: 2 heard, 1 said, 1 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=1.0)
+    trajectory.add_step([1, 2], [3], [-1.0], reward=0.25)
+    trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0])
+    return trajectory
+
+
+@pytest.fixture
+def rewritten() -> Trajectory:
+    """Two segments: 1 heard, 1 said, 1 heard, 1 said; then 2 heard, 2 said."""
+    trajectory = Trajectory("agent", reward=2.0)
+    trajectory.add_step([1], [2], [-1.0])
+    trajectory.add_step([1, 2, 3], [4], [-1.0])
+    trajectory.add_step([9, 9], [5, 6], [-1.0, -1.0])
+    return trajectory

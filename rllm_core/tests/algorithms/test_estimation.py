@@ -17,7 +17,6 @@ from rllm_core.types import Step, Trajectory, TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 EstimatorOf = Callable[[str], BoundEstimator]
-RoleColumns = Callable[[TokenBatch, int], AdvantageInput]
 
 
 def _bound(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **record: Any) -> BoundEstimator:
@@ -34,25 +33,6 @@ def _rewards(inputs: AdvantageInput) -> Advantages:
 
 def _group(*trajectories: Trajectory, group_id: str = "t:agent") -> TrajectoryGroup:
     return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories))
-
-
-@pytest.fixture
-def two_turns() -> Trajectory:
-    """Tokens: 2 heard, 1 said, 1 heard, 2 said."""
-    trajectory = Trajectory("agent", reward=1.0)
-    trajectory.add_step([1, 2], [3], [-1.0], reward=0.25)
-    trajectory.add_step([1, 2, 3, 4], [5, 6], [-1.0, -1.0])
-    return trajectory
-
-
-@pytest.fixture
-def rewritten() -> Trajectory:
-    """Two segments: 1 heard, 1 said, 1 heard, 1 said; then 2 heard, 2 said."""
-    trajectory = Trajectory("agent", reward=2.0)
-    trajectory.add_step([1], [2], [-1.0])
-    trajectory.add_step([1, 2, 3], [4], [-1.0])
-    trajectory.add_step([9, 9], [5, 6], [-1.0, -1.0])
-    return trajectory
 
 
 def test_trajectory_advantages_reach_every_sampled_token_and_no_other(two_turns: Trajectory) -> None:
@@ -116,30 +96,6 @@ def test_steps_without_sampled_tokens_take_part_in_the_step_level(two_turns: Tra
     two_turns.add_step([8, 8], [], [])
     batch = build_batch([_group(two_turns)])
     assert estimate(batch, _always([1, 2, 99], "step")).advantages.tolist() == [0, 0, 1, 0, 2, 2]
-
-
-def test_an_estimator_sees_all_columns_of_its_role(
-    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
-) -> None:
-    other = Trajectory("judge", [Step([1], [2], [-1.0])], reward=9.0)
-    batch = build_batch(
-        [
-            _group(two_turns, group_id="a:agent"),
-            _group(other, group_id="a:judge"),
-            _group(rewritten, group_id="b:agent"),
-        ]
-    )
-    inputs = role_columns(batch, 0)
-    assert inputs.rewards.tolist() == [1, 2]
-    assert inputs.group_offsets.tolist() == [0, 1, 2]
-    assert inputs.response_lengths.tolist() == [3, 4]
-    assert inputs.step_offsets.tolist() == [0, 2, 5]
-    assert inputs.step_rewards[0] == 0.25
-    assert np.isnan(inputs.step_rewards[1:]).all()
-    assert inputs.token_offsets.tolist() == [0, 6, 14]
-    assert inputs.loss_mask.tolist() == [*two_turns.tokens.sampled, *rewritten.tokens.sampled]
-    assert [group.group_id for group in inputs.groups] == ["a:agent", "b:agent"]
-    assert role_columns(batch, 1).rewards.tolist() == [9]
 
 
 def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_groups: MakeGroups) -> None:
@@ -229,15 +185,6 @@ def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
         estimate(build_batch([_group(two_turns)]), _always(values, "token"))
 
 
-def test_estimators_cannot_change_their_inputs(role_columns: RoleColumns, make_groups: MakeGroups) -> None:
-    inputs = role_columns(build_batch(make_groups([[1, 0], [1]])), 0)
-    columns = [column for column in vars(inputs).values() if isinstance(column, np.ndarray)]
-    assert len(columns) == 8
-    for column in columns:
-        with pytest.raises(ValueError, match="read-only"):
-            column[0] = 1
-
-
 def test_the_batch_is_left_writable_and_unchanged(make_groups: MakeGroups) -> None:
     batch = build_batch(make_groups([[1, 0]]))
     before = batch.loss_mask.copy()
@@ -270,49 +217,6 @@ def test_the_steps_of_a_trajectory_then_weigh_as_much_as_it_would_alone() -> Non
 def test_nothing_is_divided_where_there_is_nothing() -> None:
     batch = build_batch([])
     assert divide_by_steps(batch, np.zeros(0, np.float32)).tolist() == []
-
-
-def test_parts_of_a_reward_that_all_trajectories_report_become_columns(role_columns: RoleColumns) -> None:
-    def trajectory(**parts: float) -> Trajectory:
-        made = Trajectory("agent", reward=sum(parts.values()), info={"reward_components": parts})
-        made.add_step([1], [2], [-1.0])
-        return made
-
-    group = _group(trajectory(right=1.0, short=0.5, extra=2.0), trajectory(short=0.25, right=0.0))
-    inputs = role_columns(build_batch([group]), 0)
-    assert inputs.component_names == ("right", "short")
-    assert inputs.reward_components is not None
-    assert inputs.reward_components.tolist() == [[1.0, 0.5], [0.0, 0.25]]
-
-
-def test_without_common_parts_there_are_no_reward_components(role_columns: RoleColumns, two_turns: Trajectory) -> None:
-    inputs = role_columns(build_batch([_group(two_turns)]), 0)
-    assert (inputs.component_names, inputs.reward_components) == ((), None)
-
-
-def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(
-    role_columns: RoleColumns, two_turns: Trajectory
-) -> None:
-    other = Trajectory("judge", reward=0.0)
-    other.add_step([1], [2], [-0.5])
-    batch = build_batch([_group(two_turns), _group(other, group_id="t:judge")])
-    batch = batch.with_columns(values=np.arange(8, dtype=np.float32))
-    assert role_columns(batch, 1).values is not None
-    assert role_columns(batch, 1).values.tolist() == [6, 7]
-    assert role_columns(batch, 1).sampling_logprobs.tolist() == [0, -0.5]
-    assert role_columns(batch, 0).ref_logprobs is None
-
-
-def test_the_greedy_rewards_that_a_stage_put_into_trajectories_become_a_column(
-    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
-) -> None:
-    assert role_columns(build_batch([_group(two_turns)]), 0).greedy_rewards is None
-    two_turns.info["greedy_reward"] = 0.75
-    column = role_columns(build_batch([_group(rewritten, two_turns)]), 0).greedy_rewards
-    assert column is not None
-    assert np.isnan(column[0])
-    assert column[1] == 0.75
-    assert column.dtype == np.float64
 
 
 def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_turns: Trajectory) -> None:

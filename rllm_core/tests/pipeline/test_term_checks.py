@@ -76,8 +76,8 @@ def refusal(make: MakePlan, settings: dict[str, Any]) -> ConfigError:
     [
         (
             {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.bypass_mode": True},
-            f'`{CORRECTION}.tis_mode` is "token" (from my.yaml) and has no effect: bypass_mode is true, so old log-probs '
-            "are the rollout's and every ratio is 1.",
+            f'`{CORRECTION}.tis_mode` is "token" (from my.yaml) and has no effect: bypass_mode is true, so old '
+            "log-probs are the rollout's and every ratio is 1.",
         ),
         (
             {f"{CORRECTION}.tis_cap": 3.0},

@@ -64,7 +64,7 @@ def test_roles_are_compared_apart(rescored: Rescore, keep: Keep) -> None:
     result = rescored(estimators=["grpo"], role_estimators={"judge": "reinforce"})
     assert [setup.label for setup in result.setups] == ["grpo", "grpo, judge: reinforce"]
     solver, judge = summaries_of(result)
-    assert [reason.kind for reason in solver.comparisons[0].reasons] == ["none"]
+    assert [reason.text for reason in solver.comparisons[0].reasons] == ["Both are grpo."]
     assert judge.comparisons[0].agreement.signs.lost == 0.5
 
 

@@ -75,6 +75,10 @@ def test_a_role_alone_is_compared_with_the_run_as_it_was(setups: Setups) -> None
     assert _labels(setups(roles={"judge": "reinforce"})) == ["grpo", "grpo, judge: reinforce"]
 
 
+def test_a_role_given_what_it_has_already_changes_nothing(setups: Setups) -> None:
+    assert _labels(setups(roles={"judge": "grpo"})) == ["grpo"]
+
+
 def test_two_plugins_of_one_name_are_told_apart_by_where_they_come_from(setups: Setups, registry: Registry) -> None:
     registry.add(_record("grpo", frozenset()))
     assert _labels(setups("rllm-core/grpo", "in-process/grpo")) == ["rllm-core/grpo", "in-process/grpo"]

@@ -25,6 +25,7 @@ from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import OtbParams
+from rllm_estimators.parts import by_parts
 from rllm_estimators.sampled import sampled_offsets, scatter
 from rllm_estimators.statistics import largest
 
@@ -39,6 +40,15 @@ def otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     What a trajectory read in between takes up positions. The lengths that decide on the tail are still numbers of
     sampled tokens, as in verl.
     """
+    return by_parts(inputs, lambda part: _over_all(part, params))
+
+
+def tir_otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
+    """Optimal token baseline for tool-integrated reasoning: positions counted over sampled tokens only."""
+    return by_parts(inputs, lambda part: _over_sampled(part, params))
+
+
+def _over_all(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     offsets = sampled_offsets(inputs)
     places = np.flatnonzero(inputs.loss_mask)
     filled = segments.sizes(offsets) > 0
@@ -47,8 +57,7 @@ def otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     return _estimate(inputs, params, offsets, places - np.repeat(first, segments.sizes(offsets)))
 
 
-def tir_otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
-    """Optimal token baseline for tool-integrated reasoning: positions counted over sampled tokens only."""
+def _over_sampled(inputs: AdvantageInput, params: OtbParams) -> Advantages:
     offsets = sampled_offsets(inputs)
     return _estimate(inputs, params, offsets, np.arange(offsets[-1]) - np.repeat(offsets[:-1], segments.sizes(offsets)))
 
@@ -57,16 +66,16 @@ def _estimate(inputs: AdvantageInput, params: OtbParams, offsets: Offsets, posit
     weights = segments.running_sums(_squared_gradients(inputs, params, offsets), offsets)
     returns = segments.spread(inputs.rewards, offsets)
     cells, n_cells = _cells(offsets[inputs.group_offsets], positions)
-    # Any member's return will do: only where all have it, nothing differs from it.
+    # Any member's return will do: only where all have it, nothing differs from it. Distances from it instead of returns
+    # would make that one the baseline of tokens that hardly weigh, and the order of members matter.
     one = np.zeros(n_cells)
     one[cells] = returns
     differing = np.bincount(cells[returns != one[cells]], minlength=n_cells) > 0
     totals = np.bincount(cells, weights, n_cells) + BASELINE_EPSILON
     baselines = np.where(differing, np.bincount(cells, returns * weights, n_cells) / totals, one)
     compared = positions < segments.spread(_ends(offsets, inputs.group_offsets), offsets)
-    return Advantages(
-        values=scatter(returns - np.where(compared, baselines[cells], 0.0), inputs.loss_mask), level="token"
-    )
+    values = np.where(compared, returns - baselines[cells], returns)
+    return Advantages(values=scatter(values, inputs.loss_mask), level="token")
 
 
 def _squared_gradients(inputs: AdvantageInput, params: OtbParams, offsets: Offsets) -> Values:

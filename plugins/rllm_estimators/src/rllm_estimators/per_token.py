@@ -8,12 +8,17 @@ Values are (n_token,) float64, 0 where the model sampled nothing.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from rllm_core.algorithms.normalisation import whiten
+from rllm_core.algorithms import segments
+from rllm_core.algorithms.normalisation import WHITENING_EPSILON
+from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams
+from rllm_estimators.parts import by_parts
 from rllm_estimators.recurrence import backward_sums, unless_last
 from rllm_estimators.sampled import final_rewards, rewards_of_steps, sampled_offsets, scatter
 
@@ -24,10 +29,7 @@ def reinforce_plus_plus(inputs: AdvantageInput, params: ReinforcePlusPlusParams)
     Whitening is (x - mean) / sqrt(variance + 1e-8) over all sampled tokens of the role, ddof 1; exactly 0 when all G
     are equal, and for a single token, where verl raises ValueError.
     """
-    offsets = sampled_offsets(inputs)
-    rewards = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
-    returns = backward_sums(rewards, unless_last(params.gamma, offsets))
-    return Advantages(values=scatter(whiten(returns), inputs.loss_mask), level="token")
+    return _whitened(inputs, by_parts(inputs, lambda part: _returns(part, params)))
 
 
 def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
@@ -36,19 +38,53 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     V and A beyond a trajectory's last sampled token are 0. `returns` (n_token,) are A + V, targets for the critic;
     `whiten` (as in `reinforce_plus_plus`) comes after them.
     """
+    advantages = by_parts(inputs, lambda part: _towards_values(part, params))
+    return _whitened(inputs, advantages) if params.whiten else advantages
+
+
+def _returns(inputs: AdvantageInput, params: ReinforcePlusPlusParams) -> Advantages:
+    offsets = sampled_offsets(inputs)
+    if params.use_step_rewards:
+        returns = backward_sums(rewards_of_steps(inputs, offsets), unless_last(params.gamma, offsets))
+    else:
+        returns = _discounted(inputs.rewards, params.gamma, offsets)
+    return Advantages(values=scatter(returns, inputs.loss_mask), level="token")
+
+
+def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
+    """(n_sampled,) what each trajectory's reward, on its last sampled token, is worth at its tokens."""
+    lengths = segments.sizes(offsets)
+    to_go = np.repeat(offsets[1:], lengths) - np.arange(1, int(offsets[-1]) + 1)
+    worth: Values = gamma ** np.arange(lengths.max(initial=0))
+    return segments.spread(rewards, offsets) * worth[to_go]
+
+
+def _towards_values(inputs: AdvantageInput, params: GaeParams) -> Advantages:
+    """GAE before whitening."""
     if inputs.values is None:
         raise AdvantageError("Estimator 'gae' needs `values` (n_token,), the critic's estimates.")
     offsets = sampled_offsets(inputs)
     values = inputs.values[inputs.loss_mask].astype(np.float64)
-    # What the critic expects from the next token on; nothing beyond a trajectory's last.
-    following = unless_last(params.gamma, offsets)
-    following[:-1] *= values[1:]
-    errors = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
-    errors += following
-    errors -= values
-    advantages = backward_sums(errors, unless_last(params.gamma * params.lam, offsets))
-    values += advantages
-    returns = scatter(values, inputs.loss_mask)
-    if params.whiten:
-        advantages = whiten(advantages)
-    return Advantages(values=scatter(advantages, inputs.loss_mask), level="token", returns=returns)
+    rewards = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
+    # What is expected from the next token on; nothing beyond a trajectory's last.
+    expected = unless_last(params.gamma, offsets)
+    expected[:-1] *= values[1:]
+    advantages = backward_sums(rewards + expected - values, unless_last(params.gamma * params.lam, offsets))
+    return Advantages(
+        values=scatter(advantages, inputs.loss_mask),
+        level="token",
+        returns=scatter(advantages + values, inputs.loss_mask),
+    )
+
+
+def _whitened(inputs: AdvantageInput, advantages: Advantages) -> Advantages:
+    """In place: the arrays are as large as the batch."""
+    values, sampled = advantages.values, inputs.loss_mask
+    count = int(np.count_nonzero(sampled))
+    if count and not (~sampled | (values == values[np.argmax(sampled)])).all():
+        values -= values.sum() / count
+        values[~sampled] = 0.0
+        values /= math.sqrt(np.einsum("i,i->", values, values) / (count - 1) + WHITENING_EPSILON)
+    else:
+        values[:] = 0.0
+    return advantages

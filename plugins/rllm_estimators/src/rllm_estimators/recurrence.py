@@ -9,6 +9,8 @@ from rllm_core.algorithms.segments import Offsets, Values
 
 CHUNK = 65_536
 """How many elements are worked on at a time: what is needed for them stays in the processor's cache."""
+SHORT = 64
+"""So few are added one by one."""
 
 
 def backward_sums(terms: Values, coefficients: Values) -> Values:
@@ -17,32 +19,37 @@ def backward_sums(terms: Values, coefficients: Values) -> Values:
     Coefficients are from 0 to 1; 0 ends a sequence, so sequences that lie end to end do not touch, and the last
     coefficient must be 0. Nothing is divided, and the time is linear.
     """
-    result = np.empty_like(terms)
+    result = terms.copy()
     following = 0.0
     for end in range(len(terms), 0, -CHUNK):
         part = slice(max(0, end - CHUNK), end)
-        own = terms[part].copy()
-        own[-1] += coefficients[end - 1] * following
-        result[part] = _joined(own, coefficients[part])
+        result[end - 1] += coefficients[end - 1] * following
+        _sum_backward(result[part], coefficients[part])
         following = result[part.start]
     return result
 
 
-def _joined(terms: Values, coefficients: Values) -> Values:
-    """(n,) the same, with 0 for what follows the last.
+def _sum_backward(terms: Values, coefficients: Values) -> None:
+    """The same in place, with nothing after the last.
 
     Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) rounds.
     """
-    if not coefficients.any():
-        return terms
-    if len(terms) % 2:
-        return _joined(np.append(terms, 0.0), np.append(coefficients, 0.0))[:-1]
-    near, far = slice(0, None, 2), slice(1, None, 2)
-    result = np.empty_like(terms)
-    result[near] = _joined(terms[near] + coefficients[near] * terms[far], coefficients[near] * coefficients[far])
-    following = np.append(result[near][1:], 0.0)
-    result[far] = terms[far] + coefficients[far] * following
-    return result
+    if len(terms) <= SHORT:
+        running = 0.0
+        sums = []
+        for term, coefficient in zip(terms.tolist()[::-1], coefficients.tolist()[::-1], strict=True):
+            running = term + coefficient * running
+            sums.append(running)
+        terms[:] = sums[::-1]
+        return
+    pairs = len(terms) // 2
+    near, reach = terms[::2].copy(), coefficients[::2].copy()
+    near[:pairs] += reach[:pairs] * terms[1::2]
+    reach[:pairs] *= coefficients[1::2]
+    _sum_backward(near, reach)
+    terms[::2] = near
+    between = len(near) - 1
+    terms[1::2][:between] += coefficients[1::2][:between] * near[1:]
 
 
 def unless_last(coefficient: float, offsets: Offsets) -> Values:

@@ -15,6 +15,7 @@ from rllm_core.rescoring.comparing import Agreement
 from rllm_core.rescoring.reproduction import Reproduction, reproduction_of
 from rllm_core.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_core.rescoring.scores import ScoredGroup
+from rllm_core.rescoring.setups import label_of
 from rllm_core.rescoring.summary import Comparison, RoleSummary
 
 
@@ -116,7 +117,7 @@ def _print_laws(summaries: Sequence[RoleSummary]) -> None:
 
 def _print_comparison(summary: RoleSummary, comparison: Comparison, of_role: str) -> None:
     reference = summary.setups[0].side.label
-    _say(f"\nWhy {comparison.label} differs from {reference}{of_role}:")
+    _say(f"\nWhy {comparison.side.label} differs from {reference}{of_role}:")
     for reason in comparison.reasons:
         _say(f"- {reason.text}")
     signs = comparison.agreement.signs
@@ -130,9 +131,9 @@ def _print_comparison(summary: RoleSummary, comparison: Comparison, of_role: str
         _say("Largest differences:")
     for entry, why in zip(largest, comparison.why_largest, strict=True):
         _say(
-            f"- group {entry.group.name}, episode {entry.group.members[entry.member].episode}, "
+            f"- group {entry.group.name}, trajectory {entry.group.members[entry.member].name}, "
             f"reward {entry.group.rewards[entry.member]:.3f}: {_signed(entry.reference)} under {reference}, "
-            f"{_signed(entry.other)} under {comparison.label}; {why}"
+            f"{_signed(entry.other)} under {comparison.side.label}; {why}"
         )
 
 
@@ -143,10 +144,11 @@ def _print_losses(result: Rescored) -> None:
         f"step's loss ({mode}), mean of all steps; the gradient is d loss / d log-prob of a token, before aggregation, "
         "mean of all tokens; silenced tokens have none though their advantage is not 0:"
     )
+    estimators = {setup.label: setup.estimators for setup in result.setups}
     rows = [
         (
             role,
-            setup,
+            label_of(estimators[setup].of(role)),
             loss,
             f"{tally.loss:+.4f}",
             f"{tally.mean_gradient:.4f}",
@@ -160,13 +162,13 @@ def _print_losses(result: Rescored) -> None:
 
 
 def _print_groups(result: Rescored, n_groups: int) -> None:
-    labels = [setup.label for setup in result.setups]
     for group in _most_different(result.groups, n_groups):
         _say(
             f"\nGroup {group.name}: {len(group.members)} trajectories, reward {group.rewards.mean():.3f} "
             f"(std {group.rewards.std():.3f}), {group.lengths.min()} to {group.lengths.max()} tokens"
         )
-        print_table(("episode", "reward", "tokens", *labels), list(_trajectories(group)))
+        labels = [label_of(setup.estimators.of(group.role)) for setup in result.setups]
+        print_table(("trajectory", "reward", "tokens", *labels), list(_trajectories(group)))
     left = len(result.groups) - n_groups
     if left > 0:
         _say(f"\n{left} more groups: --groups N lists N of them, --json has all.")
@@ -178,9 +180,9 @@ def _trajectories(group: ScoredGroup) -> Iterator[tuple[str, ...]]:
     for index, member in enumerate(group.members):
         advantages = (_advantage(column[index]) for column in group.advantages)
         shown = (f"{group.rewards[index]:.3f}", str(group.lengths[index]), *advantages)
-        alike.setdefault(shown, []).append(member.episode)
-    for shown, episodes in alike.items():
-        yield (episodes[0] + (f" and {len(episodes) - 1} more" if len(episodes) > 1 else ""), *shown)
+        alike.setdefault(shown, []).append(member.name)
+    for shown, names in alike.items():
+        yield (names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), *shown)
 
 
 def _most_different(groups: Sequence[ScoredGroup], n_groups: int) -> list[ScoredGroup]:

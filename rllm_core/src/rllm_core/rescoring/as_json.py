@@ -69,8 +69,8 @@ def _role(summary: RoleSummary) -> dict[str, Any]:
 def _figures(figures: SetupFigures) -> dict[str, Any]:
     side = figures.side
     return {
-        "label": side.label,
-        "estimator": figures.estimator,
+        "label": figures.setup,
+        "estimator": side.label,
         "level": side.level,
         "scope": side.scope,
         "groups_without_signal": figures.groups_without_signal,
@@ -84,8 +84,8 @@ def _figures(figures: SetupFigures) -> dict[str, Any]:
 def _comparison(comparison: Comparison, summary: RoleSummary) -> dict[str, Any]:
     agreed = comparison.agreement
     return {
-        "label": comparison.label,
-        "reference": summary.setups[0].side.label,
+        "label": comparison.setup,
+        "reference": summary.setups[0].setup,
         "signs": asdict(agreed.signs),
         "correlation": agreed.correlation,
         "reasons": [asdict(reason) for reason in comparison.reasons],

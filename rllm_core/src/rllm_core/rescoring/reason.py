@@ -45,6 +45,7 @@ class Side:
     """One of the two setups, for one role."""
 
     label: str
+    """The role's estimator, with its options."""
     setup: int
     """Its index in the scores."""
     law: Law

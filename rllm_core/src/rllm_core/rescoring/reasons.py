@@ -19,7 +19,8 @@ WIDTH: tuple[Scope, ...] = ("trajectory", "group", "role", "batch")
 def reasons(groups: Sequence[ScoredGroup], facts: GroupFacts, a: Side, b: Side) -> list[Reason]:
     """Why `b` differs from the reference `a`; a single reason of kind ``none`` where it does not."""
     if not any(_differ(group, a, b) for group in groups):
-        return [Reason(kind="none", text=f"{a.label} and {b.label} give every trajectory the same.", groups=0)]
+        same = f"{a.label} and {b.label} give every trajectory the same."
+        return [Reason(kind="none", text=same if a.label != b.label else f"Both are {a.label}.", groups=0)]
     return [
         *scale(groups, facts, a, b),
         *baseline(groups, a, b),

@@ -22,6 +22,12 @@ class Member:
     episode: str
     """``"{task_id}:{rollout_idx}"``."""
     uid: str
+    """As the workflow gave it, ``"{episode}/{role}"`` for example; may be empty."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.uid or self.episode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -119,11 +119,11 @@ def _is_own(setup: Setup, picker: Picker) -> bool:
 
 
 def _same(one: Setup, other: Setup) -> bool:
-    def chosen(setup: Setup) -> dict[str, tuple[str, Any]]:
-        found = {"": setup.estimators.default, **setup.estimators.by_role}
-        return {role: (entry.registered.qualified_name, entry.params) for role, entry in found.items()}
-
-    return chosen(one) == chosen(other)
+    """Whether every role has the same estimator with the same options."""
+    roles = {*one.estimators.by_role, *other.estimators.by_role}
+    pairs = [(one.estimators.of(role), other.estimators.of(role)) for role in roles]
+    pairs.append((one.estimators.default, other.estimators.default))
+    return all((a.registered.qualified_name, a.params) == (b.registered.qualified_name, b.params) for a, b in pairs)
 
 
 def _without_loss(choice: Choice) -> Choice:
@@ -133,8 +133,9 @@ def _without_loss(choice: Choice) -> Choice:
 
 
 def _setup(estimators: ByRole[Chosen[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
-    parts = [label_of(estimators.default)]
-    parts += [f"{role}: {label_of(chosen)}" for role, chosen in estimators.by_role.items()]
+    default = label_of(estimators.default)
+    others = {role: label_of(chosen) for role, chosen in estimators.by_role.items()}
+    parts = [default, *(f"{role}: {label}" for role, label in others.items() if label != default)]
     return Setup(label=", ".join(parts), estimators=estimators, of_run=of_run)
 
 

@@ -22,9 +22,9 @@ from rllm_core.rescoring.setups import Setup, label_of
 class SetupFigures:
     """One setup, for one role."""
 
+    setup: str
+    """Its label."""
     side: Side
-    estimator: str
-    """The role's estimator in this setup."""
     groups_without_signal: int
     """All of whose advantages are exactly 0."""
     mean: float
@@ -38,7 +38,9 @@ class SetupFigures:
 class Comparison:
     """One setup beside the reference, for one role."""
 
-    label: str
+    setup: str
+    """Its label."""
+    side: Side
     agreement: Agreement
     why_largest: tuple[str, ...]
     """One line for each of `agreement.largest`."""
@@ -73,9 +75,7 @@ def _summary(result: Rescored, role: str, groups: Sequence[ScoredGroup]) -> Role
         groups=len(groups),
         trajectories=sum(len(group.members) for group in groups),
         setups=tuple(figures),
-        comparisons=tuple(
-            _comparison(result, role, groups, facts, figures[0].side, other.side) for other in figures[1:]
-        ),
+        comparisons=tuple(_comparison(result, role, groups, facts, figures[0].side, other) for other in figures[1:]),
     )
 
 
@@ -86,14 +86,14 @@ def _figures(
     advantages = advantages[np.isfinite(advantages)]
     chosen, tally = setup.estimators.of(role), result.tokens[role]
     return SetupFigures(
+        setup=setup.label,
         side=Side(
-            label=setup.label,
+            label=label_of(chosen),
             setup=index,
             law=law_of(groups, facts, index),
             level=chosen.plugin.level,
             scope=chosen.plugin.scope,
         ),
-        estimator=label_of(chosen),
         groups_without_signal=sum(not group.signal[index] for group in groups),
         mean=float(advantages.mean()) if advantages.size else 0.0,
         mean_absolute=float(np.abs(advantages).mean()) if advantages.size else 0.0,
@@ -102,12 +102,19 @@ def _figures(
 
 
 def _comparison(
-    result: Rescored, role: str, groups: Sequence[ScoredGroup], facts: GroupFacts, reference: Side, other: Side
+    result: Rescored,
+    role: str,
+    groups: Sequence[ScoredGroup],
+    facts: GroupFacts,
+    reference: Side,
+    figures: SetupFigures,
 ) -> Comparison:
+    other = figures.side
     agreed = agreement(groups, result.tokens[role], other.setup)
     places = {id(group): index for index, group in enumerate(groups)}
     return Comparison(
-        label=other.label,
+        setup=figures.setup,
+        side=other,
         agreement=agreed,
         why_largest=tuple(
             why(entry.group, places[id(entry.group)], facts, reference, other) for entry in agreed.largest

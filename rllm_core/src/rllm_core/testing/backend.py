@@ -155,7 +155,7 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
                 "samples exactly as before after three updates that were published",
-                "Make `update` step the optimiser and `publish` hand the new weights to the engine, without what it cached.",
+                "Make `update` step the optimiser, and `publish` hand the new weights over and clear what was cached.",
             )
 
     def test_completions_say_which_weights_sampled_them(self, session: Session) -> None:

@@ -23,7 +23,7 @@ TASKS_TRIED = 3
 
 
 class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
-    """What every environment must hold to. Its first tasks are played with words that make no sense, and with `actions`."""
+    """What every environment must hold to. It is played with words that make no sense and with `actions`."""
 
     kind = "environment"
     actions: ClassVar[Sequence[str]] = ()
@@ -202,8 +202,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         except Exception as error:
             raise self.failure(
                 f"cannot go on: {what}: {type(error).__name__}: {error}",
-                "Words that make no sense are the environment's to answer, not to raise on; and it can be closed whatever "
-                "happened before.",
+                "Words that make no sense are the environment's to answer, not to raise on; and it can be closed "
+                "whatever happened before.",
             ) from error
 
     def _check_observation(self, observation: object, method: str) -> None:

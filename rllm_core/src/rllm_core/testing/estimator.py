@@ -16,6 +16,7 @@ from rllm_core import codec
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.registry import Registry
+from rllm_core.testing.estimator_calls import EstimatorCalls, distance
 from rllm_core.testing.samples import Member, random_members, repeated
 from rllm_core.testing.timing import ALLOWED, GROWTH, time_ratio
 from rllm_core.types import TrajectoryGroup
@@ -35,7 +36,7 @@ CLOSE = 1e-5
 
 
 class EstimatorContract(EstimatorCalls):
-    """What every advantage estimator must hold to. Columns that its record `needs` are filled with plausible numbers."""
+    """What every estimator must hold to. Columns that its record `needs` are filled with plausible numbers."""
 
     centres: ClassVar[bool] = True
     """Whether equal rewards of all that it compares (its scope) give exactly 0. Set it False where they should not."""

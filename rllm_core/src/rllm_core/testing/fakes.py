@@ -13,7 +13,7 @@ from rllm_core.pipeline.context import StageContext
 from rllm_core.plugins.choice import Chosen, choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.runner import RolloutOrder, RolloutRunner
-from rllm_core.testing.samples import Member, fill, make_trajectory
+from rllm_core.testing.samples import ROLES, Member, fill, make_trajectory
 from rllm_core.types import Episode, Task, TerminationReason
 
 HERE = "rllm_core.testing.stage_context"
@@ -42,7 +42,7 @@ class NoModel(Backend):
 
 
 class MadeUpAttempts(RolloutRunner):
-    """Every attempt is one answer of two tokens; the reward of each task's attempts rises from 0."""
+    """In every attempt each of `ROLES` gives one answer of two tokens; rewards of a task's attempts rise from 0."""
 
     def __init__(self) -> None:
         pass
@@ -51,7 +51,10 @@ class MadeUpAttempts(RolloutRunner):
         return [
             Episode(
                 id=f"{task.id}:{index}",
-                trajectories=[make_trajectory(Member(float(index)), f"{order.label}/{task.id}:{index}")],
+                trajectories=[
+                    make_trajectory(Member(float(index)), f"{order.label}/{task.id}:{index}/{role}", role)
+                    for role in ROLES
+                ],
                 is_correct=index > 0,
                 termination_reason=TerminationReason.ENV_DONE,
                 data_source=task.data_source,

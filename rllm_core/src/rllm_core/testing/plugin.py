@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -27,6 +27,21 @@ class PluginContract(Generic[RecordT]):
     """The plugin's ``name`` or ``distribution/name``, as in config."""
     options: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
     """Options to try, each as a mapping in config would give them; an empty one stands for the defaults."""
+
+    @classmethod
+    def for_each(cls, *distributions: str, **attributes: Mapping[str, Any]) -> dict[str, type[Self]]:
+        """A test class for every plugin of these distributions, by class name; `attributes` are those of some plugins.
+
+        ``globals().update(EstimatorContract.for_each("rllm-median", median={"options": ({}, {"scale": 2.0})}))``
+        """
+        classes = {}
+        for entry in Registry.load().all(cls.kind):
+            if entry.distribution in distributions:
+                name = "Test" + entry.name.title().replace("_", "")
+                classes[name] = type(name, (cls,), {"name": entry.qualified_name, **attributes.pop(entry.name, {})})
+        if attributes:
+            raise ValueError(f"{', '.join(distributions)}: no {cls.kind} named {', '.join(attributes)}")
+        return classes
 
     def record(self) -> RecordT:
         """The record under test: the installed one of that `name`. Override it to test one that is not installed."""
@@ -50,7 +65,7 @@ class PluginContract(Generic[RecordT]):
 
     def failure(self, what: str, mend: str) -> AssertionError:
         """A failed test: which plugin, what is wrong with it, and how to mend it."""
-        return AssertionError(f"{self.who} {what}. {mend}")
+        return AssertionError(f"{self.who} {what.rstrip('.')}. {mend}")
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
         """An instance of the record's `params`, validated as config is; raises `ConfigError`."""

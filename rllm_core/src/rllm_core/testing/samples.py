@@ -21,6 +21,7 @@ from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGr
 
 VOCABULARY = 50
 ROLE = "agent"
+ROLES = ("solver", "judge")
 FILLED = (*(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"), "advantages", "returns")
 """Columns of a batch that are empty until a backend or a stage fills them."""
 OFFSETS = ("group_offsets", "step_offsets", "token_offsets")
@@ -48,13 +49,13 @@ def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
     return trajectory
 
 
-def make_episodes(seed: int, tasks: int, rollouts: int, roles: Sequence[str] = ("solver", "judge")) -> list[Episode]:
-    """Attempts at some tasks. Of each some roles take part once or twice, and some attempts have no trajectory."""
+def make_episodes(seed: int, tasks: int, rollouts: int) -> list[Episode]:
+    """Attempts at some tasks. Each of `ROLES` takes part up to twice, so some attempts have no trajectory."""
     random = np.random.default_rng(seed)
     episodes = []
     for task in range(tasks):
         for rollout in range(rollouts):
-            cast = [role for role in roles for _ in range(random.integers(3))]
+            cast = [role for role in ROLES for _ in range(random.integers(3))]
             reward = int(random.integers(5)) / 4
             uid = f"task-{task}:{rollout}"
             episodes.append(

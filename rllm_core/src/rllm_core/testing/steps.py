@@ -110,7 +110,7 @@ def snapshot(step: TrainStep) -> dict[str, object]:
         ]
     for name in ("offered_groups", "trajectory_groups"):
         content[name] = [
-            (group.group_id, json.dumps(group.metadata, default=str), [id(member) for member in group.trajectories])
+            (group.group_id, json.dumps(group.metadata, default=str), list(map(id, group.trajectories)))
             for group in getattr(step, name)
         ]
     return content | _columns(step.batch)

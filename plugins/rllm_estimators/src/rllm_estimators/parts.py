@@ -1,0 +1,69 @@
+"""Per-token work done for a few groups at a time.
+
+The columns of a large batch do not fit into the processor's cache, and memory fresh from the system costs more than the
+arithmetic on it: a part that fits makes the estimators here about twice as fast, and what they need on top of their
+results stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from rllm_core.algorithms.columns import TOKEN_COLUMNS
+from rllm_core.algorithms.segments import Values
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+
+TOKENS = 65_536
+"""A part ends with the group that reaches so many."""
+
+
+def by_parts(inputs: AdvantageInput, estimate: Callable[[AdvantageInput], Advantages]) -> Advantages:
+    """What `estimate` returns for all groups, when it is given a few at a time.
+
+    Args:
+        inputs: any number of groups.
+        estimate: gives (n_token,) values, and `returns` always or never. No group's may depend on another group.
+    """
+    values = np.empty(len(inputs.loss_mask))
+    returns: Values | None = None
+    for tokens, part in _parts(inputs):
+        result = estimate(part)
+        values[tokens] = result.values
+        if result.returns is not None:
+            returns = np.empty(len(values)) if returns is None else returns
+            returns[tokens] = result.returns
+    return Advantages(values=values, level="token", returns=returns)
+
+
+def _parts(inputs: AdvantageInput) -> Iterator[tuple[slice, AdvantageInput]]:
+    """Runs of groups, and which tokens are theirs; one run when there is no token. Columns are views."""
+    starts = inputs.token_offsets[inputs.group_offsets]
+    reached = np.unique(np.searchsorted(starts, np.arange(TOKENS, int(starts[-1]), TOKENS)))
+    n_groups = len(starts) - 1
+    for first, last in pairwise([0, *reached[reached < n_groups].tolist(), n_groups]):
+        yield slice(*starts[[first, last]].tolist()), _groups(inputs, first, last)
+
+
+def _groups(inputs: AdvantageInput, first: int, last: int) -> AdvantageInput:
+    trajectories = slice(*inputs.group_offsets[[first, last]].tolist())
+    steps = slice(*inputs.step_offsets[[trajectories.start, trajectories.stop]].tolist())
+    tokens = slice(*inputs.token_offsets[[trajectories.start, trajectories.stop]].tolist())
+    per_token = {name: getattr(inputs, name) for name in TOKEN_COLUMNS}
+    return replace(
+        inputs,
+        rewards=inputs.rewards[trajectories],
+        group_offsets=inputs.group_offsets[first : last + 1] - trajectories.start,
+        response_lengths=inputs.response_lengths[trajectories],
+        step_offsets=inputs.step_offsets[trajectories.start : trajectories.stop + 1] - steps.start,
+        step_rewards=inputs.step_rewards[steps],
+        token_offsets=inputs.token_offsets[trajectories.start : trajectories.stop + 1] - tokens.start,
+        loss_mask=inputs.loss_mask[tokens],
+        groups=inputs.groups[first:last],
+        greedy_rewards=None if inputs.greedy_rewards is None else inputs.greedy_rewards[trajectories],
+        reward_components=None if inputs.reward_components is None else inputs.reward_components[trajectories],
+        **{name: None if column is None else column[tokens] for name, column in per_token.items()},
+    )

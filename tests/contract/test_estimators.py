@@ -1,0 +1,28 @@
+"""Every estimator of ours is held to the contract of estimators, in all dialects."""
+
+from __future__ import annotations
+
+from rllm_core.testing import EstimatorContract
+
+SHARED = {"norm_adv_by_std_in_grpo": False}
+
+globals().update(
+    EstimatorContract.for_each(
+        "rllm-core",
+        "rllm-estimators",
+        grpo={"options": ({}, SHARED, {"dialect": "verl"}, {"dialect": "trl"})},
+        rloo={"options": ({}, {"dialect": "trl"})},
+        reinforce_plus_plus_baseline={"options": ({}, {"dialect": "verl"})},
+        dr_grpo={"options": ({}, {"dialect": "trl"})},
+        gdpo={"options": ({}, {"dialect": "nemo"}, {"weights": {"format": 0.5}})},
+        gpg={"options": ({}, {"f_norm": 2.0})},
+        grpo_passk={"options": ({}, SHARED)},
+        maxrl={"options": ({}, {"dialect": "skyrl"})},
+        # Equal rewards are not equal returns: those differ by the critic's values, by how far off they are, and where
+        # the longest trajectory of a group has nothing to be compared with.
+        gae={"options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}), "centres": False},
+        step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
+        otb={"options": ({}, {"tis_mode": "token"}), "centres": False},
+        tir_otb={"options": ({}, {"tis_mode": "sequence"}), "centres": False},
+    )
+)

@@ -1,0 +1,7 @@
+"""Every grouping of ours is held to the contract of groupings."""
+
+from __future__ import annotations
+
+from rllm_core.testing import GroupingContract
+
+globals().update(GroupingContract.for_each("rllm-core"))

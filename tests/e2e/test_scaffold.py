@@ -1,0 +1,129 @@
+"""Packages as `rllm plugins new` writes them, with no edit: they install, keep their contract and train by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.scaffold.kinds import TEMPLATES
+
+FEW = (
+    "rllm.trainer.total_batches=2",
+    "rllm.trainer.val_before_train=false",
+    "rllm.trainer.test_freq=-1",
+    "rllm.rollout.n_val=1",
+)
+OFFLINE = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
+"""Everything a new package asks for is here already."""
+
+Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def next_commands(rllm: Rllm, *words: str) -> list[list[str]]:
+    """Write a package; the words of the three commands that are to follow."""
+    written = rllm("plugins", "new", *words)
+    assert (written.returncode, written.stderr) == (0, "")
+    install, test, train = written.stdout.partition("Next:\n")[2].splitlines()
+    return [shlex.split(line) for line in (install, test, train)]
+
+
+def start(words: Sequence[object], folder: Path, environ: dict[str, str]) -> str:
+    finished = subprocess.run(
+        [str(word) for word in words], cwd=folder, env=environ, capture_output=True, text=True, timeout=200
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "batch/episodes" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_new_package_passes_its_tests_and_trains_by_name(
+    kind: str, rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    _, test, train = next_commands(rllm, f"my-{kind}", "--kind", kind)
+    pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", f"./my-{kind}")
+    start(pip, tmp_path, environ)
+    environ["PYTHONPATH"] = str(tmp_path / "site")
+
+    printed = start((sys.executable, "-W", "error", "-m", *test), tmp_path, environ)
+    assert re.search(r"\d+ passed", printed.splitlines()[-1])
+
+    # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
+    more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else ("rllm.rollout.n=8",)
+    assert train[0] == "rllm"
+    trained = rllm(*train[1:], *FEW, *more)
+    assert trained.returncode == 0, trained.stderr
+    steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")
+    assert len(steps) == 2
+    assert all(math.isfinite(step["actor/loss"]) for step in steps)
+    assert any(step["actor/grad_norm"] > 0 for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_the_readme_shows_a_config_file_that_works(
+    kind: str, rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    next_commands(rllm, f"my-{kind}", "--kind", kind)
+    info = tmp_path / f"my_{kind}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: my-{kind}\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[rllm.plugins]\nmy-{kind} = my_{kind}.plugin\n")
+    environ["PYTHONPATH"] = f"{tmp_path}:{tmp_path / f'my-{kind}' / 'src'}"
+
+    (config,) = re.findall(r"```yaml\n(.*?)```", (tmp_path / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "my.yaml").write_text(config)
+    environment = [] if kind == "environment" else ["guess"]
+    planned = rllm("train", *environment, "--dry-run", "--config", "my.yaml")
+    assert planned.returncode == 0, planned.stderr
+    assert f"my_{kind}" in planned.stdout
+    assert "my.yaml" in planned.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
+    rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """The story of docs/how-to/plugin.md, in a virtual environment of its own."""
+    install, test, train = next_commands(rllm, "my-estimator")
+    home = tmp_path / "venv"
+    venv.create(home, system_site_packages=True, with_pip=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    # What is installed for the interpreter that runs the tests, which may be one of a virtual environment.
+    (packages / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
+    python, environ["PYTHONPATH"] = home / "bin" / "python", ""
+
+    start((python, "-m", *install, *OFFLINE), tmp_path, environ)
+    start((python, "-m", *test), tmp_path, environ)
+    runs = []
+    for experiment in ("before", "after"):
+        if experiment == "after":
+            code = tmp_path / "my-estimator" / "src" / "my_estimator" / "estimator.py"
+            before = code.read_text()
+            code.write_text(before.replace("rewards - np.median(rewards)", "np.sign(rewards - np.median(rewards))"))
+            assert code.read_text() != before
+            start((python, "-m", *test), tmp_path, environ)
+        words = (*train[1:], *FEW, "rllm.rollout.n=8", f"rllm.trainer.experiment_name={experiment}")
+        start((python, "-m", "rllm_core.cli.main", *words), tmp_path, environ)
+        runs.append(steps_of(tmp_path / "runs" / "rllm-training" / experiment)[0])
+    before, after = runs
+    assert before["reward/agent/mean"] == after["reward/agent/mean"], "the first step plays the same games"
+    assert before["advantage/agent/std"] != after["advantage/agent/std"]
