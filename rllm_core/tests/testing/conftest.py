@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,8 +31,8 @@ def _calls(tests: Any, name: str, given: Mapping[str, Any]) -> Iterator[Callable
         axes.append([{"params": tests().params_from(options)} for options in tests.options])
     fixed = {argument: value for argument, value in given.items() if argument in inspect.signature(method).parameters}
     for case in itertools.product(*axes):
-        arguments = fixed | {name: value for part in case for name, value in part.items()}
-        yield lambda arguments=arguments: getattr(tests(), name)(**arguments)  # type: ignore[misc]
+        arguments = fixed | {argument: value for part in case for argument, value in part.items()}
+        yield partial(getattr(tests(), name), **arguments)
 
 
 def _first_complaint(tests: Any, name: str, given: Mapping[str, Any]) -> str:

@@ -117,8 +117,8 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (
             writes_into_its_inputs,
             "it_returns_finite_advantages_of_the_declared_level",
-            "estimator 'mine' failed on ragged groups: ValueError: assignment destination is read-only. It writes into "
-            "its inputs: work on a copy, such as `inputs.rewards.copy()`.",
+            "estimator 'mine' failed on ragged groups: ValueError: output array is read-only. It writes into its "
+            "inputs: work on a copy, such as `inputs.rewards.copy()`.",
         ),
         (
             changes_a_trajectory,
@@ -129,8 +129,8 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (
             one_per_group,
             "it_returns_finite_advantages_of_the_declared_level",
-            "estimator 'mine', given ragged groups, returned trajectory advantages of shape (6,); this batch needs (21,). "
-            "Return one number per trajectory, step or token, in the order of the inputs.",
+            "estimator 'mine', given ragged groups, returned trajectory advantages of shape (6,); this batch needs "
+            "(21,). Return one number per trajectory, step or token, in the order of the inputs.",
         ),
         (
             divides_by_the_deviation,
@@ -163,8 +163,8 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (
             nothing_for_nothing,
             "it_works_on_next_to_nothing",
-            "estimator 'mine' failed on no group at all: ValueError: need at least one array to concatenate. Such batches "
-            "occur in training; give an advantage for each of their trajectories.",
+            "estimator 'mine' failed on no group at all: ValueError: need at least one array to concatenate. Such "
+            "batches occur in training; give an advantage for each of their trajectories.",
         ),
         (quadratic, "time_grows_linearly_with_the_number_of_groups", "Make one pass over the arrays instead of"),
         (

@@ -8,12 +8,10 @@ Values are (n_token,) float64, 0 where the model sampled nothing.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import WHITENING_EPSILON
+from rllm_core.algorithms.normalisation import whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
@@ -78,13 +76,6 @@ def _towards_values(inputs: AdvantageInput, params: GaeParams) -> Advantages:
 
 
 def _whitened(inputs: AdvantageInput, advantages: Advantages) -> Advantages:
-    """In place: the arrays are as large as the batch."""
-    values, sampled = advantages.values, inputs.loss_mask
-    count = int(np.count_nonzero(sampled))
-    if count and not (~sampled | (values == values[np.argmax(sampled)])).all():
-        values -= values.sum() / count
-        values[~sampled] = 0.0
-        values /= math.sqrt(np.einsum("i,i->", values, values) / (count - 1) + WHITENING_EPSILON)
-    else:
-        values[:] = 0.0
+    """In place, and over sampled tokens alone: what was read in between must not move the mean by a rounding."""
+    advantages.values[inputs.loss_mask] = whiten(advantages.values[inputs.loss_mask])
     return advantages

@@ -32,6 +32,6 @@ class GroupingPlugin(Plugin[ParamsT]):
 
     load: Callable[[], Grouping]
     compares: frozenset[Compared] = frozenset()
-    """What the trajectories of one group may differ in: the attempt at a task, the task, the role. With ``roles`` all its
-    groups have the role `MIXED_ROLES`. Runs whose groups could only be of one are warned of by this; empty: not said,
-    and nothing is checked."""
+    """What the trajectories of one group may differ in: the attempt at a task, the task, the role. With ``roles`` all
+    its groups have the role `MIXED_ROLES`. Runs whose groups could only be of one are warned of by this; empty: not
+    said, and nothing is checked."""

@@ -39,7 +39,7 @@ def time_ratio(call: Callable[[T], object], make: Callable[[int], T], smallest: 
 
 
 def _seconds(call: Callable[[T], object], argument: T) -> float:
-    """Computing time, which other processes do not stretch as they do the time on the clock; the best of three calls."""
+    """The best of three calls, in computing time: other processes stretch the time on the clock."""
     took: list[float] = []
     while len(took) < 3 and sum(took) < PATIENCE:
         start = time.process_time()
