@@ -5,22 +5,19 @@ python benchmarks/advantages.py --only gae --size 4096
 python benchmarks/advantages.py --json > table.json
 
 One process and one thread; what is compared runs in turns; times are medians of CPU time, which a busy machine hardly
-disturbs. verl's functions return a number for every token, so ours is the estimator and the framework's broadcast to tokens together,
-the latter also by itself. What each side is given is said in `advantage_cases.py`. Peak memory is what a call needs on
-top of its inputs (resident; Linux only). Last comes building a TokenBatch, beside copying the bytes it holds.
+disturbs. verl's functions return a number for every token, so ours is the estimator and the framework's broadcast to
+tokens together, the latter also by itself. What each side is given is said in `advantage_cases.py`. Peak memory is what
+a call needs on top of its inputs (resident; Linux only). First comes building a TokenBatch, beside copying the columns
+it then has; both into memory fresh from the system, as a batch is made once per step.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +25,7 @@ import numpy as np
 import peers
 import torch
 from advantage_cases import CASES, GROUP, Batch, Case, batch_of
+from measuring import keep_freed_memory, peak_megabytes, seconds
 
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import to_tokens
@@ -40,8 +38,6 @@ SIZES = (4096, 131_072)
 TOKENS = 256
 TURNS = 30
 HEARD, SAID = 32, 32
-PATIENCE = 20.0
-"""Seconds after which no further round is begun; three are made in any case."""
 COPY_TARGET = 5.0
 
 
@@ -62,38 +58,6 @@ class Row:
     ours_peak_mb: float | None
     theirs_peak_mb: float | None
     largest_difference: float
-
-
-def seconds(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """The median CPU time of each, called in turns."""
-    taken: list[list[float]] = [[] for _ in calls]
-    began = time.perf_counter()
-    for done in range(rounds):
-        if done >= 3 and time.perf_counter() - began > PATIENCE:
-            break
-        for call, times in zip(calls, taken, strict=True):
-            gc.collect()
-            start = time.process_time()
-            call()
-            times.append(time.process_time() - start)
-    return [statistics.median(times) for times in taken]
-
-
-def peak_megabytes(call: Callable[[], Any]) -> float | None:
-    """Most memory resident during a call, above what was before. None where the system does not say."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    before = _resident("VmRSS")
-    call()
-    return max(0.0, _resident("VmHWM") - before)
-
-
-def _resident(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
-    return int(kilobytes) / 1024
 
 
 def measure(case: Case, record: EstimatorPlugin[Any], batch: Batch, library: SimpleNamespace, rounds: int) -> Row:
@@ -241,6 +205,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    built = building(SIZES[0], arguments.rounds) if arguments.only in (None, "build_batch") else None
+    keep_freed_memory()
     sizes = SIZES if arguments.size is None else (max(GROUP, arguments.size // GROUP * GROUP),)
     libraries = {"verl": peers.verl(), "trl": peers.trl()}
     records = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}
@@ -251,7 +217,6 @@ def main() -> None:
             if arguments.only in (None, case.name):
                 print(f"{case.name} at {size:,} …", file=sys.stderr)
                 rows.append(measure(case, records[case.name], batch, libraries[case.library], arguments.rounds))
-    built = building(SIZES[0], arguments.rounds) if arguments.only in (None, "build_batch") else None
     versions = {name: peers.version_of(name) for name in libraries} | {"torch": torch.__version__}
     if arguments.json:
         print(

@@ -22,7 +22,7 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
         (["guess", "--backend", "verl"], "backend 'verl' is in rllm-verl: pip install rllm-verl"),
         (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
-        (["guess", "--grouping", "task_rol"], "Did you mean 'task_role'?"),
+        (["guess", "--grouping", "task_rol"], "Did you mean 'task_role' or 'task'?"),
         (["guess", "--rejection", "grup"], "Did you mean 'group'?"),
         (["guess", "rllm.algoritm.adv_estimator=rloo"], "rllm.algorithm"),
         (["guess", "rllm.rollout.m=3"], "Keys of rllm.rollout: n, n_val."),

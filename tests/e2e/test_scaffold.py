@@ -24,6 +24,7 @@ FEW = (
     "rllm.trainer.test_freq=-1",
     "rllm.rollout.n_val=1",
 )
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "plugin.md"
 OFFLINE = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
 """Everything a new package asks for is here already."""
 
@@ -102,8 +103,11 @@ def test_the_readme_shows_a_config_file_that_works(
 def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
     rllm: Rllm, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """The story of docs/how-to/plugin.md, in a virtual environment of its own."""
+    """The story of the guide, in a virtual environment of its own."""
+    guide = GUIDE.read_text()
+    (old, new) = re.findall(r"^[-+]( {8}.*\n)", guide, re.MULTILINE)
     install, test, train = next_commands(rllm, "my-estimator")
+    assert all(f"    {shlex.join(words)}\n" in guide for words in (install, test, train))
     home = tmp_path / "venv"
     venv.create(home, system_site_packages=True, with_pip=True)
     (packages,) = home.glob("lib/python*/site-packages")
@@ -117,9 +121,8 @@ def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
     for experiment in ("before", "after"):
         if experiment == "after":
             code = tmp_path / "my-estimator" / "src" / "my_estimator" / "estimator.py"
-            before = code.read_text()
-            code.write_text(before.replace("rewards - np.median(rewards)", "np.sign(rewards - np.median(rewards))"))
-            assert code.read_text() != before
+            assert code.read_text().count(old) == 1
+            code.write_text(code.read_text().replace(old, new))
             start((python, "-m", *test), tmp_path, environ)
         words = (*train[1:], *FEW, "rllm.rollout.n=8", f"rllm.trainer.experiment_name={experiment}")
         start((python, "-m", "rllm_core.cli.main", *words), tmp_path, environ)

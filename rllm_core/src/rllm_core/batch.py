@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.token_buffer import TokenBuffer
 from rllm_core.types import Trajectory, TrajectoryGroup
+
+_WEIGHT_VERSION = attrgetter("weight_version")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,50 +85,48 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
     """Lay the trajectories of all groups end to end. Segments without a sampled token give no row."""
     roles = tuple(dict.fromkeys(group.group_role for group in groups))
     role_index = {role: index for index, role in enumerate(roles)}
-    ids: list[NDArray[np.int32]] = []
-    logprobs: list[NDArray[np.float32]] = []
-    sampled: list[NDArray[np.bool_]] = []
+    columns: list[tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]] = []
     lengths: list[int] = []
-    owners: list[tuple[int, int, int, int]] = []
+    owners: list[int] = []
     trajectory_index = -1
     for group_index, group in enumerate(groups):
         role = role_index[group.group_role]
         for trajectory in group.trajectories:
             trajectory_index += 1
             buffer = trajectory.tokens
-            versions = _oldest_versions(trajectory)
-            for start, end in pairwise([*buffer.segment_starts, len(buffer)]):
-                if start not in versions:
-                    continue
-                ids.append(buffer.ids[start:end])
-                logprobs.append(buffer.logprobs[start:end])
-                sampled.append(buffer.sampled[start:end])
+            for start, end, version in _rows(trajectory, buffer):
+                columns.append(buffer.columns(start, end))
                 lengths.append(end - start)
-                owners.append((trajectory_index, group_index, role, versions[start]))
-    columns = np.array(owners, np.int32).reshape(-1, 4)
+                owners += trajectory_index, group_index, role, version
+    ids, logprobs, sampled = zip(*columns, strict=True) if columns else ((), (), ())
+    trajectories, group_indices, role_indices, versions = np.array(owners, np.int32).reshape(-1, 4).T
     return TokenBatch(
         tokens=_join(ids, np.dtype(np.int32)),
         row_offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64),
         loss_mask=_join(sampled, np.dtype(np.bool_)),
         sampling_logprobs=_join(logprobs, np.dtype(np.float32)),
-        trajectory=columns[:, 0],
-        group=columns[:, 1],
-        role=columns[:, 2],
-        weight_version=columns[:, 3],
+        trajectory=trajectories,
+        group=group_indices,
+        role=role_indices,
+        weight_version=versions,
         roles=roles,
         groups=groups,
     )
 
 
-def _oldest_versions(trajectory: Trajectory) -> dict[int, int]:
-    """Start of each segment that holds a sampled token, to the oldest weights that sampled one in it."""
+def _rows(trajectory: Trajectory, buffer: TokenBuffer) -> list[tuple[int, int, int]]:
+    """Start, end and the oldest weights that sampled in it, of each segment that holds a sampled token."""
+    if len(buffer.segment_starts) == 1 and not buffer.silent_turns:
+        # Almost always so, and looking at the span of every step costs more than copying the tokens.
+        return [(0, len(buffer), min(map(_WEIGHT_VERSION, trajectory.steps)))]
     versions: dict[int, int] = {}
     for step in trajectory.steps:
         start, response_start, end = step.span
         if end > response_start:
             versions[start] = min(versions.get(start, step.weight_version), step.weight_version)
-    return versions
+    segments = pairwise([*buffer.segment_starts, len(buffer)])
+    return [(start, end, versions[start]) for start, end in segments if start in versions]
 
 
-def _join(pieces: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _join(pieces: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.concatenate(pieces) if pieces else np.empty(0, dtype)

@@ -23,7 +23,7 @@ class TokenBuffer:
     that rewrites its history) starts a new *segment*, trained as a row of its own; each such start is a prefix break.
     """
 
-    __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts", "turns")
+    __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts", "silent_turns", "turns")
 
     def __init__(self) -> None:
         self._length = 0
@@ -32,6 +32,8 @@ class TokenBuffer:
         self._sampled = np.empty(32, np.bool_)
         self.segment_starts: list[int] = []
         self.turns = 0
+        self.silent_turns = 0
+        """Turns in which the model sampled nothing."""
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -47,6 +49,10 @@ class TokenBuffer:
     def sampled(self) -> NDArray[np.bool_]:
         """(n,) True where the model sampled the token. A view."""
         return self._sampled[: self._length]
+
+    def columns(self, start: int, end: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]:
+        """(end - start,) ids, log-probs and which were sampled, of the tokens ``start:end`` so far. Views."""
+        return self._ids[start:end], self._logprobs[start:end], self._sampled[start:end]
 
     @property
     def prefix_breaks(self) -> int:
@@ -90,6 +96,7 @@ class TokenBuffer:
         self._sampled[response_start:end] = True
         self._length = end
         self.turns += 1
+        self.silent_turns += not response.size
         return TokenSpan(segment_start, response_start, end)
 
     def _segment_for(self, prompt: NDArray[np.int32]) -> int:

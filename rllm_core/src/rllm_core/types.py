@@ -120,7 +120,8 @@ class Trajectory:
     @property
     def tokens(self) -> TokenBuffer:
         """The one buffer of all steps: free-standing ones appended to `steps` are taken in, removed ones left out."""
-        if len(self.steps) != self._buffer.turns or any(step.buffer is not self._buffer for step in self.steps):
+        inside = [step.buffer for step in self.steps].count(self._buffer)
+        if not inside == len(self.steps) == self._buffer.turns:
             buffer = TokenBuffer()
             for step in self.steps:
                 step._place(buffer, buffer.append_turn(step.prompt_ids, step.response_ids, step.logprobs))

@@ -100,8 +100,8 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (
             one_number,
             "it_returns_one_finite_loss_per_token",
-            "loss 'mine', given some rows, returned shape (); needed is (27,), one loss per sampled token. Return the loss "
-            "of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
+            "loss 'mine', given some rows, returned shape (); needed is (28,), one loss per sampled token. Return the "
+            "loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
         ),
         (unbounded, "extreme_ratios_stay_finite", "Bound ratios before exponentiating, and guard divisions."),
         (
@@ -123,8 +123,8 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (
             weighted_by_a_constant,
             "its_gradient_is_the_slope_of_its_value",
-            "Look for a detach() or a no_grad() too many. Where one is meant, as in CISPO, set `gradient = 'surrogate'` "
-            "in the test.",
+            "Look for a detach() or a no_grad() too many. Where one is meant, as in CISPO, set "
+            "`gradient = 'surrogate'` in the test.",
         ),
         (
             whitens_over_what_is_there,

@@ -70,7 +70,7 @@ def _estimate(inputs: AdvantageInput, params: OtbParams, offsets: Offsets, posit
     # would make that one the baseline of tokens that hardly weigh, and the order of members matter.
     one = np.zeros(n_cells)
     one[cells] = returns
-    differing = np.bincount(cells[returns != one[cells]], minlength=n_cells) > 0
+    differing = np.bincount(cells, returns != one[cells], n_cells) > 0
     totals = np.bincount(cells, weights, n_cells) + BASELINE_EPSILON
     baselines = np.where(differing, np.bincount(cells, returns * weights, n_cells) / totals, one)
     compared = positions < segments.spread(_ends(offsets, inputs.group_offsets), offsets)

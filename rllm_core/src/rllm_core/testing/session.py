@@ -34,7 +34,11 @@ class Session:
         self.updates = 0
         self.closed = False
         self.backend = make()
-        self.engine: RolloutEngine = self.ask(self.backend.start(run))
+        try:
+            self.engine: RolloutEngine = self.ask(self.backend.start(run))
+        except BaseException:
+            self._loop.close()
+            raise
 
     def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What a method of the backend returns."""
