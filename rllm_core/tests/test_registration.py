@@ -82,7 +82,7 @@ def test_a_decorated_function_stays_what_it_is_and_is_given_back() -> None:
 def test_a_classic_estimator_is_a_record_like_any_other() -> None:
     register_rllm_adv_estimator("plain")(by_batch_mean)
     plain = record_of("estimator", "plain")
-    assert (plain.level, plain.scope, plain.params) == ("trajectory", "role", NoParams)
+    assert (plain.level, plain.scope, plain.params) == ("trajectory", "group", NoParams)
     assert (plain.default_loss, plain.needs, plain.honours) == (None, frozenset(), frozenset())
     assert plain.summary == "Reward minus the mean of the role."
 

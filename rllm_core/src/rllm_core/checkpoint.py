@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 BACKEND = "backend"
 LATEST = "latest"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """No setting without an effect: a user's value that nobody would act on stops the run.
 
 Who acts on a key is marked in the schema (``rllm_core.config.section``). Values that came from an environment or from
-an earlier run, and that another choice has made idle, go back to their defaults instead.
+an earlier run, and that another choice has made idle, go back to their defaults instead. An environment's do so without
+a word: they are suggestions for plugins that the user did not choose. An earlier run's did act there, so that is said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.keys import KeyPath
+from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import show_value
 from rllm_core.config.schema import RunConfig
@@ -79,6 +81,8 @@ def settle_effects(
 ) -> tuple[Composed, list[str]]:
     """Refuse what a user set and nobody acts on; reset such values of lower origin. Also returns warnings.
 
+    A value of an environment or its recipe is reset without a warning.
+
     Args:
         chosen: every plugin of the run.
         taking: those of them that take options over from shared keys.
@@ -109,7 +113,7 @@ def settle_effects(
             raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
         if why:
             idle.append(key)
-            if why[0] == NOBODY:
+            if why[0] == NOBODY and Tier.SAVED in _tiers(key, composed):
                 warnings.append(f"{_is(key, composed)}{NOBODY} It is back to its default.")
         elif _set_by_user(key, composed) and (line := _changes_nothing(key, composed.config)):
             warnings.append(f"{_is(key, composed)} and changes nothing: {line}.")
@@ -216,8 +220,14 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
     if not acting:
         return "No installed plugin does; leave it out."
     kinds = {entry.kind for entry in acting}
-    used = ", ".join(f"{entry.kind} {entry.name}" for entry in chosen if entry.kind in kinds)
+    used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
     return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}."
+
+
+def _used(entry: Registered[Any], key: Key) -> str:
+    """A plugin of the run, with the options that it has where the key would have been one."""
+    options = ", ".join(entry.plugin.params.model_fields) if key.mark(TakenOver) else ""
+    return f"{entry.kind} {entry.name}" + (f" (its options: {options})" if options else "")
 
 
 def _list(label: str, entries: Iterable[Registered[Any]]) -> str:
@@ -233,7 +243,11 @@ def _origin(key: Key, composed: Composed) -> str:
 
 
 def _set_by_user(key: Key, composed: Composed) -> bool:
-    return any(name in composed.by_user for name in _names(key, composed))
+    return any(tier >= Tier.USER for tier in _tiers(key, composed))
+
+
+def _tiers(key: Key, composed: Composed) -> list[Tier]:
+    return [composed.tiers[name] for name in _names(key, composed)]
 
 
 def _names(key: Key, composed: Composed) -> list[str]:
@@ -246,15 +260,16 @@ def _names(key: Key, composed: Composed) -> list[str]:
 def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     if not idle:
         return composed
-    config, tree, origins = composed.config, composed.tree, dict(composed.origins)
+    config, tree = composed.config, composed.tree
+    origins, tiers = dict(composed.origins), dict(composed.tiers)
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
         tree = _replaced(tree, key.path, default)
         for name in _names(key, composed):
-            del origins[name]
-        origins[key.dotted] = DEFAULT
+            del origins[name], tiers[name]
+        origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
         config = _changed(config, key.path, key.default)
-    return replace(composed, config=config, tree=tree, origins=origins)
+    return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers)
 
 
 def _changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from rllm_core.contracts.backend import BackendPlugin
@@ -17,6 +18,8 @@ from rllm_core.plugins.first_party import home_of
 from rllm_core.plugins.registry import Registered
 from rllm_core.rollout.options import AgentWorkflowParams
 
+ADVANTAGES = "batch.advantages"
+
 
 def check_plan(plan: RunPlan) -> None:
     """Raise ConfigError when plugins of a plan do not go together, or cannot do what is asked of them."""
@@ -24,10 +27,20 @@ def check_plan(plan: RunPlan) -> None:
         _check_loss(loss, plan.backend)
     for chosen in (*plan.estimators, *plan.losses):
         _check_needs(chosen, plan)
-    for chosen in plan.estimators:
-        _check_scope(chosen, plan)
+    check_scope(plan, plan.tasks_per_step)
     _check_step_rewards(plan)
+    _check_multiplier(plan)
     _check_trackers(plan.trackers)
+
+
+def _check_multiplier(plan: RunPlan) -> None:
+    """Batches that are larger than what mode `dynamic` fills would leave a surplus that grows with every step."""
+    multiplier = plan.config.rllm.rejection_sample.multiplier
+    if multiplier > 1 and plan.rejection.registered.qualified_name == f"{CORE}/dynamic":
+        raise ConfigError(
+            f"`rllm.rejection_sample.multiplier` is {multiplier}, and mode dynamic draws as many tasks as it needs.",
+            "Leave multiplier out, or choose mode group.",
+        )
 
 
 def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
@@ -57,10 +70,12 @@ def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin
 def _check_needs(chosen: Chosen[Any], plan: RunPlan) -> None:
     kind, name, backend = chosen.plugin.kind, chosen.plugin.name, plan.backend
     of_stages = chosen.plugin.needs & FILLED_BY_STAGES
-    unwritten = of_stages.difference(*(stage.plugin.writes for stage in plan.stages))
+    before = takewhile(lambda stage: ADVANTAGES not in stage.plugin.writes, plan.stages)
+    unwritten = of_stages.difference(*(stage.plugin.writes for stage in before))
     if unwritten:
         raise ConfigError(
-            f"{kind.capitalize()} {name!r} needs {', '.join(sorted(unwritten))}, and no stage of this run writes that.",
+            f"{kind.capitalize()} {name!r} needs {', '.join(sorted(unwritten))}, and no stage before the advantages "
+            "writes that.",
             "The stage greedy_baseline writes greedy_rewards; put it after impute_names.",
         )
     missing = chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED - of_stages
@@ -72,13 +87,18 @@ def _check_needs(chosen: Chosen[Any], plan: RunPlan) -> None:
         )
 
 
-def _check_scope(chosen: Chosen[EstimatorPlugin[Any]], plan: RunPlan) -> None:
-    """With one task per step, statistics over all tasks of a step are those of one group under another name."""
-    if chosen.plugin.scope in ("role", "batch") and plan.tasks_per_step == 1:
+def check_scope(plan: RunPlan, tasks: int) -> None:
+    """Raise ConfigError when steps of `tasks` tasks are too small for an estimator.
+
+    With one task, statistics over all tasks of a step are those of one group under another name.
+    """
+    wide = [entry.plugin for entry in plan.estimators if entry.plugin.scope in ("role", "batch")]
+    if wide and tasks == 1:
         raise ConfigError(
-            f"Estimator {chosen.plugin.name!r} has scope {chosen.plugin.scope!r}: it compares with all tasks of a "
-            "step, and data.train_batch_size=1 leaves one.",
-            "Set data.train_batch_size to 2 or more, or choose an estimator of scope group, such as grpo.",
+            f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
+            "of this run has one.",
+            "Give the run two tasks or more, set data.train_batch_size to 2 or more, or choose an estimator of scope group, "
+            "such as grpo.",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rllm_core.config.problems import show_value
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
+from rllm_core.plan_checks import check_scope
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.types import Task
 
@@ -15,11 +16,13 @@ NEVER = (0, -1)
 """Values of ``rllm.trainer.test_freq`` that ask for no validation."""
 
 
-def preflight(plan: RunPlan, val_tasks: Sequence[Task]) -> None:
+def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
     """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend."""
     if plan.backend.plugin.check is not None:
         plan.backend.plugin.check(plan.composed.backend_config)
     _check_world(plan)
+    if train_tasks and not plan.config.rllm.trainer.val_only:
+        check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))
     if val_tasks:
         return
     composed = plan.composed

@@ -35,7 +35,7 @@ NONE: frozenset[str] = frozenset()
 def register_rllm_adv_estimator(
     name: str,
     *,
-    scope: Scope = "role",
+    scope: Scope = "group",
     default_loss: str | None = None,
     needs: Set[str] = NONE,
     honours: Set[str] = NONE,
@@ -107,7 +107,7 @@ def register_rllm_estimator(
     *,
     params: type[BaseModel] = NoParams,
     level: Level = "trajectory",
-    scope: Scope = "role",
+    scope: Scope = "group",
     default_loss: str | None = None,
     needs: Set[str] = NONE,
     honours: Set[str] = NONE,

@@ -34,9 +34,10 @@ class StepWarnings(Observer):
 
     def _unseen_roles(self, step: TrainStep) -> bool:
         """Roles with an estimator or loss of their own that the first groups do not have: a misspelt one never will."""
-        if not step.trajectory_groups:
+        groups = step.offered_groups or step.trajectory_groups
+        if not groups:
             return False
-        roles = sorted({group.group_role for group in step.trajectory_groups})
+        roles = sorted({group.group_role for group in groups})
         maps = (("estimator_map", self._algorithm.estimator_map), ("loss_map", self._algorithm.loss_map))
         for key, mapping in maps:
             if unseen := [role for role in mapping if role not in roles]:

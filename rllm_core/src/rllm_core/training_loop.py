@@ -57,7 +57,7 @@ class TrainingLoop:
         resume: bool = False,
         warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
     ) -> None:
-        preflight(plan, val_tasks)
+        preflight(plan, train_tasks, val_tasks)
         self.plan = plan
         self.folder = folder
         self._settings = plan.config.rllm.trainer
@@ -263,13 +263,20 @@ class TrainingLoop:
             runner=runner,
             grouping=self.plan.grouping,
             rejection_name=self.plan.rejection.registered.qualified_name,
-            rejection=self.plan.rejection.registered.load()(self.plan.rejection.params),
+            rejection=self.plan.rejection.registered.load()(self._rejection_params()),
             needs=self.plan.needs,
             more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
             log=trackers.log,
         )
+
+    def _rejection_params(self) -> Any:
+        """The rejection mode's options; one that fills batches is told of the tasks that a batch really has."""
+        params = self.plan.rejection.params
+        if "train_batch_size" not in type(params).model_fields:
+            return params
+        return params.model_copy(update={"train_batch_size": min(params.train_batch_size, len(self._schedule.tasks))})
 
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and self._finished % frequency == 0

@@ -81,10 +81,6 @@ def test_a_task_played_again_counts_again() -> None:
     assert _ids(mode([_group("a"), _group("b", SOLVED)])) == ["a:agent", "a:agent"]
 
 
-def test_a_batch_is_no_more_than_all_tasks_there_are() -> None:
-    assert not _mode(tasks=64)([_group("a"), _group("b")]).more
-
-
 def test_groups_that_name_no_task_count_as_one_each() -> None:
     groups = [TrajectoryGroup(group_id=name, trajectories=_group(name).trajectories) for name in "abc"]
     assert _ids(_mode()(groups)) == ["a", "b"]

@@ -74,13 +74,13 @@ def test_stages_are_replaced_where_they_are(plan: Callable[..., Any], add_stage:
 
 def test_edits_are_made_in_the_order_remove_replace_insert(plan: Callable[..., Any], nothing: str) -> None:
     edits = {
-        "rllm.pipeline.insert": [{"stage": "compact_filter", "after": nothing}],
+        "rllm.pipeline.insert": [{"stage": "log", "after": nothing}],
         "rllm.pipeline.replace": {"reject": nothing},
-        "rllm.pipeline.remove": ["compact_filter"],
+        "rllm.pipeline.remove": ["log"],
     }
     names = _stages(plan, edits)
-    assert names[names.index(nothing) + 1] == "compact_filter"
-    assert names.count("compact_filter") == 1
+    assert names[names.index(nothing) + 1] == "log"
+    assert names.count("log") == 1
 
 
 def test_the_whole_list_may_be_given(plan: Callable[..., Any]) -> None:
@@ -221,3 +221,35 @@ def test_a_move_that_makes_no_sense_is_explained(plan: Callable[..., Any], edit:
     error = _error(plan, {"rllm.pipeline.move": [edit]})
     assert error.message.startswith("rllm.pipeline.move[0]")
     assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("move", "message", "hint"),
+    [
+        (
+            {"stage": "reject", "after": "build_batch"},
+            "Stage 'process' reads 'batch', which 'build_batch' made before 'reject' changed what it was made from.",
+            "Move 'reject' before 'build_batch'.",
+        ),
+        (
+            {"stage": "compact_filter", "after": "group"},
+            "Stage 'check_rewards' reads 'trajectory_groups', which 'group' made before 'compact_filter' changed what it "
+            "was made from.",
+            "Move 'compact_filter' before 'group'.",
+        ),
+    ],
+)
+def test_an_order_in_which_a_stage_would_change_nothing_is_an_error(
+    plan: Callable[..., Any], move: dict[str, str], message: str, hint: str
+) -> None:
+    error = _error(plan, {"rllm.pipeline.move": [move]})
+    assert (error.message, error.hint) == (message, hint)
+
+
+def test_what_is_made_anew_is_no_longer_of_another_time(
+    plan: Callable[..., Any], add_stage: Callable[..., None]
+) -> None:
+    add_stage("rebuild", lambda step: None, reads="trajectory_groups", writes="batch")
+    add_stage("weigh", lambda step: None, reads="trajectory_groups", writes="trajectory_groups")
+    edits = [{"stage": "weigh", "after": "build_batch"}, {"stage": "rebuild", "after": "weigh"}]
+    assert "rebuild" in _stages(plan, {"rllm.pipeline.insert": edits})

@@ -49,14 +49,15 @@ def against_greedy(registry: Registry) -> list[AdvantageInput]:
 class Greedy:
     """In place of a runner: greedy attempts with these rewards by role, one trajectory each."""
 
-    def __init__(self, rewards: list[tuple[str, float | None]]) -> None:
+    def __init__(self, rewards: list[tuple[str, float | None]], error: str = "") -> None:
         self._rewards = rewards
+        self._error = error
         self.orders: list[RolloutOrder] = []
 
     async def run(self, order: RolloutOrder) -> list[Episode]:
         self.orders.append(order)
         made = [Trajectory(role, reward=reward) for role, reward in self._rewards]
-        return [Episode(id=f"{task.id}:0", trajectories=list(made)) for task in order.tasks]
+        return [Episode(id=f"{task.id}:0", trajectories=list(made), error=self._error) for task in order.tasks]
 
 
 @pytest.fixture
@@ -64,10 +65,10 @@ def play(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
     """The stage's effect on two attempts at task t, each of two solvers and a judge."""
 
     def make(
-        rewards: list[tuple[str, float | None]], settings: dict[str, Any] | None = None
+        rewards: list[tuple[str, float | None]], settings: dict[str, Any] | None = None, error: str = ""
     ) -> tuple[Greedy, TrainStep]:
         made = bench(CHOSEN | (settings or {}))
-        runner = Greedy(rewards)
+        runner = Greedy(rewards, error)
         context = dataclasses.replace(made.context, runner=runner)
         chosen = next(stage for stage in made.plan.stages if stage.plugin.name == "greedy_baseline")
         episodes = [
@@ -113,6 +114,12 @@ def test_a_greedy_attempt_without_a_reward_is_an_error(play: Any, reward: float 
     assert "rllm.algorithm.on_missing_reward=drop or =zero" in caught.value.hint
 
 
+def test_tasks_whose_greedy_attempt_failed_leave_the_step(play: Any) -> None:
+    _, done = play([], error="RuntimeError: the world has ended")
+    assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
+    assert done.metrics["batch/missing_greedy_rewards"] == 2.0
+
+
 def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:
     rewards = [("solver", 1.0)]
     _, zero = play(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
@@ -152,10 +159,17 @@ def test_trajectories_that_were_told_nothing_have_nan(attempts: Any) -> None:
     assert np.isnan(rewards[1])
 
 
-def test_a_pipeline_without_the_stage_cannot_have_such_an_estimator(plan: Any) -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"rllm.pipeline.remove": ["greedy_baseline"]},
+        {"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]},
+    ],
+)
+def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(plan: Any, edit: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        plan(CHOSEN | {"rllm.pipeline.remove": ["greedy_baseline"]})
+        plan(CHOSEN | edit)
     assert caught.value.message == (
-        "Estimator 'against_greedy' needs greedy_rewards, and no stage of this run writes that."
+        "Estimator 'against_greedy' needs greedy_rewards, and no stage before the advantages writes that."
     )
     assert "The stage greedy_baseline writes greedy_rewards" in caught.value.hint

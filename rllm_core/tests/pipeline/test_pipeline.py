@@ -119,9 +119,9 @@ def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step
     first.runner.episodes = attempts([1.0, 1.0], task="solved")
     assert _run(first, step()).skip_reason == "waiting_for_more_groups"
     state = json.loads(json.dumps(first.pipeline.state_dict()))
-    assert list(state) == ["6:rllm-core/reject"]
-    assert state["6:rllm-core/reject"]["mode"] == "rllm-core/episode"
-    assert len(state["6:rllm-core/reject"]["state"]["gathered"]) == 1
+    assert list(state) == ["rllm-core/reject"]
+    assert state["rllm-core/reject"]["mode"] == "rllm-core/episode"
+    assert len(state["rllm-core/reject"]["state"]["gathered"]) == 1
     second.pipeline.load_state_dict(state)
     second.runner.episodes = attempts([1.0, 0.0], task="partly")
     done = _run(second, step())
@@ -138,21 +138,22 @@ def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         made.pipeline.load_state_dict(state)
     assert caught.value.message == (
-        "The checkpoint holds state of 6:rllm-core/reject; this pipeline keeps state in none."
+        "The checkpoint holds state of rllm-core/reject; this pipeline keeps state in none."
     )
     assert caught.value.hint == "Resume with the rllm.pipeline the run was started with."
 
 
-def test_stages_that_are_new_or_elsewhere_are_an_error(bench: Any, add_stage: Any) -> None:
+def test_stages_that_are_new_or_gone_are_an_error_and_moved_ones_are_not(bench: Any, add_stage: Any) -> None:
     add_stage("counter", Counter)
     usual = bench().pipeline
     more = bench({"rllm.pipeline.insert": [{"stage": "counter", "after": "log"}]}).pipeline
     moved = bench({"rllm.pipeline.insert": [{"stage": "counter", "before": "generate"}]}).pipeline
-    for saved, resumed in ((usual, more), (more, usual), (more, moved), (moved, more)):
+    for saved, resumed in ((usual, more), (more, usual)):
         before = resumed.state_dict()
         with pytest.raises(CheckpointError, match="The checkpoint holds state of"):
             resumed.load_state_dict(saved.state_dict())
         assert resumed.state_dict() == before
+    moved.load_state_dict(more.state_dict())
 
 
 class Counter:
@@ -179,7 +180,7 @@ def test_a_stage_that_is_there_twice_keeps_both_states(bench: Any, step: MakeSte
     first, second = bench(settings), bench(settings)
     _run(first, step())
     state = first.pipeline.state_dict()
-    assert state == {"0:in-process/counter": {"count": 1}, "2:in-process/counter": {"count": 0}}
+    assert state == {"in-process/counter": {"count": 1}, "in-process/counter#2": {"count": 0}}
     second.pipeline.load_state_dict(state)
     assert second.pipeline.state_dict() == state
 

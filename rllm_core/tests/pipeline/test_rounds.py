@@ -11,7 +11,7 @@ import pytest
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionPlugin, Verdict
-from rllm_core.errors import PipelineError
+from rllm_core.errors import ConfigError, PipelineError
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -162,3 +162,34 @@ def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: 
     with pytest.raises(PipelineError, match="Rejection mode 'in-process/mine'") as caught:
         rejecting(body)
     assert message in caught.value.message
+
+
+def test_a_mode_that_trains_on_a_group_twice_is_an_error(rejecting: Any) -> None:
+    with pytest.raises(PipelineError, match="returns a group twice to train on"):
+        rejecting(lambda groups: Verdict(train=[groups[0]] * 2))
+
+
+def test_a_mode_that_never_stops_asking_is_stopped(bench: Any, step: MakeStep, attempts: Any) -> None:
+    made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
+    runner = ByTask(attempts)
+    context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: [Task(id="solved-z")])
+    with pytest.raises(PipelineError, match="still asks for more after 1000 batches of tasks in one step"):
+        asyncio.run(Pipeline(made.plan.stages, context).run(step(tasks=[Task(id="solved-a")])))
+
+
+def test_groups_of_a_step_that_a_stage_has_skipped_are_not_trained_on(
+    bench: Any, step: MakeStep, attempts: Any, add_stage: Any
+) -> None:
+    add_stage("refuse", lambda step: step.skip("not_today"), reads="trajectory_groups", writes="trajectory_groups")
+    made = bench({"rllm.pipeline.insert": [{"stage": "refuse", "before": "reject"}]})
+    made.runner.episodes = attempts([1.0, 0.0])
+    training = step()
+    asyncio.run(made.pipeline.run(training))
+    assert (training.skip_reason, made.backend.calls) == ("not_today", [])
+    assert training.metrics["batch/skipped_not_today"] == 1.0
+    assert training.metrics["batch/groups_dropped_not_today"] == 1.0
+
+
+def test_a_larger_draw_and_a_mode_that_draws_as_needed_do_not_go_together(plan: Any) -> None:
+    with pytest.raises(ConfigError, match="multiplier` is 2, and mode dynamic draws as many"):
+        plan(DYNAMIC | {"rllm.rejection_sample.multiplier": 2})

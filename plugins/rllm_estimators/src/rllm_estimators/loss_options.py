@@ -1,6 +1,7 @@
 """Options of the losses. Apart from the losses so that listing plugins imports no torch.
 
-A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``) takes that key's value.
+A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``) takes that key's value. What bounds
+something else than a token's importance ratio therefore has a name of its own.
 """
 
 from __future__ import annotations
@@ -22,21 +23,26 @@ class CispoParams(ClipParams):
     )
 
 
-class GspoParams(ClipParams):
-    eps_clip: float = Field(
-        3e-4,
-        gt=0,
-        description="Ratios of sequences below 1 - eps_clip are clipped. As in the paper, which takes 4e-4 above.",
+class GspoParams(Params):
+    sequence_eps_clip: float = Field(
+        3e-4, gt=0, description="Ratios of sequences below 1 - sequence_eps_clip are clipped; 3e-4 as in the paper."
+    )
+    sequence_eps_clip_high: float = Field(
+        4e-4, gt=0, description="Upper bound 1 + sequence_eps_clip_high; 4e-4 as in the paper."
     )
 
 
-class GmpoParams(ClipParams):
-    eps_clip: float = Field(
-        0.4, gt=0, description="Log-ratios of tokens below -eps_clip are clipped; 0.4 as in the paper."
+class GmpoParams(Params):
+    log_ratio_clip: float = Field(
+        0.4, gt=0, description="Log-ratios of tokens below -log_ratio_clip are clipped; 0.4 as in the paper."
     )
-    eps_clip_high: float | None = Field(
-        None, gt=0, description="Log-ratios above eps_clip_high are clipped; null means eps_clip."
+    log_ratio_clip_high: float | None = Field(
+        None, gt=0, description="Log-ratios above log_ratio_clip_high are clipped; null means log_ratio_clip."
     )
+
+    @property
+    def low_high(self) -> tuple[float, float]:
+        return self.log_ratio_clip, _or(self.log_ratio_clip_high, self.log_ratio_clip)
 
 
 class SapoParams(Params):
@@ -46,16 +52,18 @@ class SapoParams(Params):
     )
 
 
-class DppoParams(ClipParams):
-    eps_clip: float = Field(
-        0.2,
-        gt=0,
-        description="Largest divergence of a token that is being made less likely (not a bound on its ratio).",
+class DppoParams(Params):
+    max_divergence: float = Field(
+        0.2, gt=0, description="Tokens that are being made less likely are followed up to this divergence."
     )
-    eps_clip_high: float | None = Field(
-        None, gt=0, description="The same for a token being made likelier; null means eps_clip."
+    max_divergence_high: float | None = Field(
+        None, gt=0, description="The same for tokens being made likelier; null means max_divergence."
     )
     clip_ratio_c: float = Field(20.0, gt=0, description="Importance weights above this are cut off.")
+
+    @property
+    def low_high(self) -> tuple[float, float]:
+        return self.max_divergence, _or(self.max_divergence_high, self.max_divergence)
 
 
 class DroParams(Params):
@@ -77,3 +85,7 @@ class ClipCovParams(ClipParams):
         if self.clip_cov_lb >= self.clip_cov_ub:
             raise ValueError("clip_cov_lb must be below clip_cov_ub")
         return self
+
+
+def _or(value: float | None, instead: float) -> float:
+    return instead if value is None else value

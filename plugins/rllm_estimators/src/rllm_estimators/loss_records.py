@@ -36,15 +36,17 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
     )
     yield LossPlugin(
         name="dppo_tv",
-        summary="Follows a token while its probability is within eps_clip of the old one.",
+        summary="Follows a token while its probability is within max_divergence of the old one.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_tv"),
+        corrects_rollouts=True,
     )
     yield LossPlugin(
         name="dppo_kl",
-        summary="Follows a token while the divergence of its probability from the old one is within eps_clip.",
+        summary="Follows a token while the divergence of its probability from the old one is within max_divergence.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_kl"),
+        corrects_rollouts=True,
     )
     yield LossPlugin(
         name="cross_entropy",

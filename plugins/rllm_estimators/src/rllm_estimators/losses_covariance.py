@@ -53,7 +53,7 @@ def clip_cov(inputs: LossInput, params: ClipCovParams) -> Tensor:
     candidates = (covariance > params.clip_cov_lb) & (covariance < params.clip_cov_ub) & followed
     how_many, scores = _draw(inputs, rows, params.clip_cov_ratio)
     cut = rows.best(scores.masked_fill(~candidates, -1), how_many) & candidates
-    return clipped_surrogate(ratio, inputs.advantages, params).masked_fill(cut, 0)
+    return clipped_surrogate(ratio, inputs.advantages, low, high).masked_fill(cut, 0)
 
 
 def _covariance(inputs: LossInput, rows: Rows) -> Tensor:

@@ -1,4 +1,7 @@
-"""Losses with one importance ratio per sequence: gspo and gmpo. Both are the papers' with seq-mean-token-mean."""
+"""Losses with one importance ratio per sequence: gspo and gmpo. Both are the papers' with seq-mean-token-mean.
+
+A sequence is a row of the batch: a trajectory, or one segment of it where its history was rewritten.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from rllm_estimators.loss_rows import Rows
 
 
 def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
-    """max(-A s, -A clip(s, 1 - eps_clip, 1 + eps_clip_high)), s = exp(mean of the row's log-ratios).
+    """max(-A s, -A clip(s, 1 - sequence_eps_clip, 1 + sequence_eps_clip_high)), s = exp(row's mean log-ratio).
 
     Zheng et al. 2025, arXiv:2507.18071, in its form by token (GSPO-token): every token has the value of its row, and
     the gradient of its own log-prob alone, s = sg(s) exp(logprob - sg(logprob)). Averaged with
@@ -22,19 +25,19 @@ def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
     mean = Rows.of(inputs.row_ids).mean(inputs.logprobs.detach() - inputs.old_logprobs)
     own_gradient = inputs.logprobs - inputs.logprobs.detach()
     ratio = (mean + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return clipped_surrogate(ratio, inputs.advantages, params)
+    return clipped_surrogate(ratio, inputs.advantages, params.sequence_eps_clip, params.sequence_eps_clip_high)
 
 
 def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
     """-A times the geometric mean of the row's clipped ratios; every token carries the loss of its row.
 
-    Log-ratios are cut at eps_clip_high where A > 0 and at -eps_clip where A < 0 (the side that would gain), token by
-    token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673. Averaged with
-    ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh sequences by
-    their length.
+    Log-ratios are cut at log_ratio_clip_high where A > 0 and at -log_ratio_clip where A < 0 (the side that would gain),
+    token by token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673. Averaged
+    with ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh sequences
+    by their length.
     """
     rows = Rows.of(inputs.row_ids)
-    low, high = params.eps_low_high
+    low, high = params.low_high
     log_ratio = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     sign = inputs.advantages.sign()
     held_back = sign * torch.minimum(sign * log_ratio, sign * log_ratio.clamp(-low, high))

@@ -14,11 +14,22 @@ from itertools import pairwise
 import numpy as np
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
-from rllm_core.algorithms.segments import Values
+from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 
 TOKENS = 65_536
-"""A part ends with the group that reaches so many."""
+"""A part ends with the piece that reaches so many."""
+
+
+def runs(starts: Offsets) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) of pieces that lie end to end, about TOKENS tokens at a time.
+
+    Args:
+        starts: (n_piece + 1,) where each begins. One run when there is no token.
+    """
+    reached = np.unique(np.searchsorted(starts, np.arange(TOKENS, int(starts[-1]), TOKENS)))
+    n_pieces = len(starts) - 1
+    return pairwise([0, *reached[reached < n_pieces].tolist(), n_pieces])
 
 
 def by_parts(inputs: AdvantageInput, estimate: Callable[[AdvantageInput], Advantages]) -> Advantages:
@@ -30,8 +41,10 @@ def by_parts(inputs: AdvantageInput, estimate: Callable[[AdvantageInput], Advant
     """
     values = np.empty(len(inputs.loss_mask))
     returns: Values | None = None
-    for tokens, part in _parts(inputs):
-        result = estimate(part)
+    starts = inputs.token_offsets[inputs.group_offsets]
+    for first, last in runs(starts):
+        tokens = slice(*starts[[first, last]].tolist())
+        result = estimate(_groups(inputs, first, last))
         values[tokens] = result.values
         if result.returns is not None:
             returns = np.empty(len(values)) if returns is None else returns
@@ -39,16 +52,8 @@ def by_parts(inputs: AdvantageInput, estimate: Callable[[AdvantageInput], Advant
     return Advantages(values=values, level="token", returns=returns)
 
 
-def _parts(inputs: AdvantageInput) -> Iterator[tuple[slice, AdvantageInput]]:
-    """Runs of groups, and which tokens are theirs; one run when there is no token. Columns are views."""
-    starts = inputs.token_offsets[inputs.group_offsets]
-    reached = np.unique(np.searchsorted(starts, np.arange(TOKENS, int(starts[-1]), TOKENS)))
-    n_groups = len(starts) - 1
-    for first, last in pairwise([0, *reached[reached < n_groups].tolist(), n_groups]):
-        yield slice(*starts[[first, last]].tolist()), _groups(inputs, first, last)
-
-
 def _groups(inputs: AdvantageInput, first: int, last: int) -> AdvantageInput:
+    """Some groups. Columns are views."""
     trajectories = slice(*inputs.group_offsets[[first, last]].tolist())
     steps = slice(*inputs.step_offsets[[trajectories.start, trajectories.stop]].tolist())
     tokens = slice(*inputs.token_offsets[[trajectories.start, trajectories.stop]].tolist())

@@ -16,7 +16,7 @@ from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams
-from rllm_estimators.parts import by_parts
+from rllm_estimators.parts import runs
 from rllm_estimators.recurrence import backward_sums, unless_last
 from rllm_estimators.sampled import final_rewards, rewards_of_steps, sampled_offsets, scatter
 
@@ -27,7 +27,12 @@ def reinforce_plus_plus(inputs: AdvantageInput, params: ReinforcePlusPlusParams)
     Whitening is (x - mean) / sqrt(variance + 1e-8) over all sampled tokens of the role, ddof 1; exactly 0 when all G
     are equal, and for a single token, where verl raises ValueError.
     """
-    return _whitened(inputs, by_parts(inputs, lambda part: _returns(part, params)))
+    offsets = sampled_offsets(inputs)
+    if params.use_step_rewards:
+        returns = backward_sums(rewards_of_steps(inputs, offsets), unless_last(params.gamma, offsets))
+    else:
+        returns = _discounted(inputs.rewards, params.gamma, offsets)
+    return Advantages(values=scatter(whiten(returns), inputs.loss_mask), level="token")
 
 
 def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
@@ -36,17 +41,32 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     V and A beyond a trajectory's last sampled token are 0. `returns` (n_token,) are A + V, targets for the critic;
     `whiten` (as in `reinforce_plus_plus`) comes after them.
     """
-    advantages = by_parts(inputs, lambda part: _towards_values(part, params))
-    return _whitened(inputs, advantages) if params.whiten else advantages
-
-
-def _returns(inputs: AdvantageInput, params: ReinforcePlusPlusParams) -> Advantages:
+    if inputs.values is None:
+        raise AdvantageError("Estimator 'gae' needs `values` (n_token,), the critic's estimates.")
     offsets = sampled_offsets(inputs)
-    if params.use_step_rewards:
-        returns = backward_sums(rewards_of_steps(inputs, offsets), unless_last(params.gamma, offsets))
-    else:
-        returns = _discounted(inputs.rewards, params.gamma, offsets)
-    return Advantages(values=scatter(returns, inputs.loss_mask), level="token")
+    advantages = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
+    values = np.empty(len(advantages))
+    for first, last in runs(inputs.token_offsets):
+        tokens = slice(*inputs.token_offsets[[first, last]].tolist())
+        sampled = slice(*offsets[[first, last]].tolist())
+        values[sampled] = inputs.values[tokens][inputs.loss_mask[tokens]]
+        own = offsets[first : last + 1] - sampled.start
+        _from_rewards_to_advantages(advantages[sampled], values[sampled], own, params)
+    values += advantages
+    returns = scatter(values, inputs.loss_mask)
+    if params.whiten:
+        advantages = whiten(advantages)
+    return Advantages(values=scatter(advantages, inputs.loss_mask), level="token", returns=returns)
+
+
+def _from_rewards_to_advantages(column: Values, values: Values, offsets: Offsets, params: GaeParams) -> None:
+    """In place; all of some trajectories' sampled tokens."""
+    # 0 at the last token of a trajectory: nothing is expected beyond.
+    coefficients = unless_last(params.gamma, offsets)
+    column -= values
+    column[:-1] += coefficients[:-1] * values[1:]
+    coefficients *= params.lam
+    column[:] = backward_sums(column, coefficients)
 
 
 def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
@@ -55,27 +75,3 @@ def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
     to_go = np.repeat(offsets[1:], lengths) - np.arange(1, int(offsets[-1]) + 1)
     worth: Values = gamma ** np.arange(lengths.max(initial=0))
     return segments.spread(rewards, offsets) * worth[to_go]
-
-
-def _towards_values(inputs: AdvantageInput, params: GaeParams) -> Advantages:
-    """GAE before whitening."""
-    if inputs.values is None:
-        raise AdvantageError("Estimator 'gae' needs `values` (n_token,), the critic's estimates.")
-    offsets = sampled_offsets(inputs)
-    values = inputs.values[inputs.loss_mask].astype(np.float64)
-    rewards = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
-    # What is expected from the next token on; nothing beyond a trajectory's last.
-    expected = unless_last(params.gamma, offsets)
-    expected[:-1] *= values[1:]
-    advantages = backward_sums(rewards + expected - values, unless_last(params.gamma * params.lam, offsets))
-    return Advantages(
-        values=scatter(advantages, inputs.loss_mask),
-        level="token",
-        returns=scatter(advantages + values, inputs.loss_mask),
-    )
-
-
-def _whitened(inputs: AdvantageInput, advantages: Advantages) -> Advantages:
-    """In place, and over sampled tokens alone: what was read in between must not move the mean by a rounding."""
-    advantages.values[inputs.loss_mask] = whiten(advantages.values[inputs.loss_mask])
-    return advantages

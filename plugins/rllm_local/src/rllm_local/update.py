@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rllm_core.algorithms.aggregation import token_weights
 from rllm_core.algorithms.loss_terms import loss_terms, token_objective
@@ -22,6 +23,7 @@ from rllm_local.rows import MicroBatch, micro_batches, sampled_per_row
 from rllm_local.schedule import learning_rate
 from rllm_local.settings import TrainingSection
 from rllm_local.update_metrics import Means, note_critic, note_policy, note_rollout
+from rllm_local.value_gradient import ValueGradient
 
 
 class Updater:
@@ -44,10 +46,11 @@ class Updater:
         self._temperature = temperature
         self._max_response_length = max_response_length
         self._role_losses = RoleLosses()
-        self._trained: dict[str, Any] = {"actor": model}
-        groups: list[dict[str, Any]] = [{"params": [each for each in model.parameters() if each.requires_grad]}]
+        self._value_gradient: ValueGradient | None = None
+        trained = [each for each in model.parameters() if each.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": trained}]
         if critic is not None:
-            self._trained["critic"] = critic
+            self._value_gradient = ValueGradient(critic, trained)
             # Decay is in proportion to the learning rate, and the critic's is many times the model's.
             groups.append({"params": list(critic.parameters()), "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(
@@ -70,8 +73,8 @@ class Updater:
         rates = {"actor": learning_rate(self._settings, global_step, self._total_steps)}
         if self._critic is not None:
             rates["critic"] = self._critic.settings.learning_rate * rates["actor"] / self._settings.learning_rate
-        for name, group in zip(self._trained, self.optimizer.param_groups, strict=True):
-            group["lr"] = rates[name]
+        for rate, group in zip(rates.values(), self.optimizer.param_groups, strict=True):
+            group["lr"] = rate
         return {f"{name}/lr": rate for name, rate in rates.items()}
 
     def _minibatches(self, batch: TokenBatch, seed: int) -> Iterator[NDArray[np.int64]]:
@@ -82,22 +85,31 @@ class Updater:
 
     def _step(self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, means: Means, number: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        if self._value_gradient is not None:
+            self._value_gradient.clear()
         weights = self._weights(batch, rows, plan.aggregation)
         loss = 0.0
         for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
             loss += self._backward(batch, part, weights, plan, means, number)
         means.add("actor/loss", loss)
-        for name, module in self._trained.items():
-            # Each by itself: how far off the critic is must not decide how far the policy goes.
-            norm = torch.nn.utils.clip_grad_norm_(module.parameters(), self._settings.max_grad_norm)
+        for name, norm in self._clipped_norms().items():
             means.add(f"{name}/grad_norm", float(norm))
             if not torch.isfinite(norm):
                 raise RllmError(
                     f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
-                    "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower training.learning_rate, "
+                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower {LEARNING_RATES[name]}, "
                     "and go on from the newest checkpoint with --resume.",
                 )
         self.optimizer.step()
+
+    def _clipped_norms(self) -> dict[str, Tensor]:
+        """Scale the gradients down and put them together; returns () the norms that they had."""
+        limit = self._settings.max_grad_norm
+        norms = {"actor": torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)}
+        if self._value_gradient is not None:
+            # After the policy's, by itself: how far off the critic is must not decide how far the policy goes.
+            norms["critic"] = self._value_gradient.add_clipped_to_grads(limit)
+        return norms
 
     def _weights(self, batch: TokenBatch, rows: NDArray[np.int64], aggregation: str) -> NDArray[np.float32]:
         """(n_token of the batch,) weight of each sampled token of `rows`, 0 elsewhere."""
@@ -126,12 +138,11 @@ class Updater:
         terms = loss_terms(inputs, plan)
         policy_losses = self._role_losses(batch, inputs, plan)
         shares = part.column(weights)
-        loss = total = (token_objective(policy_losses, terms, entropies, plan) * shares).sum()
-        if self._critic is not None and batch.returns is not None:
-            value_losses = self._critic.losses(outputs, part, batch)
-            total = loss + self._critic.settings.value_loss_coeff * (value_losses * shares).sum()
+        loss = (token_objective(policy_losses, terms, entropies, plan) * shares).sum()
+        if self._value_gradient is not None and batch.returns is not None:
+            value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
-        total.backward()
+        loss.backward()
         note_policy(means, inputs, terms, entropies)
         if number == 0:
             note_rollout(means, inputs)

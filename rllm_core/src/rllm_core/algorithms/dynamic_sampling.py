@@ -25,8 +25,8 @@ class FillWithSignal:
     """Mode ``dynamic``: more tasks are played until a whole batch of them has groups with signal (DAPO, Yu et al. 2025,
     arXiv:2503.14476).
 
-    A batch is `train_batch_size` tasks, or all there are when these are fewer. Groups beyond it wait for the next step;
-    after `max_gen_batches` rounds the step trains on what there is.
+    A batch is `train_batch_size` tasks. Groups of more wait for the next step; after `max_gen_batches` rounds the step
+    trains on what there is.
     """
 
     def __init__(self, params: DynamicRejectionParams) -> None:
@@ -34,16 +34,14 @@ class FillWithSignal:
         self._kept: list[_Kept] = []
         self._rounds = 0
         self._first_of_step = 0
-        self._most_tasks = 0
 
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         self._rounds += 1
-        self._most_tasks = max(self._most_tasks, len(set().union(*map(_tasks_of, groups))))
         kept, dropped = with_signal(groups, self._params.min_trajs_per_group)
         self._kept += [_Kept(group, frozenset((self._rounds, task) for task in _tasks_of(group))) for group in kept]
         batch, surplus = self._first_batch()
-        size = min(self._params.train_batch_size, self._most_tasks)
-        full = 0 < size <= len(frozenset[tuple[int, str]]().union(*(entry.played for entry in batch)))
+        played = frozenset[tuple[int, str]]().union(*(entry.played for entry in batch))
+        full = len(played) >= self._params.train_batch_size
         if not full and self._rounds - self._first_of_step < self._params.max_gen_batches:
             return Verdict(train=[], waiting=len(self._kept), dropped=dropped, more=True)
         self._first_of_step = self._rounds
@@ -52,12 +50,11 @@ class FillWithSignal:
 
     def _first_batch(self) -> tuple[list[_Kept], list[_Kept]]:
         """The groups of the first tasks that fill a batch, whatever their role, and the others."""
-        size = min(self._params.train_batch_size, self._most_tasks)
         chosen: set[tuple[int, str]] = set()
         batch: list[_Kept] = []
         surplus: list[_Kept] = []
         for entry in self._kept:
-            if len(chosen) < size:
+            if len(chosen) < self._params.train_batch_size:
                 chosen |= entry.played
             (batch if entry.played <= chosen else surplus).append(entry)
         return batch, surplus
@@ -66,9 +63,10 @@ class FillWithSignal:
         if not self._rounds:
             return {}
         kept = [
-            {"group": codec.group_to_json(entry.group), "played": sorted(map(list, entry.played))} for entry in self._kept
+            {"group": codec.group_to_json(entry.group), "played": sorted(map(list, entry.played))}
+            for entry in self._kept
         ]
-        return {"kept": kept, "rounds": self._rounds, "most_tasks": self._most_tasks}
+        return {"kept": kept, "rounds": self._rounds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not state:
@@ -78,7 +76,6 @@ class FillWithSignal:
             for entry in state["kept"]
         ]
         self._rounds = self._first_of_step = state["rounds"]
-        self._most_tasks = state["most_tasks"]
 
 
 def _tasks_of(group: TrajectoryGroup) -> set[str]:

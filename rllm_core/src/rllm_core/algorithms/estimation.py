@@ -171,9 +171,11 @@ def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: 
 
 
 def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
-    usable = np.abs(values) <= np.finfo(np.float32).max
-    if not usable.all():
+    limit = np.finfo(np.float32).max
+    # A NaN is the smallest and the largest of all, and within no limit.
+    if not (values.min(initial=0.0) >= -limit and values.max(initial=0.0) <= limit):
+        unusable = int((~(np.abs(values) <= limit)).sum())
         raise AdvantageError(
-            f"{who} {int((~usable).sum())} {what} that are NaN or infinite in float32.",
+            f"{who} {unusable} {what} that are NaN or infinite in float32.",
             "Guard divisions against groups of one and groups of equal rewards.",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.options import ClipParams, PpoParams
+from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError
@@ -24,7 +24,7 @@ def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
     Schulman et al. 2017, arXiv:1707.06347. With `clip_ratio_c`, and where A < 0, no more than -A clip_ratio_c: a bad
     token that has become far likelier would outweigh all others (dual clip, Ye et al. 2019, arXiv:1912.09729).
     """
-    losses = clipped_surrogate(importance_ratio(inputs), inputs.advantages, params)
+    losses = clipped_surrogate(importance_ratio(inputs), inputs.advantages, *params.eps_low_high)
     if params.clip_ratio_c is None:
         return losses
     # Nothing to bound at A >= 0, and there the bound would be the smaller one.
@@ -47,9 +47,8 @@ def importance_ratio(inputs: LossInput) -> Tensor:
     return (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, params: ClipParams) -> Tensor:
-    """max(-A ratio, -A clip(ratio, 1 - eps_clip, 1 + eps_clip_high))."""
-    low, high = params.eps_low_high
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """max(-A ratio, -A clip(ratio, 1 - low, 1 + high))."""
     return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
 
 

@@ -118,5 +118,5 @@ def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPl
 
     plan = plan_for(request, beneath)
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
-    preflight(plan, val_tasks)
+    preflight(plan, train_tasks, val_tasks)
     return plan, train_tasks, val_tasks

@@ -65,7 +65,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.training_loop import TrainingLoop
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
-    preflight(plan, val_tasks)
+    preflight(plan, train_tasks, val_tasks)
     folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(

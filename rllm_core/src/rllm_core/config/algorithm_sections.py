@@ -87,11 +87,11 @@ class AlgorithmSection(Section):
         Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
         ByPlugins(),
     ] = Field("token-mean", description="How token losses become one number.")
-    eps_clip: Annotated[float | None, OF_ALGORITHMS] = Field(
-        None, gt=0, description="Importance ratios below 1 - eps_clip are clipped; null: the loss's own, of `ppo` 0.2."
+    eps_clip: Annotated[float, OF_ALGORITHMS] = Field(
+        0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped."
     )
     eps_clip_high: Annotated[float | None, OF_ALGORITHMS] = Field(
-        None, gt=0, description="Upper bound 1 + eps_clip_high; null: the loss's own, of `ppo` eps_clip."
+        None, gt=0, description="Upper bound 1 + eps_clip_high; null means eps_clip."
     )
     kl_beta: Annotated[float, ByPlugins()] = Field(
         0.0, ge=0, description="Weight of the KL divergence from the reference model in the loss."

@@ -43,9 +43,14 @@ class Composed:
     """Every value of both, resolved, as plain data; what is saved as ``config.yaml``."""
     origins: dict[str, str]
     """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
-    by_user: frozenset[str]
-    """Dotted keys whose values a user set for this run, and not a package or an environment."""
+    tiers: dict[str, Tier]
+    """How every value of `tree` came about, by dotted key."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def by_user(self) -> frozenset[str]:
+        """Dotted keys whose values a user set for this run, and not a package, an environment or an earlier run."""
+        return frozenset(key for key, tier in self.tiers.items() if tier >= Tier.USER)
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -147,8 +152,8 @@ def _validated(
     _fill(tree, backend_config.model_dump(mode="json", by_alias=True), merged, ())
     paths = [path for path, _ in leaves(tree)]
     origins = {".".join(path): merged.origin(path) for path in paths}
-    by_user = frozenset(".".join(path) for path in paths if merged.tier(path) >= Tier.USER)
-    return Composed(config, backend_config, tree, origins, by_user, warnings)
+    tiers = {".".join(path): merged.tier(path) for path in paths}
+    return Composed(config, backend_config, tree, origins, tiers, warnings)
 
 
 def _split(

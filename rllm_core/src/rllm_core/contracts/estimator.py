@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Level = Literal["trajectory", "step", "token"]
 Scope = Literal["trajectory", "group", "role", "batch"]
 
-ALWAYS_FILLED = frozenset({"step_rewards"})
+ALWAYS_FILLED = frozenset({"step_rewards", "reward_components", "sampling_logprobs"})
 """Needs that no backend is asked for: the columns of `AdvantageInput` that come with the trajectories themselves."""
 FILLED_BY_STAGES = frozenset({"greedy_rewards"})
 """Needs that a stage of the pipeline fills: it has the need among its `writes`."""

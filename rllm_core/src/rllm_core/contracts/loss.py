@@ -58,3 +58,6 @@ class LossPlugin(Plugin[ParamsT]):
     load: Callable[[], PolicyLoss]
     needs: frozenset[str] = frozenset()
     """Batch columns that must be filled before it runs, such as ``ref_logprobs``."""
+    corrects_rollouts: bool = False
+    """Whether it weighs tokens by the ratio to the policy that sampled (`LossInput.sampling_logprobs`) itself. A run in
+    which ``rllm.algorithm.rollout_correction.tis_mode`` would weigh them by it once more is refused."""

@@ -68,19 +68,53 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
 
 
 def check(stages: Sequence[ChosenStage]) -> None:
-    """Raise `ConfigError` when a stage reads what no earlier stage wrote."""
+    """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
+    changed since."""
     written = set(GIVEN)
+    made: dict[str, _Made] = {}
     for position, stage in enumerate(stages):
-        for key in sorted(stage.plugin.reads - written):
+        plugin = stage.plugin
+        for key in sorted(plugin.reads - written):
             later_stages = (later.plugin for later in stages[position + 1 :])
-            writers = [plugin.name for plugin in later_stages if key in plugin.writes - plugin.reads]
+            writers = [other.name for other in later_stages if key in other.writes - other.reads]
             hint = (
-                f"{writers[0]!r} writes it, but comes later: move it before {stage.plugin.name!r}."
+                f"{writers[0]!r} writes it, but comes later: move it before {plugin.name!r}."
                 if writers
                 else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
             )
-            raise ConfigError(f"Stage {stage.plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
-        written |= stage.plugin.writes
+            raise ConfigError(f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+        for key in sorted(plugin.reads & made.keys()):
+            if made[key].changed_by:
+                raise ConfigError(
+                    f"Stage {plugin.name!r} reads {key!r}, which {made[key].by!r} made before {made[key].changed_by!r} "
+                    f"changed what it was made from.",
+                    f"Move {made[key].changed_by!r} before {made[key].by!r}.",
+                )
+        for key in plugin.writes & written:
+            _mark_changed(made, key, plugin.name)
+        written |= plugin.writes
+        # What a stage changes in place is still made from what it was made from.
+        fresh = plugin.writes - (plugin.reads & made.keys())
+        made |= {key: _Made(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
+
+
+@dataclass
+class _Made:
+    """Where a key's value comes from."""
+
+    by: str
+    sources: frozenset[str]
+    """What the stage read and left as it was. A key that a stage writes together with another is part of that one."""
+    changed_by: str = ""
+    """A later stage that rewrote one of the sources."""
+
+
+def _mark_changed(made: dict[str, _Made], key: str, by: str) -> None:
+    """Everything made from `key`, and from that, is of another time from here on."""
+    for name, entry in made.items():
+        if key in entry.sources and not entry.changed_by:
+            entry.changed_by = by
+            _mark_changed(made, name, by)
 
 
 def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:

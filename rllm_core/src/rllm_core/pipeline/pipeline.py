@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ class Pipeline:
                 position = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the stages that keep something between steps, by position and qualified name."""
+        """State of the stages that keep something between steps."""
         return {name: stage.state_dict() for name, stage in self._stateful().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -57,8 +58,12 @@ class Pipeline:
             stage.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
-        return {
-            f"{position}:{chosen.registered.qualified_name}": stage
-            for position, (chosen, stage) in enumerate(self._stages)
-            if hasattr(stage, "state_dict")
-        }
+        """By qualified name, numbered where it occurs more than once; stages without state may come and go."""
+        seen = Counter[str]()
+        stateful: dict[str, Any] = {}
+        for chosen, stage in self._stages:
+            if hasattr(stage, "state_dict"):
+                name = chosen.registered.qualified_name
+                seen[name] += 1
+                stateful[name if seen[name] == 1 else f"{name}#{seen[name]}"] = stage
+        return stateful

@@ -10,11 +10,15 @@ from rllm_core.errors import CheckpointError, PipelineError, RllmError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.step import TrainStep
 
+MOST_ROUNDS = 1000
+"""Batches of tasks in one step after which a mode that asks for more is taken to be broken."""
+
 
 class Reject:
     """Decides which groups are trained on now (`rllm.rejection_sample`); the mode may keep groups for later steps.
 
-    It runs even when this step brought no groups: some may be waiting.
+    It runs even when this step brought no groups: some may be waiting. Groups of a step that an earlier stage skipped
+    are not offered, and counted as dropped for that reason.
     """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
@@ -24,9 +28,12 @@ class Reject:
         self._waiting = 0
 
     async def __call__(self, step: TrainStep) -> None:
+        step.count("batch/groups_before_filter", len(step.trajectory_groups))
+        if step.skip_reason and step.trajectory_groups:
+            step.count(f"batch/groups_dropped_{step.skip_reason}", len(step.trajectory_groups))
+            step.trajectory_groups = []
         verdict = self._verdict(step)
         self._waiting = verdict.waiting
-        step.count("batch/groups_before_filter", len(step.trajectory_groups))
         step.metrics["batch/groups_after_filter"] = float(len(verdict.train))
         step.metrics["batch/groups_waiting"] = float(verdict.waiting)
         step.metrics["batch/rounds"] = float(step.rounds)
@@ -61,6 +68,15 @@ class Reject:
                 f"{self._waiting} were waiting, and tells of {told}: {len(verdict.train)} to train on, "
                 f"{verdict.waiting} waiting, {sum(verdict.dropped.values())} dropped.",
                 "Account for every group in one of the three; name the reason of those that are dropped.",
+            )
+        if len({id(group) for group in verdict.train}) < len(verdict.train):
+            raise PipelineError(
+                f"Rejection mode {self._name!r} returns a group twice to train on.", "Return each group once."
+            )
+        if verdict.more and step.rounds >= MOST_ROUNDS:
+            raise PipelineError(
+                f"Rejection mode {self._name!r} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
+                "Bound how often it asks.",
             )
         if verdict.more and verdict.train:
             raise PipelineError(

@@ -51,8 +51,8 @@ class GreedyBaseline:
     """Plays every task of the round once more, greedily, when an estimator compares with that.
 
     Every trajectory is told the mean reward of the greedy trajectories of its role at its task, as
-    ``info["greedy_reward"]``. Greedy attempts are not trained on. One without a reward is treated as
-    `rllm.algorithm.on_missing_reward` says.
+    ``info["greedy_reward"]``. Greedy attempts are not trained on. Tasks whose greedy attempt failed leave the step;
+    where one ended without a reward, `rllm.algorithm.on_missing_reward` says what happens.
     """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
@@ -67,16 +67,17 @@ class GreedyBaseline:
         greedy = await self._context.runner.run(order)
         impute_names(greedy)
         rewards = _rewards_by_task_and_role(greedy)
+        failed = {episode.task_id for episode in greedy if episode.error}
         missing = 0
         kept = []
         for episode in step.episodes:
             known = [(episode.task_id, trajectory.name) in rewards for trajectory in episode.trajectories]
             if not all(known):
                 missing += 1
+                if episode.task_id in failed or self._policy == "drop":
+                    continue
                 if self._policy == "error":
                     raise _missing(episode, episode.trajectories[known.index(False)].name)
-                if self._policy == "drop":
-                    continue
             for trajectory in episode.trajectories:
                 trajectory.info[GREEDY_REWARD] = rewards.get((episode.task_id, trajectory.name), 0.0)
             kept.append(episode)
