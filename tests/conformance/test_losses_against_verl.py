@@ -24,7 +24,9 @@ FAR = 1e9
 
 CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
 VERL_CLIP = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
-NEAR = {"eps_clip": 0.05, "eps_clip_high": 0.1, "clip_ratio_c": 1.5}
+SEQUENCE_CLIP = {"sequence_eps_clip": 0.2, "sequence_eps_clip_high": 0.3}
+LOG_CLIP = {"log_ratio_clip": 0.2, "log_ratio_clip_high": 0.3}
+NEAR = {"max_divergence": 0.05, "max_divergence_high": 0.1, "clip_ratio_c": 1.5}
 VERL_NEAR = {"clip_ratio": 0.05, "clip_ratio_low": 0.05, "clip_ratio_high": 0.1, "clip_ratio_c": 1.5}
 LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "ppo": ("ppo", CLIP, "vanilla", {**VERL_CLIP, "clip_ratio_c": FAR}),
@@ -37,7 +39,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     ),
     "reinforce": ("reinforce", {}, "gpg", {}),
     "cispo": ("cispo", CLIP, "cispo", VERL_CLIP),
-    "gspo": ("gspo", CLIP, "gspo", VERL_CLIP),
+    "gspo": ("gspo", SEQUENCE_CLIP, "gspo", VERL_CLIP),
     "dppo_tv": ("dppo_tv", NEAR, "dppo_tv", VERL_NEAR),
     "dppo_kl": ("dppo_kl", NEAR, "dppo_kl", VERL_NEAR),
     "dro": ("dro", {"beta": 0.3}, "dro", {"policy_loss": SimpleNamespace(dro_beta=0.3)}),
@@ -45,7 +47,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 """Our name and options, verl's name and settings."""
 OF_ONE_MODE: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "sapo": ("sapo", {"tau_positive": 1.5, "tau_negative": 2.5}, "sapo", {"tau_pos": 1.5, "tau_neg": 2.5}),
-    "gmpo": ("gmpo", CLIP, "geo_mean", VERL_CLIP),
+    "gmpo": ("gmpo", LOG_CLIP, "geo_mean", VERL_CLIP),
 }
 """Those that verl averages over tokens, then over sequences, whatever the mode."""
 
@@ -195,7 +197,7 @@ def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_v
     batch = one_token(15.0, -1.0)
     loss, _ = theirs(verl, "gspo", batch, "token-mean", VERL_CLIP)
     assert loss.item() == pytest.approx(np.exp(10.0))
-    assert token_losses("gspo", batch.inputs, **CLIP).item() == pytest.approx(np.exp(15.0))
+    assert token_losses("gspo", batch.inputs, **SEQUENCE_CLIP).item() == pytest.approx(np.exp(15.0))
 
 
 def test_k3_is_exact_here_and_ends_at_10_in_verl(verl: Any) -> None:
@@ -222,7 +224,7 @@ def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(
     # Counted, they would make the step smaller the more rows a filter has emptied.
     batch = one_token(0.0, 1.0).with_a_row_of_nothing()
     assert theirs(verl, "geo_mean", batch, "token-mean", VERL_CLIP)[0].item() == pytest.approx(-0.5)
-    losses = token_losses("gmpo", batch.inputs, **CLIP)
+    losses = token_losses("gmpo", batch.inputs, **LOG_CLIP)
     assert batch.ours(losses, "seq-mean-token-mean")[0].item() == pytest.approx(-1.0)
 
 

@@ -41,15 +41,20 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
-    """Inverse of `trajectory_to_json`."""
+    """Inverse of `trajectory_to_json`. Steps may be in another order than their tokens."""
     trajectory = Trajectory(data["name"], reward=data["reward"], uid=data["uid"], info=data["info"])
     ids, logprobs = data["ids"], data["logprobs"]
-    for entry in data["steps"]:
+    entries = data["steps"]
+    # Spans only ever grow from one model call to the next, so in their order the buffer fills up as it did.
+    made = {}
+    for index in sorted(range(len(entries)), key=lambda index: entries[index]["span"]):
+        entry = entries[index]
         segment_start, response_start, end = entry["span"]
         fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
-        trajectory.add_step(
+        made[index] = trajectory.add_step(
             ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields
         )
+    trajectory.steps = [made[index] for index in range(len(entries))]
     return trajectory
 
 

@@ -97,8 +97,8 @@ def check_scope(plan: RunPlan, tasks: int) -> None:
         raise ConfigError(
             f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
             "of this run has one.",
-            "Give the run two tasks or more, set data.train_batch_size to 2 or more, or choose an estimator of scope group, "
-            "such as grpo.",
+            "Give the run two tasks or more, set data.train_batch_size to 2 or more, or choose an estimator of scope "
+            "group, such as grpo.",
         )
 
 

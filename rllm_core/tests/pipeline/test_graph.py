@@ -233,8 +233,8 @@ def test_a_move_that_makes_no_sense_is_explained(plan: Callable[..., Any], edit:
         ),
         (
             {"stage": "compact_filter", "after": "group"},
-            "Stage 'check_rewards' reads 'trajectory_groups', which 'group' made before 'compact_filter' changed what it "
-            "was made from.",
+            "Stage 'check_rewards' reads 'trajectory_groups', which 'group' made before 'compact_filter' changed what "
+            "it was made from.",
             "Move 'compact_filter' before 'group'.",
         ),
     ],

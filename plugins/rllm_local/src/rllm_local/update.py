@@ -97,7 +97,7 @@ class Updater:
             if not torch.isfinite(norm):
                 raise RllmError(
                     f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
-                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower {LEARNING_RATES[name]}, "
+                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate, "
                     "and go on from the newest checkpoint with --resume.",
                 )
         self.optimizer.step()

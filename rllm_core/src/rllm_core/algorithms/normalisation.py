@@ -39,8 +39,11 @@ def whiten(values: Values, weights: Values | None = None) -> Values:
     counted = values if weights is None else values[weights > 0]
     if not counted.size or counted.max() == counted.min():
         return np.zeros(len(values))
-    counts = np.broadcast_to(1.0, values.shape) if weights is None else weights
-    total = float(counts.sum())
-    distances: Values = values - np.einsum("i,i->", values, counts) / total
-    distances /= math.sqrt(np.einsum("i,i,i->", distances, distances, counts) / (total - 1) + WHITENING_EPSILON)
+    total = float(len(values) if weights is None else weights.sum())
+    distances: Values = values - _weighted_sum(values, weights) / total
+    distances /= math.sqrt(_weighted_sum(distances * distances, weights) / (total - 1) + WHITENING_EPSILON)
     return distances
+
+
+def _weighted_sum(values: Values, weights: Values | None) -> float:
+    return float(values.sum() if weights is None else np.einsum("i,i->", values, weights))

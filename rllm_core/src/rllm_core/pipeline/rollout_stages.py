@@ -32,7 +32,7 @@ class Generate:
         order = RolloutOrder(tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train")
         step.episodes = list(await self._context.runner.run(order))
         step.generated += step.episodes
-        step.metrics |= episode_metrics(step.generated)
+        step.metrics |= episode_metrics(*step.generated_by_round)
         if not any(episode.trajectories for episode in step.episodes):
             step.skip("nothing_generated")
 

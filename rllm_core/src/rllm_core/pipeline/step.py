@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from rllm_core.batch import TokenBatch
@@ -21,13 +22,13 @@ class TrainStep:
     """What is being played: the tasks of the newest round."""
     task_batch: int = 0
     """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
-    rounds: int = 1
-    """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
     is_training: bool = True
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights."""
     generated: list[Episode] = field(default_factory=list)
     """All episodes of the step, as they were played, round after round."""
+    later_rounds: list[int] = field(default_factory=list)
+    """Where each round but the first begins in `generated`; filled by `play_more`."""
     episodes: list[Episode] = field(default_factory=list)
     """Those of the newest round that have not been masked."""
     offered_groups: list[TrajectoryGroup] = field(default_factory=list)
@@ -58,9 +59,19 @@ class TrainStep:
         self.go_on()
         self.tasks = tasks
         self.task_batch += 1
-        self.rounds += 1
+        self.later_rounds.append(len(self.generated))
         self.episodes = []
         self.trajectory_groups = []
+
+    @property
+    def rounds(self) -> int:
+        """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
+        return 1 + len(self.later_rounds)
+
+    @property
+    def generated_by_round(self) -> list[list[Episode]]:
+        """`generated`, one list per round. A task may come round again; its attempts are not compared across rounds."""
+        return [self.generated[a:b] for a, b in pairwise((0, *self.later_rounds, len(self.generated)))]
 
     def count(self, metric: str, number: float) -> None:
         """Add to a metric that counts over all rounds of the step."""

@@ -30,7 +30,8 @@ class EpisodesError(RllmError):
 class FileContent:
     """What one file holds."""
 
-    episodes: list[Episode]
+    rounds: list[list[Episode]]
+    """The episodes of a step, by the round they were played in; at least one round."""
     skipped: int
     """Lines left out because the file ends within them: 0 or 1."""
 
@@ -41,20 +42,24 @@ def read_file(file: Path) -> FileContent:
     Raises:
         EpisodesError: a line before the last is no episode, the file is damaged, or another schema version wrote it.
     """
-    episodes: list[Episode] = []
+    rounds: dict[int, list[Episode]] = {0: []}
+    skipped = 0
     with _opened(file) as lines:
         for number, line in enumerate(_lines(lines, file), 1):
             if line is None:
-                return FileContent(episodes, skipped=1)
+                skipped = 1
+                break
             try:
-                episodes.append(_episode(line))
+                number_of_round, episode = _episode(line)
+                rounds.setdefault(number_of_round, []).append(episode)
             except EpisodesError as error:
                 raise EpisodesError(f"{file}, line {number}: {error.message}", error.hint) from error
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if not line.endswith(b"\n"):
-                    return FileContent(episodes, skipped=1)
+                    skipped = 1
+                    break
                 raise _damaged(file, number, f"no episode ({type(error).__name__}: {error})") from error
-    return FileContent(episodes, skipped=0)
+    return FileContent([rounds[key] for key in sorted(rounds)], skipped)
 
 
 @contextmanager
@@ -85,7 +90,8 @@ def _lines(lines: BufferedIOBase, file: Path) -> Iterator[bytes | None]:
         number += 1
 
 
-def _episode(line: bytes) -> Episode:
+def _episode(line: bytes) -> tuple[int, Episode]:
+    """The round of the step, which older files do not tell, and the episode."""
     data: Any = json.loads(line)
     version = data["schema_version"]
     if version != SCHEMA_VERSION:
@@ -93,7 +99,7 @@ def _episode(line: bytes) -> Episode:
             f"an episode of schema version {version}; this rllm-core reads version {SCHEMA_VERSION}.",
             "Use the rllm-core that wrote it, or train again with this one.",
         )
-    return episode_from_json(data)
+    return int(data.get("round", 0)), episode_from_json(data)
 
 
 def _damaged(file: Path, number: int, what: str) -> EpisodesError:

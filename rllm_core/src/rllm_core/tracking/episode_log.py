@@ -24,6 +24,8 @@ MARKER = "run.json"
 class EpisodeLog(Observer):
     """Writes ``step_000012.jsonl.gz``: the episodes of the step with index 12, masked ones included.
 
+    A line is an episode as `rllm_core.codec` writes it, and the ``round`` of the step it was played in, from 0.
+
     Args:
         folder: where to.
         run_folder: folder of the run. None: `folder` belongs to the run and to nothing else, as its own `episodes/`.
@@ -54,8 +56,9 @@ class EpisodeLog(Observer):
         beside = file.with_suffix(".tmp")
         # No time stamp inside: the same run gives the same bytes.
         with beside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
-            for episode in step.generated:
-                packed.write(json.dumps(episode_to_json(episode)).encode() + b"\n")
+            for number, episodes in enumerate(step.generated_by_round):
+                for episode in episodes:
+                    packed.write(json.dumps(episode_to_json(episode) | {"round": number}).encode() + b"\n")
         beside.replace(file)
 
     def _files(self) -> list[tuple[int, Path]]:

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from rllm_core.pipeline.step import TrainStep
 
 
-def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
     """``batch/…`` solve rates and ways of ending, and means of the environment's own figures as ``env/…``.
 
-    ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks.
+    ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks; one that is played in several rounds
+    counts as several.
     """
+    episodes = [episode for played in rounds for episode in played]
     if not episodes:
         return {}
-    solves = [np.mean(values) for values in solved_by_task(episodes).values()]
+    solves = [np.mean(values) for played in rounds for values in solved_by_task(played).values()]
     metrics = {
         "batch/solved": float(np.mean([episode.is_correct for episode in episodes])),
         "batch/solve_none": float(np.mean([share == 0 for share in solves])),
