@@ -1,6 +1,6 @@
 """What advantages cost, ours beside verl's and TRL's own functions: time, peak memory, and the same numbers out.
 
-python benchmarks/advantages.py                       # every estimator at both sizes; a few minutes
+python benchmarks/advantages.py                       # every estimator at both sizes, about eight minutes
 python benchmarks/advantages.py --only gae --size 4096
 python benchmarks/advantages.py --json > table.json
 
@@ -25,7 +25,7 @@ import numpy as np
 import peers
 import torch
 from advantage_cases import CASES, GROUP, Batch, Case, batch_of
-from measuring import keep_freed_memory, peak_megabytes, seconds
+from measuring import keep_freed_memory, peak_megabytes, release_freed_memory, seconds
 
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import to_tokens
@@ -133,7 +133,9 @@ def building(n: int, rounds: int) -> Building:
     batch = build_batch(groups)
     columns = (batch.tokens, batch.loss_mask, batch.sampling_logprobs)
     peak = peak_megabytes(lambda: build_batch(groups))
-    build, copy = seconds([lambda: build_batch(groups), lambda: [column.copy() for column in columns]], rounds)
+    build, copy = seconds(
+        [lambda: build_batch(groups), lambda: [column.copy() for column in columns]], rounds, release_freed_memory
+    )
     return Building(
         trajectories=n,
         turns=TURNS,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 20.0
+PATIENCE = 8.0
 """Seconds after which no further round is begun; three are made in any case."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
@@ -29,15 +29,23 @@ def keep_freed_memory() -> None:
         libc.mallopt(MMAP_THRESHOLD, 2**31 - 1)
 
 
-def seconds(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """The median CPU time of each, called in turns."""
+def release_freed_memory() -> None:
+    """Give everything that is freed back to the system, where the C library is glibc."""
+    gc.collect()
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def seconds(calls: Sequence[Callable[[], Any]], rounds: int, before: Callable[[], object] = gc.collect) -> list[float]:
+    """The median CPU time of each, called in turns; `before` is called before each and not timed."""
     taken: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()
     for done in range(rounds):
         if done >= 3 and time.perf_counter() - began > PATIENCE:
             break
         for call, times in zip(calls, taken, strict=True):
-            gc.collect()
+            before()
             start = time.process_time()
             call()
             times.append(time.process_time() - start)
@@ -46,11 +54,7 @@ def seconds(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
 
 def peak_megabytes(call: Callable[[], Any]) -> float | None:
     """Most memory resident during a call, above what was before. None where the system does not say."""
-    libc = _glibc()
-    if libc is None:
-        return None
-    gc.collect()
-    libc.malloc_trim(0)
+    release_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -45,9 +45,9 @@ def folder_of(package: str) -> Path:
         PeerMissingError: it is not installed.
     """
     found = PathFinder.find_spec(package, [str(CONFORMANCE), *sys.path])
-    if found is None or not found.submodule_search_locations:
+    if found is None or found.origin is None:
         raise PeerMissingError(f"{package} is not installed; `make install` puts it into {CONFORMANCE.name}/")
-    return Path(found.submodule_search_locations[0])
+    return Path(found.origin).parent
 
 
 def version_of(package: str) -> str:

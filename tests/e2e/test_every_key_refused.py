@@ -126,9 +126,19 @@ def test_a_value_of_lower_origin_is_reset_where_no_plugin_of_the_run_acts_on_it(
     plan = planned({}, registry, [lower, NOBODY_LISTENS])
     assert plan.composed.value(name) == KEYS[name].default
     assert plan.composed.origins[name] == "default"
-    *others, last = plan.warnings
-    assert last.startswith("no stage of rllm.pipeline updates the weights")
-    assert all(line.startswith(f"`{name}") and line.endswith("It is back to its default.") for line in others)
+    (warning,) = plan.warnings
+    assert warning.startswith("no stage of rllm.pipeline updates the weights")
+
+
+def test_a_reset_value_of_an_earlier_run_is_warned_of(planned: Planned, registry: Registry) -> None:
+    saved = layer_from_dotted({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
+    plan = planned({"rllm.algorithm.loss_fn": "reinforce"}, registry, [saved])
+    assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
+    assert plan.composed.tiers["rllm.algorithm.eps_clip_high"] is Tier.PACKAGED
+    assert plan.warnings == (
+        "`rllm.algorithm.eps_clip_high` is 0.3 (from runs/one/config.yaml), and nothing this run uses acts on it. "
+        "It is back to its default.",
+    )
 
 
 @pytest.mark.parametrize("name", NOBODY_THERE)
@@ -259,10 +269,28 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: 
     assert planned(recipe, registry).composed.value("rllm.algorithm.eps_clip_high") == 0.3
     plan = planned(recipe | {"rllm.algorithm.loss_fn": "reinforce"}, registry)
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
-    assert plan.warnings == (
-        "`rllm.algorithm.eps_clip_high` is 0.3 (from recipe guess local/tiny), and nothing this run uses acts on it. "
-        "It is back to its default.",
-    )
+    assert plan.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("gspo", "sequence_eps_clip, sequence_eps_clip_high"),
+        ("gmpo", "log_ratio_clip, log_ratio_clip_high"),
+        ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c"),
+    ],
+)
+def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
+    loss: str, options: str, planned: Planned, registry: Registry
+) -> None:
+    recipe = {"rllm.env.name": "guess", "rllm.algorithm.loss_fn": loss}
+    params = planned(recipe, registry).loss_of("agent").params
+    assert params == type(params)()
+    for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
+        error = refusal(planned, recipe | {key: 0.1}, registry)
+        assert error.message == f"`{key}` is 0.1 (from the test), and nothing this run uses acts on it."
+        assert "loss ppo, loss cispo, loss clip_cov." in error.hint
+        assert error.hint.endswith(f"This run uses loss {loss} (its options: {options}).")
 
 
 def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, registry: Registry) -> None:

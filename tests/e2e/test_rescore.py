@@ -51,18 +51,20 @@ def _rescored(rllm: Any, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
+    ("words", "options"),
     [
-        (),
-        ("--estimator", "reinforce_plus_plus_baseline", "rllm.compact_filtering.enable=true"),
-        ("--estimator", "reinforce_plus_plus", "--grouping", "role"),
+        ((), ()),
+        (("--estimator", "reinforce_plus_plus_baseline", "rllm.compact_filtering.enable=true"), ()),
+        (("--estimator", "reinforce_plus_plus", "--grouping", "role"), ()),
+        # Some steps play several rounds, in which tasks come again.
+        (("rllm.rejection_sample.enable=true", "rllm.rejection_sample.mode=dynamic"), ("--rejection", "dynamic")),
     ],
 )
 def test_rescoring_with_the_runs_own_estimator_gives_the_runs_own_metrics(
-    rllm: Any, tmp_path: Path, words: tuple[str, ...]
+    rllm: Any, tmp_path: Path, words: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
     _train(rllm, *words)
-    data = _rescored(rllm)
+    data = _rescored(rllm, *options)
     logged = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
     trained = {
         line["step"]: {name: value for name, value in line.items() if name.startswith("advantage/")}

@@ -1,4 +1,4 @@
-"""Every loss in a run of the real command, by its name alone; and two that learn."""
+"""Every loss in a run of the real command, by its name alone."""
 
 from __future__ import annotations
 
@@ -46,16 +46,8 @@ def test_every_loss_trains_by_its_name_alone(name: str, train: Train) -> None:
 
 def test_shared_config_keys_and_own_options_reach_the_loss(train: Train) -> None:
     """The same seed each time, so that a gradient that differs does so by the options alone."""
-    gspo = [train("gspo", 1, f"rllm.algorithm.eps_clip={bound}")[0] for bound in (0.2, 1e-9)]
+    cispo = [train("cispo", 1, f"rllm.algorithm.eps_clip={bound}")[0] for bound in (0.2, 1e-9)]
     ppo = [train("ppo", 1)[0], train("ppo", 1, "rllm.algorithm.loss_fn={name: ppo, clip_ratio_c: 1.0001}")[0]]
-    for first, second in (gspo, ppo):
+    for first, second in (cispo, ppo):
         assert first["reward/agent/mean"] == second["reward/agent/mean"]
         assert first["actor/grad_norm"] != second["actor/grad_norm"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gspo", "sapo"])
-def test_the_reward_on_sum_rises(name: str, train: Train) -> None:
-    rewards = [figures["reward/agent/mean"] for figures in train(name, 80)]
-    assert sum(rewards[:10]) / 10 < 0.1
-    assert sum(rewards[-10:]) / 10 > 0.4

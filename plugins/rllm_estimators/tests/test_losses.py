@@ -30,12 +30,12 @@ LOSSES: dict[str, Any] = {record.name: record.load() for record in loss_records(
 OPTIONS: dict[str, Any] = {
     "cispo": CispoParams(eps_clip=0.3, eps_clip_high=0.5),
     "cross_entropy": NoParams(),
-    "dppo_tv": DppoParams(eps_clip=0.05, eps_clip_high=0.1, clip_ratio_c=1.5),
-    "dppo_kl": DppoParams(eps_clip=0.01, eps_clip_high=0.05, clip_ratio_c=1.5),
+    "dppo_tv": DppoParams(max_divergence=0.05, max_divergence_high=0.1, clip_ratio_c=1.5),
+    "dppo_kl": DppoParams(max_divergence=0.01, max_divergence_high=0.05, clip_ratio_c=1.5),
     "dro": DroParams(beta=0.3),
     "sapo": SapoParams(tau_positive=1.5, tau_negative=2.5),
-    "gspo": GspoParams(eps_clip=0.1, eps_clip_high=0.2),
-    "gmpo": GmpoParams(eps_clip=0.3, eps_clip_high=0.4),
+    "gspo": GspoParams(sequence_eps_clip=0.1, sequence_eps_clip_high=0.2),
+    "gmpo": GmpoParams(log_ratio_clip=0.3, log_ratio_clip_high=0.4),
     # Every token that may be chosen is.
     "kl_cov": KlCovParams(kl_cov_ratio=1.0, ppo_kl_coef=0.7),
     "clip_cov": ClipCovParams(clip_cov_ratio=1.0, clip_cov_lb=0.2, clip_cov_ub=1.0, eps_clip=0.3),
@@ -203,17 +203,17 @@ CASES = [
     ("cispo", CispoParams(eps_clip_high=0.3), 0.5, -1.0, 0.8 * LOG(0.25), 0.8),
     ("cispo", CispoParams(eps_clip=1.0), 0.5, 1.0, -0.5 * LOG(0.25), -0.5),
     # p - q is ratio / 2 - 1 / 2.
-    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.38, 1.0, -1.38 * LOG(0.69), -1.38),
-    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.42, 1.0, 0.0, 0.0),
-    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 1.42, -1.0, 1.42 * LOG(0.71), 1.42),
-    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 0.82, -1.0, 0.82 * LOG(0.41), 0.82),
-    ("dppo_tv", DppoParams(eps_clip=0.1, eps_clip_high=0.2), 0.78, -1.0, 0.0, 0.0),
-    ("dppo_tv", DppoParams(eps_clip=0.6, clip_ratio_c=1.5), 1.9, 1.0, -1.5 * LOG(0.95), -1.5),
+    ("dppo_tv", DppoParams(max_divergence=0.1, max_divergence_high=0.2), 1.38, 1.0, -1.38 * LOG(0.69), -1.38),
+    ("dppo_tv", DppoParams(max_divergence=0.1, max_divergence_high=0.2), 1.42, 1.0, 0.0, 0.0),
+    ("dppo_tv", DppoParams(max_divergence=0.1, max_divergence_high=0.2), 1.42, -1.0, 1.42 * LOG(0.71), 1.42),
+    ("dppo_tv", DppoParams(max_divergence=0.1, max_divergence_high=0.2), 0.82, -1.0, 0.82 * LOG(0.41), 0.82),
+    ("dppo_tv", DppoParams(max_divergence=0.1, max_divergence_high=0.2), 0.78, -1.0, 0.0, 0.0),
+    ("dppo_tv", DppoParams(max_divergence=0.6, clip_ratio_c=1.5), 1.9, 1.0, -1.5 * LOG(0.95), -1.5),
     # q = 1/2: KL = -ln(4 p (1 - p)) / 2, which is 0.020 at p = 0.6 and 0.204 at p = 0.79.
-    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=0.03), 1.2, 1.0, -1.2 * LOG(0.6), -1.2),
-    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=0.015), 1.2, 1.0, 0.0, 0.0),
-    ("dppo_kl", DppoParams(eps_clip=0.01), 1.58, -1.0, 1.58 * LOG(0.79), 1.58),
-    ("dppo_kl", DppoParams(eps_clip=0.01, eps_clip_high=9.0), 0.8, -1.0, 0.0, 0.0),
+    ("dppo_kl", DppoParams(max_divergence=0.01, max_divergence_high=0.03), 1.2, 1.0, -1.2 * LOG(0.6), -1.2),
+    ("dppo_kl", DppoParams(max_divergence=0.01, max_divergence_high=0.015), 1.2, 1.0, 0.0, 0.0),
+    ("dppo_kl", DppoParams(max_divergence=0.01), 1.58, -1.0, 1.58 * LOG(0.79), 1.58),
+    ("dppo_kl", DppoParams(max_divergence=0.01, max_divergence_high=9.0), 0.8, -1.0, 0.0, 0.0),
     ("dro", DroParams(beta=2.0), 1.5, 1.0, -LOG(0.75) + LOG(1.5) ** 2, -1 + 2 * LOG(1.5)),
     ("sapo", SapoParams(), 1.0, 1.0, -2.0, -1.0),
     ("sapo", SapoParams(), 1.0, -1.0, 2 / 1.05, 1.0),
@@ -225,15 +225,19 @@ CASES = [
         -2 / (1 + math.exp(-1)),
         -6 * math.exp(-1) / (1 + math.exp(-1)) ** 2,
     ),
-    ("gspo", GspoParams(eps_clip=0.2), 1.1, 1.0, -1.1, -1.1),
-    ("gspo", GspoParams(eps_clip=0.2), 1.5, 1.0, -1.2, 0.0),
-    ("gspo", GspoParams(eps_clip=0.2, eps_clip_high=0.6), 1.5, 1.0, -1.5, -1.5),
-    ("gspo", GspoParams(eps_clip=0.2), 0.5, -1.0, 0.8, 0.0),
+    # The bounds of gspo are the paper's, below and above.
+    ("gspo", GspoParams(), 1.1, 1.0, -1.0004, 0.0),
+    ("gspo", GspoParams(), 0.9, -1.0, 0.9997, 0.0),
+    ("gspo", GspoParams(sequence_eps_clip_high=0.2), 1.1, 1.0, -1.1, -1.1),
+    ("gspo", GspoParams(sequence_eps_clip_high=0.2), 1.5, 1.0, -1.2, 0.0),
+    ("gspo", GspoParams(sequence_eps_clip_high=0.6), 1.5, 1.0, -1.5, -1.5),
+    ("gspo", GspoParams(sequence_eps_clip=0.2), 0.5, -1.0, 0.8, 0.0),
     # The bounds of gmpo are those of the log-ratio.
-    ("gmpo", GmpoParams(eps_clip=0.4), 1.45, 1.0, -1.45, -1.45),
-    ("gmpo", GmpoParams(eps_clip=0.4), 1.6, 1.0, -math.exp(0.4), 0.0),
-    ("gmpo", GmpoParams(eps_clip=0.4), 1.6, -1.0, 1.6, 1.6),
-    ("gmpo", GmpoParams(eps_clip=0.4), 0.6, -1.0, math.exp(-0.4), 0.0),
+    ("gmpo", GmpoParams(log_ratio_clip=0.4), 1.45, 1.0, -1.45, -1.45),
+    ("gmpo", GmpoParams(log_ratio_clip=0.4), 1.6, 1.0, -math.exp(0.4), 0.0),
+    ("gmpo", GmpoParams(log_ratio_clip=0.1, log_ratio_clip_high=0.4), 1.6, 1.0, -math.exp(0.4), 0.0),
+    ("gmpo", GmpoParams(log_ratio_clip=0.4), 1.6, -1.0, 1.6, 1.6),
+    ("gmpo", GmpoParams(log_ratio_clip=0.4), 0.6, -1.0, math.exp(-0.4), 0.0),
     # One token alone has no covariance.
     ("kl_cov", KlCovParams(kl_cov_ratio=1.0), 1.5, 1.0, -1.5, -1.5),
     ("clip_cov", ClipCovParams(clip_cov_ratio=1.0), 1.5, 1.0, -1.2, 0.0),
@@ -254,10 +258,10 @@ def test_gspo_takes_the_geometric_mean_of_a_row_and_gmpo_cuts_before_it() -> Non
         "row_ids": torch.tensor([4, 4, 1]),
     }
     inputs = LossInput(**columns)
-    wide = LOSSES["gspo"](inputs, GspoParams(eps_clip=0.9))
+    wide = LOSSES["gspo"](inputs, GspoParams(sequence_eps_clip=0.9, sequence_eps_clip_high=0.9))
     assert wide.tolist() == pytest.approx([-2 * math.exp(0.4)] * 2 + [math.exp(-0.1)])
     # The mean of 0.1 and 0.7 cut at 0.4; in the second row nothing is cut.
-    cut = LOSSES["gmpo"](inputs, GmpoParams(eps_clip=0.4))
+    cut = LOSSES["gmpo"](inputs, GmpoParams(log_ratio_clip=0.4))
     assert cut.tolist() == pytest.approx([-2 * math.exp(0.25)] * 2 + [math.exp(-0.1)])
 
 
@@ -296,6 +300,22 @@ def test_dppo_measures_from_the_policy_that_sampled_where_it_is_known() -> None:
         assert torch.equal(found, LOSSES[name](LossInput(**columns), OPTIONS[name]))
 
 
+@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
+def test_dppo_corrects_for_the_policy_that_sampled(name: str) -> None:
+    """Which is why rollout correction is refused beside it: with this ratio once more the slope would be 0.2718."""
+    logprobs = torch.tensor([-1.0], requires_grad=True)
+    sampling, advantages = torch.tensor([-1.5]), torch.tensor([-0.1])
+    inputs = LossInput(
+        logprobs=logprobs,
+        old_logprobs=logprobs.detach(),
+        sampling_logprobs=sampling,
+        advantages=advantages,
+        row_ids=torch.tensor([0]),
+    )
+    (slope,) = torch.autograd.grad(LOSSES[name](inputs, DppoParams()).sum(), logprobs)
+    assert slope.item() == pytest.approx(0.1 * math.exp(0.5))
+
+
 def test_dppo_kl_is_exact_for_tokens_that_are_nearly_certain() -> None:
     """In float32, where 1 - p would be 0: the divergence is 0.0120, not infinite and not that of 1 - p = 1e-8."""
     for bound, kept in ((0.0119, False), (0.0121, True)):
@@ -305,5 +325,5 @@ def test_dppo_kl_is_exact_for_tokens_that_are_nearly_certain() -> None:
             advantages=torch.tensor([1.0]),
             row_ids=torch.tensor([0]),
         )
-        loss = LOSSES["dppo_kl"](inputs, DppoParams(eps_clip=bound))
+        loss = LOSSES["dppo_kl"](inputs, DppoParams(max_divergence=bound))
         assert (loss != 0).item() == kept

@@ -53,6 +53,7 @@ def test_levels_needs_and_losses(records: Any) -> None:
     assert {name for name, record in records.items() if record.level == "step"} == {"step_reinforce"}
     assert {name: set(record.needs) for name, record in records.items() if record.needs} == {
         "gae": {"values", "step_rewards"},
+        "gdpo": {"reward_components"},
         "reinforce_plus_plus": {"step_rewards"},
         "remax": {"greedy_rewards"},
         "step_reinforce": {"step_rewards"},
@@ -60,6 +61,25 @@ def test_levels_needs_and_losses(records: Any) -> None:
     }
     losses = {"ppo", "importance_sampling", "reinforce"}
     assert {record.default_loss for record in records.values()} == losses
+
+
+def test_options_with_the_name_of_a_shared_key_bound_the_ratio_of_a_token() -> None:
+    losses = {record.name: record.params.model_fields for record in plugin.rllm_losses()}
+    clipped = {"cispo", "clip_cov"}
+    for key in ("eps_clip", "eps_clip_high"):
+        assert {name for name, options in losses.items() if key in options} == clipped
+    defaults = {
+        "gspo": {"sequence_eps_clip": 3e-4, "sequence_eps_clip_high": 4e-4},
+        "gmpo": {"log_ratio_clip": 0.4, "log_ratio_clip_high": None},
+        "dppo_tv": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0},
+        "dppo_kl": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0},
+    }
+    for name, expected in defaults.items():
+        assert {option: field.default for option, field in losses[name].items()} == expected
+
+
+def test_losses_that_weigh_by_the_ratio_to_the_sampler_say_so() -> None:
+    assert {record.name for record in plugin.rllm_losses() if record.corrects_rollouts} == {"dppo_tv", "dppo_kl"}
 
 
 def test_the_entry_point_has_the_name_of_the_distribution() -> None:

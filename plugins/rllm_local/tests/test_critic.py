@@ -83,25 +83,6 @@ def test_its_learning_rate_is_its_own_and_follows_the_schedule(
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
-def test_how_far_off_it_is_does_not_scale_down_the_gradient_of_the_policy(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
-    """A new critic's head has weight 0, so nothing of its loss reaches the model yet."""
-    batch, gradients = random_batch(ROWS), []
-    for size in (0.0, 1e6):
-        model = build_tiny(0)
-        returns = np.full(len(batch.tokens), size)
-        updater = make_updater(model, critic=Critic(model, CriticSection()), max_grad_norm=0.01)
-        updater.update(with_returns(batch, returns, 0 * returns), make_plan())
-        gradients.append(gradient_of(model))
-    assert torch.equal(*gradients)
-    assert float(gradients[0].norm()) == pytest.approx(0.01, rel=1e-4)
-
-
 def test_a_head_for_a_model_of_another_type_computes_in_float32(
     build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
 ) -> None:

@@ -144,6 +144,7 @@ def register_rllm_loss(
     *,
     params: type[BaseModel] = NoParams,
     needs: Set[str] = NONE,
+    corrects_rollouts: bool = False,
     honours: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
@@ -159,6 +160,7 @@ def register_rllm_loss(
             params=params,
             load=lambda: function,
             needs=_frozen(needs),
+            corrects_rollouts=corrects_rollouts,
             honours=_frozen(honours),
         )
 

@@ -13,8 +13,8 @@ def check_terms(plan: RunPlan) -> None:
     """Check a plan whose idle values are back at their defaults.
 
     Raises:
-        ConfigError: bounds that leave nothing between them, rollout correction around a loss that corrects by itself, or
-            a user's value for a column that nobody needs.
+        ConfigError: bounds that leave nothing between them, rollout correction around a loss that corrects by itself,
+            or a user's value for a column that nobody needs.
     """
     _check_bounds(plan)
     _check_corrected_once(plan)
@@ -44,20 +44,16 @@ def _check_bounds(plan: RunPlan) -> None:
 
 def _check_corrected_once(plan: RunPlan) -> None:
     """Weighing by the ratio to the sampler twice squares it, which corrects for nothing."""
-    key = "rllm.algorithm.rollout_correction.tis_mode"
-    mode = plan.config.rllm.algorithm.rollout_correction.tis_mode
-    correcting = {role: loss for role, loss in plan.losses.by_role.items() if loss.plugin.corrects_rollouts}
-    every_other = plan.losses.default
-    if mode is None or not (correcting or every_other.plugin.corrects_rollouts):
-        return
-    names = [f"{loss.plugin.name!r} of role {role!r}" for role, loss in correcting.items()]
-    if every_other.plugin.corrects_rollouts:
-        names.insert(0, repr(every_other.plugin.name))
-    raise ConfigError(
-        f"`{key}` is {mode!r} (from {plan.composed.origins[key]}), and loss {' and loss '.join(names)} weighs tokens by "
-        "the ratio to the policy that sampled already: it would count twice.",
-        f"Leave {key} out, or choose other losses with rllm.algorithm.loss_fn and rllm.algorithm.loss_map.",
-    )
+    key, mode = "rllm.algorithm.rollout_correction.tis_mode", plan.config.rllm.algorithm.rollout_correction.tis_mode
+    chosen = {"": plan.losses.default} | {f" of role {role!r}": loss for role, loss in plan.losses.by_role.items()}
+    for whose, loss in chosen.items():
+        if mode is not None and loss.plugin.corrects_rollouts:
+            raise ConfigError(
+                f"`{key}` is {show_value(mode)} (from {plan.composed.origins[key]}), and loss "
+                f"{loss.plugin.name!r}{whose} weighs tokens by the ratio to the policy that sampled already: it would "
+                "count twice.",
+                f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
+            )
 
 
 def _check_column_sections(plan: RunPlan) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rllm_core.algorithms.options import with_tasks_there_are
 from rllm_core.checkpoint import CheckpointStore
 from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
@@ -256,27 +257,21 @@ class TrainingLoop:
         )
 
     def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
+        rejection = self.plan.rejection
         return StageContext(
             config=self.plan.config,
             seed=self._settings.seed,
             backend=backend,
             runner=runner,
             grouping=self.plan.grouping,
-            rejection_name=self.plan.rejection.registered.qualified_name,
-            rejection=self.plan.rejection.registered.load()(self._rejection_params()),
+            rejection_name=rejection.registered.qualified_name,
+            rejection=rejection.registered.load()(with_tasks_there_are(rejection.params, len(self._schedule.tasks))),
             needs=self.plan.needs,
             more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.loss_of,
             log=trackers.log,
         )
-
-    def _rejection_params(self) -> Any:
-        """The rejection mode's options; one that fills batches is told of the tasks that a batch really has."""
-        params = self.plan.rejection.params
-        if "train_batch_size" not in type(params).model_fields:
-            return params
-        return params.model_copy(update={"train_batch_size": min(params.train_batch_size, len(self._schedule.tasks))})
 
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and self._finished % frequency == 0

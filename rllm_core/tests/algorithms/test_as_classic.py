@@ -85,6 +85,18 @@ def test_a_need_that_only_a_run_can_fill_is_said(make_groups: MakeGroups) -> Non
         classic(doubled, needs=frozenset({"values"}))([np.ones(2)], traj_groups=make_groups([[1, 1]]))
 
 
+def test_parts_of_the_reward_are_for_the_estimator_to_miss(make_groups: MakeGroups) -> None:
+    def without_parts(inputs: AdvantageInput, params: Any) -> Advantages:
+        assert inputs.reward_components is None
+        return doubled(inputs, params)
+
+    parts = frozenset({"reward_components"})
+    advantages, _ = classic(without_parts, needs=parts)([np.ones(2)], traj_groups=make_groups([[1, 1]]))
+    assert lists(advantages) == [[2, 2]]
+    with pytest.raises(AdvantageError, match="looks at reward_components, and is given rewards alone"):
+        classic(without_parts, needs=parts)([np.ones(2)])
+
+
 @pytest.mark.parametrize(("rewards", "shape"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [1.0]], "[1, 1]"), ([], "[]")])
 def test_rewards_that_do_not_fit_the_groups_are_said(make_groups: MakeGroups, rewards: Any, shape: str) -> None:
     with pytest.raises(AdvantageError) as caught:

@@ -9,6 +9,7 @@ import pytest
 
 from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.errors import AdvantageError
 from rllm_core.types import Step, Trajectory, TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
@@ -68,6 +69,27 @@ def test_parts_of_a_reward_that_all_trajectories_report_become_columns(role_colu
 def test_without_common_parts_there_are_no_reward_components(role_columns: RoleColumns, two_turns: Trajectory) -> None:
     inputs = role_columns(build_batch([_group(two_turns)]), 0)
     assert (inputs.component_names, inputs.reward_components) == ((), None)
+
+
+def test_parts_of_a_reward_may_be_numbers_of_any_kind(role_columns: RoleColumns, two_turns: Trajectory) -> None:
+    two_turns.info["reward_components"] = {"a": 2, "b": np.float32(0.5), "c": True, "d": np.False_}
+    components = role_columns(build_batch([_group(two_turns)]), 0).reward_components
+    assert components is not None
+    assert components.tolist() == [[2.0, 0.5, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("parts", [3.0, ["a"], {"a": "x"}, {"a": None}, {1: 1.0}, None])
+def test_parts_of_a_reward_that_are_no_mapping_of_names_to_numbers_are_refused(
+    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory, parts: object
+) -> None:
+    two_turns.info["reward_components"] = {"a": 1.0}
+    rewritten.info["reward_components"] = parts
+    batch = build_batch([_group(two_turns, rewritten, group_id="t7:agent")])
+    with pytest.raises(AdvantageError) as caught:
+        role_columns(batch, 0)
+    where = "info['reward_components'] of trajectory 1 in group 't7:agent'"
+    assert caught.value.message == f"{where} is {parts!r}."
+    assert "a mapping of names to numbers" in caught.value.hint
 
 
 def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(

@@ -131,6 +131,39 @@ def test_without_episodes_it_says_how_to_keep_them(tmp_path: Path, capsys: pytes
     assert "rllm.episode_logging.log_episodes=true" in capsys.readouterr().err
 
 
+ESTIMATOR = """
+from rllm_core.contracts.estimator import Advantages
+from rllm_core.registration import register_rllm_estimator
+
+@register_rllm_estimator("half")
+def half(inputs, params):
+    return Advantages(values=0.5 * inputs.rewards)
+"""
+
+
+def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ESTIMATOR)
+    plugins = "plugins: {import_modules: [mine], allow: []}"
+    (run / "config.yaml").write_text(f"rllm: {{{plugins}, algorithm: {{adv_estimator: half}}}}\n")
+    assert "0.5 * reward" in rllm("rescore", str(run)).stdout
+    refused = rllm("rescore", str(run), "--estimator", "remax")
+    assert refused.returncode == 2, "the run did not allow its package"
+
+
+def test_loose_files_name_the_modules_themselves(rllm: Rllm, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ESTIMATOR)
+    loose = (run / "episodes" / "step_000000.jsonl").rename(tmp_path / "loose.jsonl")
+    assert "0.5 * reward" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
+    assert "half" in rllm("rescore", str(loose), "--estimator", "half").stderr
+
+
+def test_a_run_whose_own_estimator_needs_a_model_is_rescored_without_it(printed: Callable[..., str], run: Path) -> None:
+    (run / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo, estimator_map: {judge: gae}}}\n")
+    lines = printed("--estimator", "rloo").splitlines()
+    assert lines[1].endswith("reference: rloo")
+    assert lines[3].startswith("the run's own estimators are left out: rllm.algorithm.estimator_map.judge: estimator ")
+
+
 def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm: Rllm, run: Path) -> None:
     program = "import sys; from rllm_core.cli.main import main; main(); sys.exit('torch' in sys.modules)"
     assert rllm("rescore", str(run), "--estimator", "rloo", program=program).returncode == 0

@@ -111,6 +111,27 @@ def test_groups_come_back_bit_for_bit(group: TrajectoryGroup) -> None:
     assert [_trajectory_bits(t) for t in back.trajectories] == [_trajectory_bits(t) for t in group.trajectories]
 
 
+@given(st.data())
+def test_steps_come_back_in_their_order_whatever_the_order_of_their_tokens(data: st.DataObject) -> None:
+    trajectory = data.draw(trajectories())
+    for _ in range(data.draw(st.integers(0, 3))):  # turns that extend what came before, beside those that do not
+        trajectory.add_step([*trajectory.tokens.ids.tolist(), 7], [8], [-0.5], text="next")
+    assert len(trajectory.tokens.ids) == len(trajectory.tokens)
+    trajectory.steps = data.draw(st.permutations(trajectory.steps))
+    back = codec.trajectory_from_json(_through_text(codec.trajectory_to_json(trajectory)))
+    assert _trajectory_bits(back) == _trajectory_bits(trajectory)
+
+
+def test_reversed_turns_stay_one_segment() -> None:
+    trajectory = Trajectory("agent")
+    trajectory.add_step([1, 2], [3], [-0.1])
+    trajectory.add_step([1, 2, 3, 4], [5], [-0.2])
+    trajectory.steps.reverse()
+    back = codec.trajectory_from_json(codec.trajectory_to_json(trajectory))
+    assert (back.tokens.segment_starts, back.tokens.ids.tolist()) == ([0], [1, 2, 3, 4, 5])
+    assert [step.response_ids.tolist() for step in back.steps] == [[5], [3]]
+
+
 def test_every_token_is_written_once() -> None:
     trajectory = Trajectory("agent")
     trajectory.add_step([1, 2], [3], [-0.1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError, RllmError
@@ -147,7 +147,7 @@ def test_options_of_another_rejection_mode_are_refused(plan: MakePlan, mode: str
     settings = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}
     error = _error(plan, settings | {f"rllm.rejection_sample.{name}": 3})
     assert error.message == f"`rllm.rejection_sample.{name}` is 3 (from my.yaml), and nothing this run uses acts on it."
-    assert f"This run uses rejection {mode}." in error.hint
+    assert f"This run uses rejection {mode} (its options: min_" in error.hint
 
 
 def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(plan: MakePlan) -> None:
@@ -234,6 +234,14 @@ def test_columns_that_the_backend_cannot_fill_are_refused(plan: MakePlan, needy:
     error = _error(plan, {"rllm.algorithm.estimator_map": {"judge": "needy"}})
     assert error.message == "Estimator 'needy' needs values; backend 'probe' cannot fill that."
     assert plan({"rllm.algorithm.adv_estimator": "modest"}).estimators.default.plugin.name == "modest"
+
+
+def test_columns_that_come_with_the_trajectories_are_asked_of_no_backend(plan: MakePlan, registry: Registry) -> None:
+    needs = frozenset({"step_rewards", "reward_components", "sampling_logprobs"})
+    record = EstimatorPlugin(name="parts", summary="For tests.", params=NoParams, load=_no_load, needs=needs)
+    registry.add(record, distribution="somebody")
+    made = plan({"rllm.algorithm.adv_estimator": "parts"})
+    assert made.needs == needs == ALWAYS_FILLED
 
 
 def test_every_plugin_of_a_run_is_listed_once(plan: MakePlan) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
@@ -60,6 +61,15 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             params=NoParams,
             load=lambda: _baseline,
             needs=frozenset({"values"}),
+        )
+    )
+    registry.add(
+        LossPlugin(
+            name="own",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: lambda inputs, params: inputs.logprobs,
+            corrects_rollouts=True,
         )
     )
     return lambda settings: plan({"rllm.backend": "able"} | settings)
@@ -138,6 +148,24 @@ def test_a_term_that_cannot_have_an_effect_is_refused(make: MakePlan, settings: 
     ],
 )
 def test_what_fits_together_is_accepted_without_a_word(make: MakePlan, settings: dict[str, Any]) -> None:
+    assert make(settings).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "losses"),
+    [
+        ({"rllm.algorithm.loss_fn": "own"}, "loss 'own' weighs"),
+        ({"rllm.algorithm.loss_map": {"judge": "own"}}, "loss 'own' of role 'judge' weighs"),
+        (
+            {"rllm.algorithm.loss_fn": "own", "rllm.algorithm.estimator_map": {"judge": "rloo"}},
+            "loss 'own' weighs",
+        ),
+    ],
+)
+def test_rollouts_are_not_corrected_twice(make: MakePlan, settings: dict[str, Any], losses: str) -> None:
+    error = refusal(make, settings | {f"{CORRECTION}.tis_mode": "token"})
+    assert error.message.startswith(f'`{CORRECTION}.tis_mode` is "token" (from my.yaml), and {losses} tokens by the ')
+    assert error.hint.startswith(f"Set {CORRECTION}.tis_mode to null, or choose another loss")
     assert make(settings).warnings == ()
 
 

@@ -29,6 +29,7 @@ def episodes_of(
     lengths: Mapping[str, Sequence[int]] | None = None,
     turns: int = 1,
     advantage: float | None = None,
+    greedy: Mapping[str, float] | None = None,
     roles: Sequence[str] = ("agent",),
     reason: TerminationReason = TerminationReason.ENV_DONE,
 ) -> list[Episode]:
@@ -40,6 +41,8 @@ def episodes_of(
             trajectories = []
             for role in roles:
                 trajectory = Trajectory(role, reward=reward, uid=f"{task}:{index}/{role}")
+                if task in (greedy or {}):
+                    trajectory.info["greedy_reward"] = greedy[task]
                 for turn in range(turns):
                     trajectory.add_step([1, 2, turn], [3] * said, np.linspace(-1.0, -0.5, said), advantage=advantage)
                 trajectories.append(trajectory)
@@ -54,8 +57,10 @@ def episodes_of(
     return episodes
 
 
-def lines_of(episodes: Sequence[Episode]) -> bytes:
-    return b"".join(json.dumps(episode_to_json(episode)).encode() + b"\n" for episode in episodes)
+def lines_of(episodes: Sequence[Episode], number: int) -> bytes:
+    """As a run logs them: the attempts of one round."""
+    lines = (json.dumps(episode_to_json(episode) | {"round": number}) for episode in episodes)
+    return b"".join(line.encode() + b"\n" for line in lines)
 
 
 @pytest.fixture
@@ -80,11 +85,12 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
 
 @pytest.fixture
 def keep(run: Path) -> Callable[..., Path]:
-    """Write a step's episodes as a run does, and return the file."""
+    """Write a step's episodes, round by round, as a run does, and return the file."""
 
-    def keep(step: int, rewards: Rewards, **options: Any) -> Path:
+    def keep(step: int, *rounds: Rewards, **options: Any) -> Path:
         file = run / "episodes" / f"step_{step:06d}.jsonl.gz"
-        file.write_bytes(gzip.compress(lines_of(episodes_of(rewards, **options))))
+        lines = [lines_of(episodes_of(rewards, **options), number) for number, rewards in enumerate(rounds)]
+        file.write_bytes(gzip.compress(b"".join(lines)))
         return file
 
     return keep

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rllm_core.rescoring.comparing import LARGEST, agreement
-from rllm_core.rescoring.scores import ScoredGroup, TokenTally
+from rllm_core.rescoring.scores import ScoredGroup
+from rllm_core.rescoring.tallies import TokenTally
 
 
 @pytest.fixture

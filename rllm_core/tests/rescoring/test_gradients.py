@@ -13,8 +13,8 @@ from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError, LossError
 from rllm_core.plugins.registry import Registry
-from rllm_core.rescoring.loss_tally import LossTally
 from rllm_core.rescoring.rescore import Rescored
+from rllm_core.rescoring.tallies import LossTally
 
 
 @pytest.fixture

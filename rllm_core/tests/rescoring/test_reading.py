@@ -26,22 +26,29 @@ def test_episodes_are_read_compressed_or_not(tmp_path: Path, content: list[bytes
     file = tmp_path / "whatever"
     file.write_bytes(pack(b"".join(content)))
     read = read_file(file)
-    assert [episode.id for episode in read.episodes] == ["t:0", "t:1", "t:2"]
+    assert [episode.id for episode in read.rounds[0]] == ["t:0", "t:1", "t:2"]
     assert read.skipped == 0
+
+
+def test_episodes_come_back_by_the_round_they_were_played_in(tmp_path: Path, content: list[bytes]) -> None:
+    file = tmp_path / "rounds.jsonl"
+    lines = [json.loads(line) | told for line, told in zip(content, ({}, {"round": 0}, {"round": 2}), strict=True)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert [[entry.id for entry in played] for played in read_file(file).rounds] == [["t:0", "t:1"], [], ["t:2"]]
 
 
 def test_a_last_line_cut_off_is_skipped_and_counted(tmp_path: Path, content: list[bytes]) -> None:
     file = tmp_path / "cut.jsonl"
     file.write_bytes(b"".join(content)[:-30])
     read = read_file(file)
-    assert [episode.id for episode in read.episodes] == ["t:0", "t:1"]
+    assert [episode.id for episode in read.rounds[0]] == ["t:0", "t:1"]
     assert read.skipped == 1
 
 
 def test_a_last_line_that_only_lacks_its_end_is_whole(tmp_path: Path, content: list[bytes]) -> None:
     file = tmp_path / "whole.jsonl"
     file.write_bytes(b"".join(content).rstrip())
-    assert len(read_file(file).episodes) == 3
+    assert len(read_file(file).rounds[0]) == 3
 
 
 def test_of_a_compressed_file_cut_off_what_is_whole_is_used(tmp_path: Path, episodes: Callable[..., Any]) -> None:
@@ -54,8 +61,8 @@ def test_of_a_compressed_file_cut_off_what_is_whole_is_used(tmp_path: Path, epis
     file.write_bytes(packed[: len(packed) // 2])
     read = read_file(file)
     assert read.skipped == 1
-    assert 0 < len(read.episodes) < 99
-    assert [episode.id for episode in read.episodes] == [f"t:{index}" for index in range(len(read.episodes))]
+    assert 0 < len(read.rounds[0]) < 99
+    assert [episode.id for episode in read.rounds[0]] == [f"t:{index}" for index in range(len(read.rounds[0]))]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError, RewardError
 from rllm_core.plugins.registry import Registry
 from rllm_core.rescoring.as_json import result_to_json
+from rllm_core.rescoring.as_run import reproduction_of
 from rllm_core.rescoring.reading import EpisodesError
-from rllm_core.rescoring.reproduction import reproduction_of
 from rllm_core.rescoring.rescore import Rescored
 from rllm_core.rescoring.summary import summaries_of
 from rllm_core.types import TerminationReason
@@ -145,19 +145,65 @@ def test_trajectories_that_sampled_nothing_have_no_advantage(rescored: Rescore, 
     assert data["groups"][0]["trajectories"][0]["advantages"] == {"grpo": {"mean": None, "std": None}}
 
 
-def test_greedy_attempts_that_were_never_made_are_said(rescored: Rescore, keep: Keep, registry: Registry) -> None:
+@pytest.fixture
+def greedy(registry: Registry) -> None:
+    """An estimator that compares with greedy attempts."""
+
+    def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
+        assert inputs.greedy_rewards is not None
+        return Advantages(values=inputs.rewards - inputs.greedy_rewards)
+
     registry.add(
         EstimatorPlugin(
             name="greedy",
             summary="For tests.",
             params=NoParams,
-            load=lambda: None,  # type: ignore[arg-type, return-value]
+            load=lambda: estimate,
+            scope="trajectory",
             needs=frozenset({"greedy_rewards"}),
         )
     )
+
+
+@pytest.mark.usefixtures("greedy")
+def test_attempts_without_a_greedy_reward_left_the_run_and_are_left_out(
+    rescored: Rescore, keep: Keep, configure: Callable[..., None]
+) -> None:
+    keep(0, {"t": [0, 1], "u": [0, 1]}, greedy={"t": 0.25})
+    keep(1, {"u": [0, 1]})
+    configure({"rllm": {"algorithm": {"adv_estimator": "greedy"}}})
+    result = rescored(estimators=["grpo"])
+    assert _advantages(result, 0) == {(0, "t:agent"): [-0.25, 0.75]}
+    assert [step.skip_reason for step in result.steps] == ["", "no_greedy_rewards"]
+
+
+@pytest.mark.usefixtures("greedy")
+def test_greedy_attempts_that_were_never_made_are_said(rescored: Rescore, keep: Keep) -> None:
     keep(4, {"t": [0, 1]})
     with pytest.raises(ConfigError, match="'greedy' compares with greedy attempts, and the run made none in step 4"):
         rescored(estimators=["grpo", "greedy"])
+
+
+def test_a_task_that_came_round_twice_is_compared_within_each_round(rescored: Rescore, keep: Keep) -> None:
+    keep(0, {"t": [0, 1]}, {"t": [5, 9], "u": [0, 1]})
+    result = rescored(estimators=["grpo", "reinforce_plus_plus_baseline"])
+    assert [group.rewards.tolist() for group in result.groups] == [[0, 1], [5, 9], [0, 1]]
+    assert [group.advantages[0].round(3).tolist() for group in result.groups] == [[-1, 1]] * 3
+    # Of the scope of a role: all rounds of the step together.
+    assert result.groups[1].advantages[1, 1] == 4 * result.groups[2].advantages[1, 1]
+    assert result.steps[0].episodes == 6
+
+
+def test_rejection_that_asked_for_more_is_offered_what_it_got(rescored: Rescore, keep: Keep) -> None:
+    keep(0, {"t": [0, 1], "u": [1, 1]}, {"t": [0, 2], "v": [0, 3]})
+    keep(1, {"w": [0, 1], "x": [1, 1]})
+    result = rescored(rejection="dynamic")
+    assert [(group.step, group.rewards.max()) for group in result.groups] == [(0, 1), (0, 2), (1, 3), (1, 1)]
+
+
+def test_rounds_that_rejection_does_not_ask_for_count_all_the_same(rescored: Rescore, keep: Keep) -> None:
+    keep(0, {"t": [0, 1]}, {"t": [2, 2]}, {"t": [0, 3]})
+    assert [group.rewards.max() for group in rescored(rejection="group").groups] == [1, 3]
 
 
 def test_lines_skipped_are_counted(rescored: Rescore, keep: Keep) -> None:

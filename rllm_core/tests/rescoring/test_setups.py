@@ -20,13 +20,17 @@ Setups = Callable[..., list[Setup]]
 
 @pytest.fixture
 def setups(registry: Registry) -> Setups:
-    def make(
-        *estimators: Any, roles: dict[str, Any] | None = None, of_run: bool = True, **algorithm: Any
-    ) -> list[Setup]:
-        config = parse(RunConfig, {"rllm": {"algorithm": algorithm}})
-        return setups_of(Picker(registry=registry, config=config), estimators, roles or {}, of_run=of_run)
+    def make(*estimators: Any, **options: Any) -> list[Setup]:
+        return _setups_of(registry, *estimators, **options)[0]
 
     return make
+
+
+def _setups_of(
+    registry: Registry, *estimators: Any, roles: dict[str, Any] | None = None, of_run: bool = True, **algorithm: Any
+) -> tuple[list[Setup], str]:
+    config = parse(RunConfig, {"rllm": {"algorithm": algorithm}})
+    return setups_of(Picker(registry=registry, config=config), estimators, roles or {}, of_run=of_run)
 
 
 def _labels(setups: list[Setup]) -> list[str]:
@@ -109,7 +113,29 @@ def test_what_needs_a_model_is_refused_with_what_does_not(setups: Setups, regist
         setups("grpo", "hungry")
 
 
-@pytest.mark.parametrize("need", ["old_logprobs", "step_rewards", "greedy_rewards"])
+HUNGRY = {"estimator_map": {"judge": "hungry"}}
+
+
+def test_a_run_whose_estimator_needs_a_model_is_left_out_and_that_is_said(registry: Registry) -> None:
+    registry.add(_record("hungry", frozenset({"values"})))
+    found, left_out = _setups_of(registry, "rloo", **HUNGRY)
+    assert _labels(found) == ["rloo"]
+    assert left_out.startswith("rllm.algorithm.estimator_map.judge: estimator 'hungry' needs values, which training")
+    assert _setups_of(registry, "rloo", "grpo", **HUNGRY)[1] == "", "nobody asked for the run's own"
+    assert _labels(_setups_of(registry, roles={"judge": "rloo"}, **HUNGRY)[0]) == ["grpo, judge: rloo"]
+
+
+def test_where_nothing_else_was_asked_for_the_error_names_the_way_out(setups: Setups, registry: Registry) -> None:
+    registry.add(_record("hungry", frozenset({"values"})))
+    for roles in ({}, {"other": "rloo"}):
+        with pytest.raises(ConfigError, match=r"'hungry' needs values.*Choose from .* with --estimator NAME") as error:
+            setups(roles=roles, **HUNGRY)
+        assert "--role-estimator ROLE=NAME" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "need", ["old_logprobs", "step_rewards", "greedy_rewards", "reward_components", "sampling_logprobs"]
+)
 def test_what_episodes_hold_is_not_refused(setups: Setups, registry: Registry, need: str) -> None:
     registry.add(_record("modest", frozenset({need})))
     assert _labels(setups("grpo", "modest")) == ["grpo", "modest"]

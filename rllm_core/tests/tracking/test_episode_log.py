@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     EpisodeLog(folder).on_batch_end(_step(3))
     assert [episode.id for episode in read_episodes(folder / "step_000003.jsonl.gz")] == ["task:0", "task:1"]
+
+
+def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
+    step = _step(0)
+    step.play_more([])
+    step.generated += _step(0).generated[:1]
+    EpisodeLog(tmp_path).on_batch_end(step)
+    with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
+        assert [(line["id"], line["round"]) for line in map(json.loads, lines)] == [
+            ("task:0", 0),
+            ("task:1", 0),
+            ("task:0", 1),
+        ]
 
 
 @pytest.mark.parametrize("first_step", [0, 2, 4])

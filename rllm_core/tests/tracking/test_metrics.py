@@ -39,6 +39,13 @@ def test_solve_rates_are_shares_of_attempts_and_of_tasks(attempt: MakeAttempt) -
     assert metrics["batch/episodes"] == 7
 
 
+def test_a_task_of_another_round_is_another_task(attempt: MakeAttempt) -> None:
+    first, second = ([attempt("t", index, correct=correct) for index in range(2)] for correct in (True, False))
+    metrics = episode_metrics(first, second)
+    assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (0.5, 0.5, 0.0)
+    assert (metrics["batch/episodes"], metrics["batch/solved"]) == (4, 0.5)
+
+
 def test_every_way_of_ending_is_a_share_of_attempts(attempt: MakeAttempt) -> None:
     episodes = [attempt("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
     episodes.append(attempt("t", 3, reason=TerminationReason.ERROR))

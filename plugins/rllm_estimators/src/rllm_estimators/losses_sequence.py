@@ -32,9 +32,9 @@ def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
     """-A times the geometric mean of the row's clipped ratios; every token carries the loss of its row.
 
     Log-ratios are cut at log_ratio_clip_high where A > 0 and at -log_ratio_clip where A < 0 (the side that would gain),
-    token by token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673. Averaged
-    with ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh sequences
-    by their length.
+    token by token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673.
+    Averaged with ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh
+    sequences by their length.
     """
     rows = Rows.of(inputs.row_ids)
     low, high = params.low_high

@@ -35,9 +35,9 @@ def cispo(inputs: LossInput, params: CispoParams) -> Tensor:
 def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
     """-A sg(min(rho, clip_ratio_c)) logprob, while the sampled token's probability p is near enough to its old one q.
 
-    Followed are tokens with p - q <= max_divergence_high where A > 0, and p - q >= -max_divergence elsewhere: |p - q| is
-    the total variation between the two policies seen as "this token or another". Qi et al. 2026, arXiv:2602.04879; as
-    there the old policy is the one that sampled, where its log-probs are known, so rho corrects for it as well.
+    Followed are tokens with p - q <= max_divergence_high where A > 0, and p - q >= -max_divergence elsewhere: |p - q|
+    is the total variation between the two policies seen as "this token or another". Qi et al. 2026, arXiv:2602.04879;
+    as there the old policy is the one that sampled, where its log-probs are known, so rho corrects for it as well.
     """
     inputs = _anchored(inputs)
     low, high = params.low_high
@@ -50,8 +50,8 @@ def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
 def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
     """As `dppo_tv`, while KL(q, p) of "this token or another" is small enough.
 
-    At most max_divergence_high where A > 0, and max_divergence elsewhere. Tokens that are about to come back (p <= q where
-    A > 0, p >= q elsewhere) are followed however far away they are. Qi et al. 2026, arXiv:2602.04879.
+    At most max_divergence_high where A > 0, and max_divergence elsewhere. Tokens that are about to come back (p <= q
+    where A > 0, p >= q elsewhere) are followed however far away they are. Qi et al. 2026, arXiv:2602.04879.
     """
     inputs = _anchored(inputs)
     low, high = params.low_high

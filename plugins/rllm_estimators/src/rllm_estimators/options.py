@@ -72,8 +72,9 @@ class StepReinforceParams(Params):
 class OtbParams(Params):
     tis_mode: Literal["token", "sequence"] | None = Field(
         None,
-        description="Weigh tokens also by the squared ratio of old to sampling probability, per token or per "
-        "trajectory, where `rllm.algorithm.rollout_correction` weighs the loss by that ratio; null: do not. It is 1 "
-        "where old log-probs are the rollout's own.",
+        description="Weigh tokens also by the squared ratio of old to sampling probability, per token or multiplied "
+        "over the trajectory, where `rllm.algorithm.rollout_correction` weighs the loss by that ratio (or by that of "
+        "each segment, where a trajectory's history was rewritten); null: do not. It is 1 where old log-probs are the "
+        "rollout's own.",
     )
     tis_cap: float = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")

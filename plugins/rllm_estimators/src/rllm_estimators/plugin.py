@@ -56,6 +56,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         params=GdpoParams,
         load=_from("components", "gdpo"),
         scope="role",
+        needs=frozenset({"reward_components"}),
         default_loss="ppo",
     )
     yield EstimatorPlugin(

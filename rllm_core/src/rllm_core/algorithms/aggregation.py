@@ -2,6 +2,9 @@
 
 Weights are computed over all rows of one optimiser step, before these are cut into micro-batches. Micro-batching
 therefore cannot change the gradient, and a micro-batch without a sampled token adds exactly 0.
+
+The sequences of the modes ``seq-…`` are rows: a trajectory, or one segment of it where its history was rewritten. A
+trajectory with prefix breaks thus counts once per segment.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rllm_core.algorithms.classic import per_group
 from rllm_core.algorithms.columns import columns_of
 from rllm_core.batch import build_batch
 from rllm_core.config.algorithm_sections import AlgorithmSection
-from rllm_core.contracts.estimator import AdvantageEstimator, AdvantageInput, EstimatorPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, AdvantageEstimator, AdvantageInput, EstimatorPlugin
 from rllm_core.errors import AdvantageError, PluginError
 from rllm_core.types import TrajectoryGroup
 
@@ -72,7 +72,7 @@ class AsClassic:
             if array.ndim != 1:
                 raise self._error(f"is given rewards of shape {array.shape}.", "Give one flat array per group.")
         inputs = self._inputs(arrays, algorithm_config, traj_groups)
-        for need in sorted(self._plugin.needs):
+        for need in sorted(self._plugin.needs - ALWAYS_FILLED):
             if getattr(inputs, need) is None:
                 raise self._error(f"needs {need}, which only a run can fill.", "Choose it by name in a run.")
         result = self._estimator(inputs, self._params_of(algorithm_config, options))

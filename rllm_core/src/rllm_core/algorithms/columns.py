@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from rllm_core.batch import TokenBatch
 from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput
-from rllm_core.types import Trajectory
+from rllm_core.errors import AdvantageError
+from rllm_core.types import Trajectory, TrajectoryGroup
 
 REWARD_COMPONENTS = "reward_components"
 """Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""
@@ -29,6 +31,9 @@ def columns_of(
         batch: its groups carry finite rewards.
         chosen: (n_group,) which of its groups.
         algorithm_config: handed on as it is.
+
+    Raises:
+        AdvantageError: what a trajectory reports as the parts of its reward is no mapping of names to numbers.
     """
     groups = [group for group, wanted in zip(batch.groups, chosen, strict=True) if wanted]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -40,7 +45,7 @@ def columns_of(
     lengths = np.bincount(
         within[batch.trajectory[rows]], weights=batch.row_lengths[rows], minlength=len(trajectories)
     ).astype(np.int64)
-    names, components = _reward_components(trajectories)
+    names, components = _reward_components(groups)
     columns: dict[str, NDArray[Any] | None] = {
         "rewards": np.array([trajectory.reward for trajectory in trajectories], np.float64),
         "group_offsets": _offsets([len(group.trajectories) for group in groups]),
@@ -87,13 +92,25 @@ def step_of_sampled(inputs: AdvantageInput) -> NDArray[np.int64]:
     return np.repeat(order, (end - start)[order])
 
 
-def _reward_components(trajectories: Sequence[Trajectory]) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
+def _reward_components(groups: Sequence[TrajectoryGroup]) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
     """The parts of the reward that all trajectories report in ``info["reward_components"]``, and their values."""
-    parts: list[Mapping[str, float]] = [trajectory.info.get(REWARD_COMPONENTS, {}) for trajectory in trajectories]
+    parts = [_parts_of_reward(group, index) for group in groups for index in range(len(group.trajectories))]
     names = tuple(sorted(set(parts[0]).intersection(*parts[1:]))) if parts else ()
     if not names:
         return (), None
     return names, np.array([[part[name] for name in names] for part in parts], np.float64)
+
+
+def _parts_of_reward(group: TrajectoryGroup, index: int) -> Mapping[str, float]:
+    parts = group.trajectories[index].info.get(REWARD_COMPONENTS, {})
+    if isinstance(parts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Real | np.bool_) for name, value in parts.items()
+    ):
+        return parts
+    raise AdvantageError(
+        f"info[{REWARD_COMPONENTS!r}] of trajectory {index} in group {group.group_id!r} is {parts!r:.80}.",
+        'The workflow must put a mapping of names to numbers there, such as {"correct": 1.0, "format": 0.5}.',
+    )
 
 
 def _greedy_rewards(trajectories: Sequence[Trajectory]) -> NDArray[np.float64] | None:

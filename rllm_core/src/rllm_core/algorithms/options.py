@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts.plugin import Params, ParamsT
 
 
 class GrpoParams(Params):
@@ -66,3 +66,9 @@ class GroupRejectionParams(Params):
 class DynamicRejectionParams(GroupRejectionParams):
     max_gen_batches: int = Field(10, gt=0, description="Batches of tasks played in one step at most.")
     train_batch_size: int = Field(64, gt=0, description="Tasks whose groups fill a batch.")
+
+
+def with_tasks_there_are(params: ParamsT, tasks: int) -> ParamsT:
+    """A rejection mode's options; one that fills batches is told of no more tasks than there are."""
+    size = getattr(params, "train_batch_size", 0)
+    return params.model_copy(update={"train_batch_size": tasks}) if size > tasks else params

@@ -50,6 +50,13 @@ SECONDS_BETWEEN_LINES = 5.0
     help="Also show what this policy loss makes of the advantages; may be repeated. Needs torch.",
 )
 @click.option(
+    "--import-module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="Module of the current folder that registers plugins, besides those the run imported; may be repeated.",
+)
+@click.option(
     "--groups",
     metavar="N",
     type=click.IntRange(min=0),
@@ -75,14 +82,13 @@ def rescore(episodes: Path, groups: int, as_json: bool, **options: Any) -> None:
     import json
 
     from rllm_core.cli.rescore_report import print_report
-    from rllm_core.plugins.registry import Registry
     from rllm_core.rescoring.as_json import result_to_json
     from rllm_core.rescoring.rescore import rescore
     from rllm_core.rescoring.summary import summaries_of
 
     request = _request(episodes, **options)
     with _Progress() as progress:
-        result = asyncio.run(rescore(request, Registry.load(), progress.show))
+        result = asyncio.run(rescore(request, on_progress=progress.show))
     summaries = summaries_of(result)
     if as_json:
         click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
@@ -98,6 +104,7 @@ def _request(
     rejection: str | None,
     on_missing_reward: Any,
     losses: tuple[str, ...],
+    modules: tuple[str, ...],
 ) -> Request:
     from rllm_core.config.overrides import read_override
     from rllm_core.rescoring.rescore import Request
@@ -120,6 +127,7 @@ def _request(
         rejection=None if rejection is None else choice("rejection", rejection),
         losses=[choice("loss", word) for word in losses],
         on_missing_reward=on_missing_reward,
+        import_modules=modules,
     )
 
 

@@ -10,9 +10,8 @@ import click
 import numpy as np
 
 from rllm_core.cli.tables import print_table
-from rllm_core.rescoring.applied import applied_to
+from rllm_core.rescoring.as_run import Reproduction, applied_to, reproduction_of
 from rllm_core.rescoring.comparing import Agreement
-from rllm_core.rescoring.reproduction import Reproduction, reproduction_of
 from rllm_core.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_core.rescoring.scores import ScoredGroup
 from rllm_core.rescoring.setups import label_of
@@ -54,6 +53,8 @@ def _preamble(result: Rescored) -> Iterator[str]:
         + ("; advantages that came with groups are kept" if applied.use_precomputed_advantage else "")
         + ("; advantages divided by turns" if applied.normalize_by_steps else "")
     )
+    if applied.own_left_out:
+        yield f"the run's own estimators are left out: {applied.own_left_out}"
     if skipped := sum(step.skipped_lines for step in result.steps):
         lines = f"{skipped} unfinished last line{'s' * (skipped > 1)}"
         yield f"warning: {lines} skipped; groups of these steps are incomplete"

@@ -42,7 +42,9 @@ class RolloutCorrectionSection(Section):
         None, description="Take the rollout's log-probs as old log-probs; null: unless `tis_mode` is set."
     )
     tis_mode: Annotated[Literal["token", "sequence"] | None, ByPlugins()] = Field(
-        None, description="Importance ratio per token or per sequence; null means no correction."
+        None,
+        description="Importance ratio per token, or multiplied over a sequence; null means no correction. A sequence "
+        "is a trajectory, or one segment of it where its history was rewritten.",
     )
     tis_cap: Annotated[float, ByPlugins()] = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")
     tis_beyond_cap: Annotated[Literal["truncate", "mask"], ByPlugins()] = Field(
@@ -86,7 +88,11 @@ class AlgorithmSection(Section):
     loss_agg_mode: Annotated[
         Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
         ByPlugins(),
-    ] = Field("token-mean", description="How token losses become one number.")
+    ] = Field(
+        "token-mean",
+        description="How token losses become one number. `seq` is a trajectory, or one segment of it where its history "
+        "was rewritten.",
+    )
     eps_clip: Annotated[float, OF_ALGORITHMS] = Field(
         0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped."
     )

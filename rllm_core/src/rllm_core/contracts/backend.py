@@ -54,7 +54,8 @@ class RolloutCorrection:
     """Truncated importance sampling: policy losses are weighted by old over sampling probability, within bounds."""
 
     mode: Literal["token", "sequence"]
-    """A ratio per token, or the product over a row for all of its tokens."""
+    """A ratio per token, or the product over a row (a trajectory, or one segment of it where its history was rewritten)
+    for all of its tokens."""
     cap: float
     """Largest weight."""
     floor: float

@@ -21,7 +21,7 @@ Level = Literal["trajectory", "step", "token"]
 Scope = Literal["trajectory", "group", "role", "batch"]
 
 ALWAYS_FILLED = frozenset({"step_rewards", "reward_components", "sampling_logprobs"})
-"""Needs that no backend is asked for: the columns of `AdvantageInput` that come with the trajectories themselves."""
+"""Needs that no backend is asked for: they come with the trajectories, as far as the workflow reports them."""
 FILLED_BY_STAGES = frozenset({"greedy_rewards"})
 """Needs that a stage of the pipeline fills: it has the need among its `writes`."""
 
@@ -101,7 +101,10 @@ class EstimatorPlugin(Plugin[ParamsT]):
     scope: Scope = "group"
     """Whose rewards one advantage depends on: its own, its group's, all of its role, or the whole batch."""
     needs: frozenset[str] = frozenset()
-    """Columns that must be filled before it runs: by the backend (``values``, ``ref_logprobs``, ``sum_pi_squared``) or
-    by a stage (``greedy_rewards``); ``step_rewards`` says that it looks at the rewards of single steps."""
+    """Columns that must be filled before it runs: by the backend (``old_logprobs``, ``ref_logprobs``, ``values``,
+    ``sum_pi_squared``), by a stage (``greedy_rewards``), or with the trajectories: ``sampling_logprobs`` always,
+    ``step_rewards`` and ``reward_components`` where the workflow reports them. An estimator that can do with and
+    without step rewards needs ``step_rewards`` and has an option `use_step_rewards`: where that is false, the planner
+    takes it for one that does not look at them, and refuses settings that shape them."""
     default_loss: str | None = None
     """The loss used when ``rllm.algorithm.loss_fn`` is null."""

@@ -9,12 +9,11 @@ from typing import Any
 
 from rllm_core.plan import ByRole
 from rllm_core.plugins.choice import Chosen
-from rllm_core.rescoring.applied import applied_to
-from rllm_core.rescoring.loss_tally import LossTally
-from rllm_core.rescoring.reproduction import reproduction_of
+from rllm_core.rescoring.as_run import applied_to, reproduction_of
 from rllm_core.rescoring.rescore import ReplayedStep, Rescored
 from rllm_core.rescoring.scores import ScoredGroup
 from rllm_core.rescoring.summary import Comparison, RoleSummary, SetupFigures
+from rllm_core.rescoring.tallies import LossTally
 
 SCHEMA_VERSION = 1
 """Raised whenever a name goes or its meaning changes; new names may come without."""

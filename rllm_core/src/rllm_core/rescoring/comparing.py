@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllm_core.rescoring.scores import Floats, ScoredGroup, TokenTally
+from rllm_core.rescoring.scores import Floats, ScoredGroup
+from rllm_core.rescoring.tallies import TokenTally
 
 LARGEST = 5
 """How many of the largest differences are kept, each from another group."""

@@ -19,8 +19,8 @@ from rllm_core.batch import TokenBatch
 from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.loss import LossInput, LossPlugin, PolicyLoss
 from rllm_core.plugins.choice import Chosen
-from rllm_core.rescoring.loss_tally import LossTallies, LossTally
 from rllm_core.rescoring.setups import label_of
+from rllm_core.rescoring.tallies import LossTallies, LossTally
 from rllm_core.seeding import derive_seed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def read_file(file: Path) -> FileContent:
     Raises:
         EpisodesError: a line before the last is no episode, the file is damaged, or another schema version wrote it.
     """
-    rounds: dict[int, list[Episode]] = {0: []}
+    rounds: dict[int, list[Episode]] = defaultdict(list)
     skipped = 0
     with _opened(file) as lines:
         for number, line in enumerate(_lines(lines, file), 1):
@@ -51,7 +52,7 @@ def read_file(file: Path) -> FileContent:
                 break
             try:
                 number_of_round, episode = _episode(line)
-                rounds.setdefault(number_of_round, []).append(episode)
+                rounds[number_of_round].append(episode)
             except EpisodesError as error:
                 raise EpisodesError(f"{file}, line {number}: {error.message}", error.hint) from error
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -59,7 +60,7 @@ def read_file(file: Path) -> FileContent:
                     skipped = 1
                     break
                 raise _damaged(file, number, f"no episode ({type(error).__name__}: {error})") from error
-    return FileContent([rounds[key] for key in sorted(rounds)], skipped)
+    return FileContent([rounds[key] for key in range(max(rounds, default=0) + 1)], skipped)
 
 
 @contextmanager

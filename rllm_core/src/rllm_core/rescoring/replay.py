@@ -6,6 +6,7 @@ What needs a model is not there: nothing is played, and log-probs at the start o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +17,23 @@ from rllm_core.batch import TokenBatch
 from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
 from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.errors import ConfigError, RewardError, RllmError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.pipeline.reject_stage import Reject
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.choice import Chosen, choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
-from rllm_core.rescoring.setups import Setup
+from rllm_core.rescoring.setups import GREEDY_REWARDS, Setup
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
-from rllm_core.types import Episode, Task
+from rllm_core.types import Episode, Task, TrajectoryGroup
 
-TO_BATCH = ("impute_names", "compact_filter", "group", "check_rewards", "reject", "build_batch", "process")
-"""Stages between playing and estimating, in the order of a run."""
-GREEDY = "greedy_rewards"
+OF_A_ROUND = ("impute_names", "compact_filter", "group", "check_rewards")
+"""Stages between playing and rejecting, in the order of a run."""
+OF_A_STEP = ("build_batch", "process")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,9 @@ class Rules:
     grouping: Chosen[Any]
     rejection: Chosen[Any]
     left_out: frozenset[str] = frozenset()
-    """Stages of `TO_BATCH` that the run did not have."""
+    """Stages of `OF_A_ROUND` that the run did not have."""
+    played_greedily: bool = False
+    """Whether the run made greedy attempts; those without one left its steps."""
 
 
 class Replay:
@@ -49,34 +54,57 @@ class Replay:
 
     def __init__(self, rules: Rules, setups: Sequence[Setup], registry: Registry) -> None:
         self._setups = setups
+        self._played_greedily = rules.played_greedily
         context = _context(rules, setups[0])
-        stages = {
-            name: choose(registry, "stage", f"{CORE}/{name}", "rescoring")
-            for name in (*TO_BATCH, "advantages")
-            if name not in rules.left_out
-        }
-        estimation = stages.pop("advantages")
-        self._to_batch = Pipeline(list(stages.values()), context)
+
+        def stages(*names: str) -> list[Chosen[Any]]:
+            return [choose(registry, "stage", f"{CORE}/{name}", "rescoring") for name in names]
+
+        self._of_a_round = Pipeline(stages(*(name for name in OF_A_ROUND if name not in rules.left_out)), context)
+        self._reject = Reject(context, NoParams())
+        self._of_a_step = Pipeline(stages(*OF_A_STEP), context)
+        (estimation,) = stages("advantages")
         self._estimations: Mapping[str, Pipeline] = {
             setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.of)) for setup in setups
         }
 
-    async def batch(self, global_step: int, episodes: Sequence[Episode]) -> TrainStep:
+    async def batch(self, global_step: int, rounds: Sequence[Sequence[Episode]]) -> TrainStep:
         """A step with its batch, or with the reason why there is none.
+
+        Groups are made and offered to the rejection mode round by round, as they were played; every round counts, also
+        where another mode than the run's does not ask for it.
 
         Raises:
             RewardError: a trajectory has no usable reward, and the rules say that this is an error.
             ConfigError: an estimator compares with greedy attempts, and the run made none.
         """
         step = TrainStep(global_step=global_step, epoch=0, total_steps=0, tasks=[])
-        step.generated, step.episodes = list(episodes), list(episodes)
+        stored = deque(rounds)
+        train: list[TrajectoryGroup] = []
+        asked = True
+        while asked or stored:
+            if not asked:
+                step.play_more([])
+            before = step.rounds
+            await self._groups(step, stored.popleft() if stored else ())
+            train += step.trajectory_groups
+            asked = step.rounds > before
+        step.trajectory_groups = train
+        if train:
+            step.go_on()
+        await self._of_a_step.run(step)
+        return step
+
+    async def _groups(self, step: TrainStep, episodes: Sequence[Episode]) -> None:
+        """Take up a round, as far as the groups to train on."""
+        step.generated += episodes
+        step.episodes = list(episodes)
+        self._leave_out_without_greedy(step)
         try:
-            await self._to_batch.run(step)
+            await self._of_a_round.run(step)
         except RewardError as error:
             raise RewardError(error.message, "Choose --on-missing-reward drop or zero.") from error
-        if not step.skip_reason:
-            self._require_greedy_rewards(step)
-        return step
+        await self._reject(step)
 
     async def estimate(self, step: TrainStep, setup: Setup) -> TrainStep:
         """A copy of a step that has a batch, with this setup's advantages in it, and with no metrics but theirs."""
@@ -84,16 +112,23 @@ class Replay:
         await self._estimations[setup.label].run(estimated)
         return estimated
 
-    def _require_greedy_rewards(self, step: TrainStep) -> None:
-        for setup in self._setups:
-            for role in step.filled_batch.roles:
-                chosen = setup.estimators.of(role)
-                if GREEDY in chosen.plugin.needs and not _has_greedy_rewards(step, role):
-                    raise ConfigError(
-                        f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in "
-                        f"step {step.global_step} for role {role!r}.",
-                        "Train with an estimator that needs them to have them, or leave this one out.",
-                    )
+    def _leave_out_without_greedy(self, step: TrainStep) -> None:
+        """What the stage greedy_baseline could not tell a greedy reward left the step in training, too."""
+        told = [e for e in step.episodes if all(GREEDY_REWARD in trajectory.info for trajectory in e.trajectories)]
+        if len(told) == len(step.episodes):
+            return
+        if self._played_greedily or any(episode.trajectories for episode in told):
+            step.episodes = told
+            if not told:
+                step.skip("no_greedy_rewards")
+            return
+        for chosen in (chosen for setup in self._setups for chosen in setup.estimators):
+            if GREEDY_REWARDS in chosen.plugin.needs:
+                raise ConfigError(
+                    f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in step "
+                    f"{step.global_step}.",
+                    "Train with an estimator that needs them to have them, or leave this one out.",
+                )
 
 
 class _NoModel(Backend):
@@ -154,8 +189,3 @@ def _context(rules: Rules, setup: Setup) -> StageContext:
         loss_of=_no_loss,
         log=_no_log,
     )
-
-
-def _has_greedy_rewards(step: TrainStep, role: str) -> bool:
-    groups = [group for group in step.trajectory_groups if group.group_role == role]
-    return any(GREEDY_REWARD in trajectory.info for group in groups for trajectory in group.trajectories)

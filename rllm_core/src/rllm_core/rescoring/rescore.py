@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rllm_core.algorithms.options import with_tasks_there_are
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import Choice
+from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registry
-from rllm_core.rescoring.loss_tally import LossTallies
 from rllm_core.rescoring.reading import EpisodesError, read_file
 from rllm_core.rescoring.replay import Replay, Rules
-from rllm_core.rescoring.scores import ScoredGroup, TokenTally, scored_groups, tally_tokens
+from rllm_core.rescoring.scores import ScoredGroup, scored_groups
 from rllm_core.rescoring.setups import Picker, Setup, label_of, setups_of
 from rllm_core.rescoring.source import StoredEpisodes, find_episodes
-from rllm_core.rescoring.stored_config import read_stored_config
-from rllm_core.rescoring.stored_pipeline import left_out_stages, strange_stages
+from rllm_core.rescoring.stored_config import left_out_stages, read_stored_config, stored_registry, strange_stages
+from rllm_core.rescoring.tallies import LossTallies, TokenTally, tally_tokens
 from rllm_core.types import Episode
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Request:
     """None: no group is rejected, whatever the run did."""
     losses: Sequence[Choice] = ()
     on_missing_reward: Literal["error", "drop", "zero"] | None = None
+    import_modules: Sequence[str] = ()
+    """To import besides those the run imported, for plugins that no installed package offers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,8 @@ class Rescored:
     """Stages of the run's pipeline that are not the core's, and were not replayed."""
     setups: tuple[Setup, ...]
     """The reference first."""
+    own_left_out: str
+    """Why the run's own estimators are not the reference though they should be; empty otherwise."""
     steps: tuple[ReplayedStep, ...]
     groups: tuple[ScoredGroup, ...]
     tokens: Mapping[str, TokenTally]
@@ -77,8 +82,13 @@ class Rescored:
     losses: LossTallies
 
 
-async def rescore(request: Request, registry: Registry, on_progress: Progress | None = None) -> Rescored:
+async def rescore(request: Request, registry: Registry | None = None, on_progress: Progress | None = None) -> Rescored:
     """Read the episodes and estimate their advantages under every setup. Writes nothing.
+
+    Args:
+        request: what to rescore.
+        registry: the plugins to choose from. None: those that the run had, and `request.import_modules`.
+        on_progress: told after every step.
 
     Raises:
         EpisodesError: there are no episodes, or they cannot be read.
@@ -87,14 +97,19 @@ async def rescore(request: Request, registry: Registry, on_progress: Progress | 
     """
     source = find_episodes(request.path)
     config = _config(source, request)
+    if registry is None:
+        registry = stored_registry(config, request.import_modules)
     picker = Picker(registry=registry, config=config)
-    setups = setups_of(picker, request.estimators, request.role_estimators, of_run=source.run_folder is not None)
+    setups, own_left_out = setups_of(
+        picker, request.estimators, request.role_estimators, of_run=source.run_folder is not None
+    )
     grouping = request.grouping or config.rllm.transform.grouping
     rules = Rules(
         config=config,
         grouping=picker.pick("grouping", grouping, "--grouping" if request.grouping else "rllm.transform.grouping"),
-        rejection=picker.pick("rejection", request.rejection or NO_REJECTION, "--rejection"),
+        rejection=_of_whole_batches(picker.pick("rejection", request.rejection or NO_REJECTION, "--rejection"), source),
         left_out=left_out_stages(config.rllm.pipeline),
+        played_greedily=picker.played_greedily(),
     )
     probe = _probe(picker, request.losses)
     replay = Replay(rules, setups, registry)
@@ -103,7 +118,7 @@ async def rescore(request: Request, registry: Registry, on_progress: Progress | 
         if on_progress is not None:
             on_progress(done, len(source.files))
         content = read_file(file)
-        await collected.add(replay, number, content.episodes, content.skipped, setups, probe)
+        await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
     if on_progress is not None:
         on_progress(len(source.files), len(source.files))
     if not any(step.episodes for step in collected.steps):
@@ -114,6 +129,7 @@ async def rescore(request: Request, registry: Registry, on_progress: Progress | 
         as_run=source.run_folder is not None and _as_run(request, config),
         strange_stages=strange_stages(config.rllm.pipeline),
         setups=tuple(setups),
+        own_left_out=own_left_out,
         steps=tuple(collected.steps),
         groups=tuple(collected.groups),
         tokens=collected.tokens,
@@ -134,13 +150,13 @@ class _Collected:
         self,
         replay: Replay,
         number: int,
-        episodes: Sequence[Episode],
+        rounds: Sequence[Sequence[Episode]],
         skipped_lines: int,
         setups: Sequence[Setup],
         probe: LossProbe | None,
     ) -> None:
         """Replay one step, whose tokens are forgotten afterwards."""
-        step = await replay.batch(number, episodes)
+        step = await replay.batch(number, rounds)
         metrics: dict[str, Mapping[str, float]] = {}
         columns = []
         for setup in () if step.skip_reason else setups:
@@ -158,7 +174,7 @@ class _Collected:
         self.steps.append(
             ReplayedStep(
                 step=number,
-                episodes=len(episodes),
+                episodes=sum(map(len, rounds)),
                 skipped_lines=skipped_lines,
                 skip_reason=step.skip_reason,
                 metrics=metrics,
@@ -173,6 +189,13 @@ def _config(source: StoredEpisodes, request: Request) -> RunConfig:
         return config
     algorithm = config.rllm.algorithm.model_copy(update={"on_missing_reward": request.on_missing_reward})
     return config.model_copy(update={"rllm": config.rllm.model_copy(update={"algorithm": algorithm})})
+
+
+def _of_whole_batches(rejection: Chosen[Any], source: StoredEpisodes) -> Chosen[Any]:
+    """A mode that fills batches of tasks is told, as in training, how many there are where these make no whole one."""
+    first_round = read_file(source.files[0][1]).rounds[0]
+    tasks = len({episode.task_id for episode in first_round})
+    return replace(rejection, params=with_tasks_there_are(rejection.params, tasks)) if tasks else rejection
 
 
 def _as_run(request: Request, config: RunConfig) -> bool:

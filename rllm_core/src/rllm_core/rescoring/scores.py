@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,28 +62,6 @@ class ScoredGroup:
         return f"{self.group_id!r} of step {self.step}"
 
 
-@dataclass(kw_only=True, eq=False)
-class TokenTally:
-    """Sampled tokens of one role over all steps, and how many change their sign against the first setup."""
-
-    n_setup: int
-    tokens: int = 0
-    zero: NDArray[np.int64] = field(init=False)
-    """(n_setup,) tokens whose advantage is 0."""
-    changed: NDArray[np.int64] = field(init=False)
-    """(n_setup,)"""
-
-    def __post_init__(self) -> None:
-        self.zero, self.changed = np.zeros((2, self.n_setup), np.int64)
-
-    def add(self, columns: NDArray[np.float32]) -> None:
-        """Count (n_setup, n_sampled) advantages."""
-        signs = np.sign(columns)
-        self.tokens += columns.shape[1]
-        self.zero += (signs == 0).sum(axis=1)
-        self.changed += (signs != signs[0]).sum(axis=1)
-
-
 def scored_groups(step: TrainStep, columns: NDArray[np.float32]) -> list[ScoredGroup]:
     """The groups of a step that has a batch.
 
@@ -127,14 +105,6 @@ def _members(group: TrajectoryGroup, episodes: Mapping[int, str]) -> tuple[Membe
         )
         for entry, about in zip(group.trajectories, described, strict=True)
     )
-
-
-def tally_tokens(batch: TokenBatch, columns: NDArray[np.float32], tallies: dict[str, TokenTally]) -> None:
-    """Count the sampled tokens of every role of a batch."""
-    roles = np.repeat(batch.role, batch.row_lengths)
-    for index, role in enumerate(batch.roles):
-        tally = tallies.setdefault(role, TokenTally(n_setup=len(columns)))
-        tally.add(columns[:, batch.loss_mask & (roles == index)])
 
 
 def _per_trajectory(batch: TokenBatch, columns: NDArray[np.float32]) -> tuple[Floats, Floats]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from rllm_core.plugins.registry import Registered, Registry
 
 STORED = frozenset({"old_logprobs"}) | ALWAYS_FILLED | FILLED_BY_STAGES
 """Needs that stored episodes can fill. Log-probs at the start of an update are taken to be those of sampling."""
+GREEDY_REWARDS = "greedy_rewards"
 RUN_ESTIMATOR = "rllm.algorithm.adv_estimator"
 RUN_MAP = "rllm.algorithm.estimator_map"
 
@@ -48,10 +50,22 @@ class Picker:
         Raises:
             ConfigError: the name or an option is unknown, or the plugin needs what stored episodes do not hold.
         """
-        chosen = choose(self.registry, kind, choice, where, shared_options(self.config, kind))
+        chosen = self._choose(kind, choice, where)
         if isinstance(chosen.plugin, EstimatorPlugin | LossPlugin):
             self._require_stored(chosen.registered, where)
         return chosen
+
+    def played_greedily(self) -> bool:
+        """Whether the configuration's own estimators need greedy attempts. Of those not installed nothing is known."""
+        algorithm = self.config.rllm.algorithm
+        needs: set[str] = set()
+        for choice in (algorithm.adv_estimator, *algorithm.estimator_map.values()):
+            with suppress(ConfigError):
+                needs |= self._choose("estimator", _without_loss(choice), RUN_ESTIMATOR).plugin.needs
+        return GREEDY_REWARDS in needs
+
+    def _choose(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+        return choose(self.registry, kind, choice, where, shared_options(self.config, kind))
 
     def _require_stored(self, entry: Registered[Any], where: str) -> None:
         missing = sorted(entry.plugin.needs - STORED)
@@ -67,8 +81,8 @@ class Picker:
 
 def setups_of(
     picker: Picker, estimators: Sequence[Choice], role_estimators: Mapping[str, Choice], *, of_run: bool
-) -> list[Setup]:
-    """What is to be compared, the reference first.
+) -> tuple[list[Setup], str]:
+    """What is to be compared, the reference first; and why the configuration's own is left out, if it had to be.
 
     Args:
         picker: its configuration's own estimators are the reference when fewer than two are given.
@@ -77,7 +91,7 @@ def setups_of(
         of_run: whether the picker's configuration is that of the run the episodes come from.
 
     Raises:
-        ConfigError: see `Picker.pick`; or a setup is given twice.
+        ConfigError: see `Picker.pick`; a setup is given twice; or nothing is left to estimate with.
     """
     roles = {
         role: picker.pick("estimator", choice, f"--role-estimator {role}") for role, choice in role_estimators.items()
@@ -85,12 +99,17 @@ def setups_of(
     setups = [
         _setup(ByRole(picker.pick("estimator", choice, "--estimator"), roles), of_run=False) for choice in estimators
     ]
-    if len(setups) >= 2:
-        return _told_apart([replace(setup, of_run=of_run and _is_own(setup, picker)) for setup in setups])
-    own = _own_setup(picker, of_run)
     if not setups and roles:
-        setups = [_setup(ByRole(own.estimators.default, {**own.estimators.by_role, **roles}), of_run=False)]
-    return _told_apart([own, *(setup for setup in setups if not _same(setup, own))])
+        setups = [_own_setup(picker, roles, of_run=False)]
+    try:
+        own = _own_setup(picker, {}, of_run=of_run)
+    except ConfigError as error:
+        if not setups:
+            raise
+        return _told_apart(setups), error.message if len(setups) < 2 else ""
+    if len(setups) >= 2:
+        return _told_apart([replace(setup, of_run=of_run and _same(setup, own)) for setup in setups]), ""
+    return _told_apart([own, *(setup for setup in setups if not _same(setup, own))]), ""
 
 
 def label_of(chosen: Chosen[Any]) -> str:
@@ -100,22 +119,20 @@ def label_of(chosen: Chosen[Any]) -> str:
     return f"{chosen.plugin.name}({shown})" if shown else str(chosen.plugin.name)
 
 
-def _own_setup(picker: Picker, of_run: bool) -> Setup:
-    """The estimators of the configuration; those of rllm-core's defaults where there is no run."""
+def _own_setup(picker: Picker, instead: Mapping[str, Chosen[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
+    """The estimators of the configuration, rllm-core's defaults where there is no run, but for some roles."""
     algorithm = picker.config.rllm.algorithm
-    by_role = {
-        role: picker.pick("estimator", _without_loss(choice), f"{RUN_MAP}.{role}")
-        for role, choice in algorithm.estimator_map.items()
-    }
-    return _setup(ByRole(picker.pick("estimator", algorithm.adv_estimator, RUN_ESTIMATOR), by_role), of_run=of_run)
-
-
-def _is_own(setup: Setup, picker: Picker) -> bool:
-    """Whether the run was trained like this. Where its own estimators are not installed, it was with others."""
     try:
-        return _same(setup, _own_setup(picker, of_run=True))
-    except ConfigError:
-        return False
+        by_role = {
+            role: picker.pick("estimator", _without_loss(choice), f"{RUN_MAP}.{role}")
+            for role, choice in algorithm.estimator_map.items()
+            if role not in instead
+        }
+        default = picker.pick("estimator", algorithm.adv_estimator, RUN_ESTIMATOR)
+    except ConfigError as error:
+        hint = "Name it with --estimator NAME, or --role-estimator ROLE=NAME."
+        raise ConfigError(error.message, f"{error.hint} {hint}") from error
+    return _setup(ByRole(default, {**by_role, **instead}), of_run=of_run)
 
 
 def _same(one: Setup, other: Setup) -> bool:

@@ -1,0 +1,145 @@
+"""Policy and critic share the model, and neither decides how far the other goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import LossError, RllmError
+from rllm_local.critic import Critic
+from rllm_local.update import Updater
+
+ROWS = [(5, 3), (2, 4), (9, 2), (3, 7), (20, 11), (1, 1)]
+LIMIT = 0.01
+
+Update = Callable[..., tuple[Any, Critic, dict[str, float]]]
+
+
+@pytest.fixture
+def update(
+    build_tiny: Callable[[int], Any],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> Update:
+    """One optimiser step of a new model with a critic: returns both, with the step's gradients, and the metrics."""
+
+    def run(batch: TokenBatch, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+        model = build_tiny(0).to(dtype)
+        critic = make_critic(model)
+        return model, critic, make_updater(model, critic=critic, **settings).update(batch, make_plan())
+
+    return run
+
+
+def with_returns(batch: TokenBatch, size: float) -> TokenBatch:
+    """Returns of plus and minus `size`, where the critic once said 0."""
+    returns = np.where(batch.tokens % 2, size, -size).astype(np.float32)
+    return batch.with_columns(returns=returns, values=np.zeros_like(returns))
+
+
+@pytest.mark.parametrize("size", [0.1, 1000.0, 1e6])
+def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the_returns(
+    size: float, update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
+) -> None:
+    """What is in the gradient beside the policy's is the critic's, and as long as the limit allows."""
+    batch = random_batch(ROWS)
+    alone, _, expected = update(batch, max_grad_norm=LIMIT)
+    both, critic, metrics = update(with_returns(batch, size), max_grad_norm=LIMIT)
+    of_policy = gradient_of(alone)
+    of_critic = torch.cat([gradient_of(both) - of_policy, gradient_of(critic)])
+    assert float(of_policy.norm()) == pytest.approx(LIMIT, rel=1e-4)
+    assert float(of_critic.norm()) == pytest.approx(LIMIT, rel=1e-3)
+    assert metrics["actor/grad_norm"] == expected["actor/grad_norm"]
+
+
+def test_the_norms_that_are_reported_are_those_before_scaling(
+    update: Update, random_batch: Callable[..., TokenBatch]
+) -> None:
+    small, large = (update(with_returns(random_batch(ROWS), 50.0), max_grad_norm=limit)[2] for limit in (LIMIT, 1e9))
+    assert small == large
+    assert small["critic/grad_norm"] > small["actor/grad_norm"] > LIMIT
+
+
+def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(
+    update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
+) -> None:
+    batch = random_batch(ROWS)
+    alone, _, metrics = update(batch)
+    limit = 2 * metrics["actor/grad_norm"]
+    both, critic, metrics = update(with_returns(batch, 1e4), max_grad_norm=limit)
+    of_critic = torch.cat([gradient_of(both) - gradient_of(alone), gradient_of(critic)])
+    assert metrics["critic/grad_norm"] > 10 * limit
+    assert float(of_critic.norm()) == pytest.approx(limit, rel=1e-4)
+
+
+def test_cutting_into_micro_batches_changes_neither_scaled_gradients_nor_their_norms(
+    update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
+) -> None:
+    batch, found = with_returns(random_batch(ROWS), 30.0), []
+    for max_tokens in (1_000_000, 40, 1):
+        model, critic, metrics = update(batch, max_grad_norm=LIMIT, max_tokens_per_microbatch=max_tokens)
+        found.append((torch.cat([gradient_of(model), gradient_of(critic)]), metrics))
+    (whole, expected), *others = found
+    for gradient, metrics in others:
+        assert float((gradient - whole).norm() / whole.norm()) < 1e-5
+        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_a_step_that_failed_leaves_nothing_to_the_next(
+    build_tiny: Callable[[int], Any],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    random_batch: Callable[..., TokenBatch],
+    gradient_of: Callable[[Any], torch.Tensor],
+) -> None:
+    """The first of two micro-batches is in the gradient already when the loss of the second is refused."""
+    batch, gradients = with_returns(random_batch([(1, 2), (20, 30)]), 2.0), []
+    for factors in ([1.0, 1.0], [1.0, math.nan, 1.0, 1.0]):
+        model = build_tiny(0)
+        critic = make_critic(model)
+        updater = make_updater(model, critic=critic, max_tokens_per_microbatch=1)
+        plan = make_plan({"agent": lambda inputs, params, left=factors: inputs.logprobs * left.pop(0)})
+        if len(factors) > 2:
+            with pytest.raises(LossError):
+                updater.update(batch, plan)
+        updater.update(batch, plan)
+        gradients.append(torch.cat([gradient_of(model), gradient_of(critic)]))
+    assert torch.equal(*gradients)
+
+
+def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights(
+    build_tiny: Callable[[int], Any],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    random_batch: Callable[..., TokenBatch],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    model = build_tiny(0)
+    critic = make_critic(model)
+    before = torch.cat([weights_of(model), weights_of(critic)])
+    with pytest.raises(RllmError, match="A gradient of step 0 is not finite") as caught:
+        make_updater(model, critic=critic).update(with_returns(random_batch(ROWS), 3e38), make_plan())
+    assert "critic/grad_norm" in str(caught.value)
+    assert torch.equal(torch.cat([weights_of(model), weights_of(critic)]), before)
+
+
+def test_a_model_of_another_type_and_its_head_have_one_norm(
+    update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
+) -> None:
+    batch = with_returns(random_batch(ROWS), 2.0)
+    exact, rough = (update(batch, dtype)[2]["critic/grad_norm"] for dtype in (torch.float32, torch.bfloat16))
+    assert rough == pytest.approx(exact, rel=0.05)
+    model, critic, _ = update(batch, torch.bfloat16, max_grad_norm=LIMIT)
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert {parameter.grad.dtype for parameter in critic.parameters()} == {torch.float32}
+    assert float(gradient_of(model).float().norm()) < 2.1 * LIMIT
