@@ -166,18 +166,3 @@ def test_two_processes_cannot_train_in_one_folder(rllm: Any, start_rllm: Any, ru
     finally:
         first.kill()
         first.communicate()
-
-
-def test_every_estimator_loss_and_rejection_mode_trains_by_name(rllm: Any) -> None:
-    names = json.loads(rllm("plugins", "list", "--json").stdout)
-    core = [entry for entry in names if entry["distribution"] == "rllm-core"]  # others have tests of their own
-    by_kind = {
-        kind: [entry["name"] for entry in core if entry["kind"] == kind] for kind in ("estimator", "loss", "rejection")
-    }
-    assert by_kind["estimator"] == ["grpo", "reinforce", "reinforce_plus_plus_baseline", "rloo"]
-    flags = [("--estimator", name) for name in by_kind["estimator"]]
-    flags += [("--loss", name) for name in by_kind["loss"]]
-    flags += [("--rejection", name) for name in by_kind["rejection"]]
-    for flag, name in flags:
-        result = rllm("train", "sum", flag, name, *FEW_STEPS, "data.train_batch_size=8", "--overwrite")
-        assert result.returncode == 0, (flag, name, result.stderr)

@@ -160,6 +160,7 @@ FILLED = {
     "rllm.rejection_sample.enable": True,
     "rllm.rejection_sample.mode": "dynamic",
     "rllm.rollout.n": 1,
+    "data.train_batch_size": 2,
     "rllm.rejection_sample.max_gen_batches": 2,
 }
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED)

@@ -17,7 +17,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
 from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams
 from rllm_estimators.parts import runs
-from rllm_estimators.recurrence import backward_sums, unless_last
+from rllm_estimators.recurrence import backward_sums, sum_backward, unless_last
 from rllm_estimators.sampled import final_rewards, rewards_of_steps, sampled_offsets, scatter
 
 
@@ -66,7 +66,7 @@ def _from_rewards_to_advantages(column: Values, values: Values, offsets: Offsets
     column -= values
     column[:-1] += coefficients[:-1] * values[1:]
     coefficients *= params.lam
-    column[:] = backward_sums(column, coefficients)
+    sum_backward(column, coefficients)
 
 
 def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:

@@ -20,17 +20,22 @@ def backward_sums(terms: Values, coefficients: Values) -> Values:
     coefficient must be 0. Nothing is divided, and the time is linear.
     """
     result = terms.copy()
-    following = 0.0
-    for end in range(len(terms), 0, -CHUNK):
-        part = slice(max(0, end - CHUNK), end)
-        result[end - 1] += coefficients[end - 1] * following
-        _sum_backward(result[part], coefficients[part])
-        following = result[part.start]
+    sum_backward(result, coefficients)
     return result
 
 
-def _sum_backward(terms: Values, coefficients: Values) -> None:
-    """The same in place, with nothing after the last.
+def sum_backward(terms: Values, coefficients: Values) -> None:
+    """`backward_sums` in place of the terms."""
+    following = 0.0
+    for end in range(len(terms), 0, -CHUNK):
+        start = max(0, end - CHUNK)
+        terms[end - 1] += coefficients[end - 1] * following
+        _sum_chunk(terms[start:end], coefficients[start:end])
+        following = terms[start]
+
+
+def _sum_chunk(terms: Values, coefficients: Values) -> None:
+    """The same for so few, with nothing after the last.
 
     Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) rounds.
     """
@@ -46,7 +51,7 @@ def _sum_backward(terms: Values, coefficients: Values) -> None:
     near, reach = terms[::2].copy(), coefficients[::2].copy()
     near[:pairs] += reach[:pairs] * terms[1::2]
     reach[:pairs] *= coefficients[1::2]
-    _sum_backward(near, reach)
+    _sum_chunk(near, reach)
     terms[::2] = near
     between = len(near) - 1
     terms[1::2][:between] += coefficients[1::2][:between] * near[1:]
