@@ -28,6 +28,12 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
         (["guess", "rllm.rollout.m=3"], "Keys of rllm.rollout: n, n_val."),
         (["guess", "rllm.rollout.n=many"], '`rllm.rollout.n` is "many" (from command line): expected a whole number.'),
         (["guess", "rllm.rollout.n=0"], "`rllm.rollout.n` is 0"),
+        (["guess", "--role-estimator", "solver"], "--role-estimator is given 'solver'; it takes ROLE=NAME"),
+        (["guess", "--role-estimator", "=grpo"], "--role-estimator is given '=grpo'; it takes ROLE=NAME"),
+        (
+            ["guess", "--role-estimator", "a=grpo", "--role-estimator", "a=rloo"],
+            "--role-estimator: role 'a' is given twice.",
+        ),
         (["guess", "learning_rate=1"], "Did you mean `training.learning_rate` or `critic.learning_rate`?"),
         (["guess", "rllm.rollout.n"], "Write key=value"),
         (["guess", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),

@@ -23,5 +23,5 @@ def one_group(*rewards: float) -> AdvantageInput:
 
 
 def test_an_attempt_is_worth_what_it_has_over_a_typical_one() -> None:
-    advantages = example_estimator(one_group(0.0, 1.0, 2.0), ExampleEstimatorParams())
-    assert advantages.values.tolist() == [-1.0, 0.0, 1.0]
+    advantages = example_estimator(one_group(0.0, 0.5, 2.0), ExampleEstimatorParams())
+    assert advantages.values.tolist() == [-0.5, 0.0, 1.5]

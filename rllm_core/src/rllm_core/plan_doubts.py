@@ -14,6 +14,8 @@ def doubts(plan: RunPlan) -> list[str]:
     lines = [*_doubts_about_groups_of_one(plan), *_doubts_about_mixed_roles(plan)]
     if not any("weights" in stage.plugin.writes for stage in plan.stages):
         lines.append("no stage of rllm.pipeline updates the weights: the run plays and learns nothing")
+    if not any("metrics" in stage.plugin.writes for stage in plan.stages):
+        lines.append("no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown")
     return lines
 
 

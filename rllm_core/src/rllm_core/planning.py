@@ -20,6 +20,7 @@ from rllm_core.plan import ByRole, RunPlan
 from rllm_core.plan_checks import check_plan
 from rllm_core.plan_doubts import doubts
 from rllm_core.plugins.choice import Chosen, choose
+from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.term_checks import check_terms, doubts_about_terms
@@ -81,7 +82,19 @@ class _Planner:
         )
 
     def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+        if isinstance(choice, str):
+            choice = self._meant(kind, choice, where)
         return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
+
+    def _meant(self, kind: str, name: str, where: str) -> str:
+        """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.
+
+        `where` is a place such as ``rllm.trainer.logger[0]``.
+        """
+        key, own = where.partition("[")[0], f"{CORE}/{name}"
+        by_user = any(f"{given}.".startswith(f"{key}.") for given in self._composed.by_user)
+        in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
+        return own if in_core and not by_user else name
 
     def _pick_if_any(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
         return None if choice is None else self._pick(kind, choice, where)
@@ -101,6 +114,7 @@ class _Planner:
             raise ConfigError(
                 f"{options_key}.name is set to {options['name']!r}, and `name` is no option.", f"Set {name_key}."
             )
+        name = self._meant(kind, name, name_key)
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
 
     def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
@@ -166,8 +180,10 @@ class _Planner:
             chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
 
         def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
-            name = algorithm.loss_fn or estimator.plugin.default_loss or FALLBACK_LOSS
-            return pick("loss", name, f"{at}.loss_fn")
+            if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
+                return pick("loss", algorithm.loss_fn or FALLBACK_LOSS, f"{at}.loss_fn")
+            where = f"default_loss of estimator {estimator.plugin.name}"
+            return pick("loss", estimator.plugin.default_loss, where)
 
         by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
         by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}

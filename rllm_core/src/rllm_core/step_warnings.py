@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.observer import Observer
+from rllm_core.errors import did_you_mean
 from rllm_core.pipeline.step import TrainStep
 
 PRECOMPUTED = "rllm.algorithm.use_precomputed_advantage"
@@ -41,9 +42,10 @@ class StepWarnings(Observer):
         maps = (("estimator_map", self._algorithm.estimator_map), ("loss_map", self._algorithm.loss_map))
         for key, mapping in maps:
             if unseen := [role for role in mapping if role not in roles]:
+                meant = did_you_mean(unseen[0], roles)
                 self._warn(
                     f"rllm.algorithm.{key} names {', '.join(unseen)}; the groups of this step have the roles "
-                    f"{', '.join(roles)}"
+                    f"{', '.join(roles)}" + (f". {meant}" if meant else "")
                 )
         return True
 

@@ -164,6 +164,14 @@ def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_rol
         estimate(batch, lambda role: _bound(lambda inputs: result))
 
 
+def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success(make_groups: MakeGroups) -> None:
+    def leave(inputs: AdvantageInput) -> Advantages:
+        raise SystemExit(0)
+
+    with pytest.raises(AdvantageError, match="failed: SystemExit: 0"):
+        estimate(build_batch(make_groups([[1, 0]])), lambda role: _bound(leave))
+
+
 def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make_groups: MakeGroups) -> None:
     def spoil(inputs: AdvantageInput) -> Advantages:
         inputs.rewards[0] = 0.0

@@ -192,3 +192,12 @@ def test_a_loss_that_is_not_finite_is_an_error_that_counts_the_tokens(bad: list[
     with pytest.raises(LossError) as caught:
         checked(losses, inputs, "loss 'mine'")
     assert caught.value.message == f"loss 'mine' returned {count} losses that are NaN or infinite."
+
+
+def test_a_loss_that_no_gradient_reaches_the_log_probs_through_is_an_error() -> None:
+    inputs = _inputs([-1.0] * 3, [-1.0] * 3, [1.0] * 3)
+    assert inputs.logprobs.requires_grad
+    with pytest.raises(
+        LossError, match="loss 'mine' does not depend on the log-probs: nothing would be learnt from it"
+    ):
+        checked(-inputs.advantages * inputs.logprobs.detach(), inputs, "loss 'mine'")

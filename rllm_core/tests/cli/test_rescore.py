@@ -105,7 +105,11 @@ def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Pa
     [
         (["--estimator", "grop"], "error: --estimator: There is no estimator named 'grop'. Did you mean 'grpo'"),
         (["--estimator", "{name: grpo, norm: 1}"], "error: --estimator.norm is 1: estimator 'grpo' has no such option"),
-        (["--role-estimator", "agent"], "error: `agent` is not an override."),
+        (["--role-estimator", "agent"], "error: --role-estimator is given 'agent'; it takes ROLE=NAME, such as"),
+        (
+            ["--estimator", "grpo", "--role-estimator", "agnt=rloo"],
+            "error: --role-estimator names 'agnt', and no group",
+        ),
         (
             ["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"],
             "error: --role-estimator: role 'a' is given twice",

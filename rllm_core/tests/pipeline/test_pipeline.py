@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rllm_core.config.algorithm_sections import EntropySection
-from rllm_core.errors import CheckpointError
+from rllm_core.errors import CheckpointError, PipelineError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.pipeline.update_stages import entropy_coeff
 from rllm_core.types import Episode, TerminationReason, Trajectory
@@ -199,8 +199,34 @@ def test_an_error_in_a_stage_ends_the_step(bench: Any, step: MakeStep, add_stage
         raise ValueError("boom")
 
     add_stage("boom", boom)
-    with pytest.raises(ValueError, match="boom"):
+    with pytest.raises(PipelineError, match="Stage in-process/boom failed: ValueError: boom"):
         _run(bench({"rllm.pipeline.stages": ["boom", "generate"]}), step())
+
+
+def test_a_stage_that_leaves_the_process_is_an_error_and_no_success(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    def leave(step: TrainStep) -> None:
+        raise SystemExit(0)
+
+    add_stage("leave", leave)
+    with pytest.raises(PipelineError, match="Stage in-process/leave failed: SystemExit: 0"):
+        _run(bench({"rllm.pipeline.stages": ["leave"]}), step())
+
+
+class Plain:
+    """A stage that is no coroutine function."""
+
+    def __init__(self, context: object, params: object) -> None:
+        pass
+
+    def __call__(self, step: TrainStep) -> None:
+        pass
+
+
+def test_a_stage_that_is_no_coroutine_function_is_told_so(bench: Any, step: MakeStep, add_stage: Any) -> None:
+    add_stage("plain", Plain)
+    with pytest.raises(PipelineError, match="Stage in-process/plain is called and gives None") as caught:
+        _run(bench({"rllm.pipeline.stages": ["plain"]}), step())
+    assert caught.value.hint == "Write `async def __call__`."
 
 
 def test_a_batch_is_asked_for_only_when_there_is_one(step: MakeStep) -> None:

@@ -311,3 +311,24 @@ def test_a_backend_that_knows_a_name_does_not_know_a_stranger_of_that_name(plan:
     settings = {"rllm.backend": "poor", "rllm.algorithm.loss_fn": "other/ppo"}
     assert _error(plan, settings).message == "Backend 'poor' cannot compute loss 'ppo'."
     plan(settings | {"rllm.algorithm.loss_fn": "rllm-core/ppo"})
+
+
+def test_a_default_means_the_core_s_whoever_else_offers_the_name(plan: Any, registry: Registry) -> None:
+    registry.add(
+        EstimatorPlugin(name="grpo", summary="Another.", params=NoParams, load=lambda: None), distribution="rllm-grpo"
+    )
+    assert plan().estimators.default.registered.qualified_name == "rllm-core/grpo"
+    with pytest.raises(ConfigError, match=r"estimator 'grpo' is offered by rllm-core .* and rllm-grpo"):
+        plan({"rllm.algorithm.adv_estimator": "grpo"})
+
+
+def test_a_default_loss_that_does_not_exist_is_the_estimator_s_mistake(plan: Any, registry: Registry) -> None:
+    registry.add(EstimatorPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: None, default_loss="nope"))
+    with pytest.raises(ConfigError, match="default_loss of estimator mine: There is no loss named 'nope'"):
+        plan({"rllm.algorithm.adv_estimator": "mine"})
+
+
+def test_a_run_that_logs_nothing_is_told_so(plan: Any) -> None:
+    assert plan({"rllm.pipeline.remove": ["log"]}).warnings == (
+        "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
+    )

@@ -1,4 +1,4 @@
-"""Backward recurrences along many sequences at once, in linear time and without a loop over elements."""
+"""Backward recurrences along many sequences at once, in linear time; only the last few elements are looped over."""
 
 from __future__ import annotations
 

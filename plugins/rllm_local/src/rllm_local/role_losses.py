@@ -9,6 +9,7 @@ from rllm_core.algorithms.losses import checked
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
+from rllm_core.errors import LossError, RllmError
 
 
 class RoleLosses:
@@ -37,5 +38,12 @@ class RoleLosses:
         choice = plan.losses[role]
         if role not in self._loaded:
             self._loaded[role] = choice.plugin.load()
-        losses = self._loaded[role](inputs, choice.params)
-        return checked(losses, inputs, f"loss {choice.plugin.name!r} for role {role!r}")
+        who = f"loss {choice.plugin.name!r} for role {role!r}"
+        try:
+            losses = self._loaded[role](inputs, choice.params)
+        except RllmError:
+            raise
+        except (Exception, SystemExit) as error:
+            hint = "Mend it; add --debug to see where it failed."
+            raise LossError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+        return checked(losses, inputs, who)

@@ -109,7 +109,8 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
     if result.level != declared:
         raise AdvantageError(
             f"{who} returned {result.level} advantages; its record says level={declared!r}.",
-            "Make the two agree: Advantages(values=…, level=…) and EstimatorPlugin(level=…).",
+            "Make the two agree: Advantages(values=…, level=…), whose level is trajectory unless said otherwise, and "
+            "EstimatorPlugin(level=…).",
         )
     try:
         values = np.asarray(result.values, np.float64)
@@ -154,7 +155,7 @@ def _called(estimator: BoundEstimator, inputs: AdvantageInput, who: str) -> Adva
         return estimator.function(inputs)
     except RllmError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = "Its inputs are read-only; add --debug to see where it failed."
         raise AdvantageError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
 

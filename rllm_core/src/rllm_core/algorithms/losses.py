@@ -69,4 +69,9 @@ def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
             f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
             "Bound ratios before exponentiating, and guard divisions.",
         )
+    if inputs.logprobs.requires_grad and not losses.requires_grad:
+        raise LossError(
+            f"{who} does not depend on the log-probs: nothing would be learnt from it.",
+            "Let a gradient reach inputs.logprobs; detach the weights of a token and not the token itself.",
+        )
     return losses

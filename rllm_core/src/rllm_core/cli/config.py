@@ -11,12 +11,12 @@ from rllm_core.cli.configuring import (
     FLAGS,
     MODEL_FLAG,
     PLANNING_FLAGS,
-    ROLE_FLAG,
     ROLE_KEY,
     config_options,
     read_request,
 )
 from rllm_core.cli.lazy_group import ForgivingGroup
+from rllm_core.cli.role_flag import ROLE_FLAG
 
 SLOW_TO_LOAD = ("backend", "loss")
 """Kinds whose implementations `validate` leaves alone: they import torch and the like, for seconds."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
 from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
@@ -31,7 +32,6 @@ FLAGS = {
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
-ROLE_FLAG = "role-estimator"
 ROLE_KEY = "rllm.algorithm.estimator_map"
 PLANNING_FLAGS = (*FLAGS, ROLE_FLAG)
 """All flags that say how to train."""
@@ -55,10 +55,13 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
         for name in reversed(names):
             if name == ROLE_FLAG:
                 meaning = f"Estimator of one role; may be repeated. [{ROLE_KEY}.ROLE]"
-                function = click.option(f"--{name}", multiple=True, metavar="ROLE=NAME", help=meaning)(function)
+                function = click.option(
+                    f"--{name}", multiple=True, metavar="ROLE=NAME", help=meaning, callback=require_roles
+                )(function)
                 continue
             key, meaning = FLAGS[name]
-            function = click.option(f"--{name}", metavar="NAME", help=f"{meaning} [{key}]")(function)
+            metavar = "N" if name == "seed" else "NAME"
+            function = click.option(f"--{name}", metavar=metavar, help=f"{meaning} [{key}]")(function)
         function = click.option(
             "--model",
             metavar="NAME",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -29,10 +31,11 @@ SECONDS_BETWEEN_LINES = 5.0
     help="Estimator; may be repeated. The first one given is the reference.",
 )
 @click.option(
-    "--role-estimator",
+    f"--{ROLE_FLAG}",
     "role_estimators",
     multiple=True,
     metavar="ROLE=NAME",
+    callback=require_roles,
     help="Estimator of one role, in place of those of --estimator; may be repeated.",
 )
 @click.option("--grouping", metavar="NAME", help="Trajectory grouping, instead of the run's.")
@@ -116,8 +119,6 @@ def _request(
     by_role: dict[str, Any] = {}
     for word in role_estimators:
         role, chosen = read_override(word)
-        if role in by_role:
-            raise click.UsageError(f"--role-estimator: role {role!r} is given twice.")
         by_role[role] = chosen
     return Request(
         path=episodes.expanduser(),

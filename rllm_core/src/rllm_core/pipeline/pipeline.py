@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from inspect import isawaitable
 from typing import Any
 
 from rllm_core.contracts.stage import Stage
-from rllm_core.errors import CheckpointError
+from rllm_core.errors import CheckpointError, PipelineError, RllmError
 from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.graph import ChosenStage
 from rllm_core.pipeline.step import TrainStep
@@ -31,7 +32,7 @@ class Pipeline:
             if step.skip_reason and not chosen.plugin.always:
                 continue
             start, rounds = time.perf_counter(), step.rounds
-            await stage(step)
+            await _run(stage, step, chosen)
             name = chosen.plugin.name
             step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
             if step.rounds > rounds:
@@ -67,3 +68,19 @@ class Pipeline:
                 seen[name] += 1
                 stateful[name if seen[name] == 1 else f"{name}#{seen[name]}"] = stage
         return stateful
+
+
+async def _run(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
+    """Run one stage; what goes wrong inside names it."""
+    name = chosen.registered.qualified_name
+    try:
+        running = stage(step)
+        if not isawaitable(running):
+            raise PipelineError(f"Stage {name} is called and gives {running!r:.80}.", "Write `async def __call__`.")
+        await running
+    except RllmError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PipelineError(
+            f"Stage {name} failed: {type(error).__name__}: {error}.", "Mend it; add --debug to see where it failed."
+        ) from error

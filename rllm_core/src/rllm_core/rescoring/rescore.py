@@ -12,6 +12,7 @@ import numpy as np
 from rllm_core.algorithms.options import with_tasks_there_are
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import Choice
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registry
 from rllm_core.rescoring.reading import EpisodesError, read_file
@@ -123,6 +124,7 @@ async def rescore(request: Request, registry: Registry | None = None, on_progres
         on_progress(len(source.files), len(source.files))
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError(f"{source.path} holds no whole episode.", "Name another folder or file.")
+    _require_known_roles(request, collected.groups)
     return Rescored(
         source=source,
         rules=rules,
@@ -135,6 +137,18 @@ async def rescore(request: Request, registry: Registry | None = None, on_progres
         tokens=collected.tokens,
         losses=collected.losses,
     )
+
+
+def _require_known_roles(request: Request, groups: Sequence[ScoredGroup]) -> None:
+    """A misspelt role would compare an estimator with itself."""
+    roles = sorted({group.role for group in groups})
+    for role in request.role_estimators:
+        if roles and role not in roles:
+            known = f"The roles are {', '.join(roles)}."
+            raise ConfigError(
+                f"--role-estimator names {role!r}, and no group of these episodes has that role.",
+                f"{did_you_mean(role, roles)} {known}".strip(),
+            )
 
 
 @dataclass(kw_only=True)

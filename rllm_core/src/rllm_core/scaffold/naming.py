@@ -16,6 +16,8 @@ from rllm_core.plugins.validation import NAME, NOT_NAMES
 _DISTRIBUTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """The form in which names of distributions are compared, beginning with a letter as Python's names do."""
 _PREFIX = "rllm_"
+LONGEST = 64
+"""Longer names make paths that some file systems do not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,9 @@ def names_for(distribution: str, kind: str) -> Names:
             "Use lower-case letters, digits and hyphens, beginning with a letter"
             + (f": {close}." if _DISTRIBUTION.fullmatch(close) else ", such as my-estimator."),
         )
-    if distribution == CORE or distribution in first_party_distributions():
+    if len(distribution) > LONGEST:
+        raise PluginError(f"The name has {len(distribution)} letters.", f"Choose one of at most {LONGEST}.")
+    if distribution in ("rllm", CORE) or distribution in first_party_distributions():
         raise PluginError(f"{distribution} is one of rllm's own packages.", f"Choose another name: my-{distribution}.")
     module = distribution.replace("-", "_")
     _check_module(distribution, module)
