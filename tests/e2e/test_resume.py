@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> Non
     raise AssertionError("the run made no progress")
 
 
-@pytest.fixture(scope="module", params=[(), WAITING, FILLING], ids=["update every step", "groups waiting", "filled"])
+@pytest.fixture(scope="module", params=[(), WAITING], ids=["update every step", "groups waiting"])
 def uninterrupted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[str, ...]]:
@@ -86,25 +87,40 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
     assert metrics(run) == metrics(reference)
 
 
-def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_been(
-    start_rllm: Any, rllm: Any, tmp_path: Path
-) -> None:
+@pytest.fixture
+def killed_and_resumed(start_rllm: Any, rllm: Any, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """The folders of a run with these words killed in the middle and resumed, and of the same one left alone."""
+
+    def make(*terms: str) -> tuple[Path, Path]:
+        words, runs = (*WORDS, *terms), tmp_path / "runs" / "rllm-training"
+        left_alone = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
+        assert left_alone.returncode == 0, left_alone.stderr
+        process = start_rllm(*words)
+        wait_for_steps(runs / "default", 17, process)
+        process.kill()
+        process.communicate(timeout=60)
+        resumed = rllm(*words, "--resume")
+        assert resumed.returncode == 0, resumed.stderr
+        return runs / "default", runs / "uninterrupted"
+
+    return make
+
+
+def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
     """The reference is the model the run began with, not that of the checkpoint; old log-probs are recomputed."""
     terms = ("--estimator", "gae", "rllm.algorithm.kl_beta=0.01", "rllm.algorithm.rollout_correction.tis_mode=token")
-    words = (*WORDS, *terms)
-    runs = tmp_path / "runs" / "rllm-training"
-    uninterrupted = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
-    assert uninterrupted.returncode == 0, uninterrupted.stderr
-    process = start_rllm(*words)
-    wait_for_steps(runs / "default", 17, process)
-    process.kill()
-    process.communicate(timeout=60)
-    resumed = rllm(*words, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert set(weights(runs / "default")) == {"critic.safetensors", "model.safetensors", "optimizer.safetensors"}
-    assert weights(runs / "default") == weights(runs / "uninterrupted")
-    assert metrics(runs / "default") == metrics(runs / "uninterrupted")
-    assert all(line["actor/kl_ref"] >= 0 for line in metrics(runs / "default") if "actor/loss" in line)
+    run, reference = killed_and_resumed(*terms)
+    assert set(weights(run)) == {"critic.safetensors", "model.safetensors", "optimizer.safetensors"}
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
+    assert all(line["actor/kl_ref"] >= 0 for line in metrics(run) if "actor/loss" in line)
+
+
+def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
+    run, reference = killed_and_resumed(*FILLING)
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
+    assert max(line.get("batch/rounds", 0) for line in metrics(run)) > 1
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
