@@ -123,5 +123,6 @@ def test_a_loss_that_draws_tokens_has_one_gradient_however_the_batch_is_cut(batc
             (dict.fromkeys(losses, (clip_cov, params.model_copy(update={"clip_cov_ratio": 0.0}))), 1),
         )
     )
-    torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-7)
+    # Sums of float32 in another order; without the drawn tokens the gradient would differ by far more.
+    torch.testing.assert_close(cut, whole, rtol=1e-3, atol=1e-6)
     assert not torch.allclose(none, whole, rtol=1e-2)
