@@ -61,9 +61,10 @@ def test_tokens_that_a_loss_masks_are_silenced(tallies: Any, registry: Registry)
     assert (tally.zero, tally.silenced) == (2, 2)
 
 
-def test_a_loss_without_a_gradient_has_none(tallies: Any, registry: Registry) -> None:
+def test_a_loss_without_a_gradient_is_refused_as_in_training(tallies: Any, registry: Registry) -> None:
     _offer(registry, "still", lambda inputs, params: -inputs.advantages)
-    assert tallies("still")["still"].zero == 4
+    with pytest.raises(LossError, match="loss 'still' for role 'agent' does not depend on the log-probs"):
+        tallies("still")
 
 
 def test_a_loss_of_the_wrong_shape_is_refused(tallies: Any, registry: Registry) -> None:

@@ -86,9 +86,7 @@ def _inputs(batch: TokenBatch, seed: int) -> Iterator[tuple[str, NDArray[np.bool
 
 
 def _gradients(token_losses: Tensor, logprobs: Tensor) -> NDArray[np.float64]:
-    """(n_sampled,) d (sum of token losses) / d log-prob; 0 where a loss has no gradient."""
-    if not token_losses.requires_grad:
-        return np.zeros(len(logprobs))
+    """(n_sampled,) d (sum of token losses) / d log-prob."""
     (gradients,) = torch.autograd.grad(token_losses.sum(), logprobs, allow_unused=True, materialize_grads=True)
     values: NDArray[np.float64] = gradients.double().numpy()
     return values
