@@ -14,8 +14,8 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.errors import AdvantageError, ConfigError
 from rllm_core.pipeline.step import TrainStep
+from rllm_core.rescoring.reading import read_file
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.tracking.episode_log import read_episodes
 from rllm_core.trainer import UnifiedTrainer
 from rllm_core.types import Episode, Step, Trajectory
 
@@ -182,7 +182,7 @@ def test_they_are_kept_on_disk_as_they_were(tmp_path: Path) -> None:
     (file,) = (tmp_path / "runs/rllm-training/default/episodes").iterdir()
     stored = [
         np.asarray(each.advantage)
-        for episode in read_episodes(file)
+        for episode in read_file(file).rounds[0]
         for trajectory in episode.trajectories
         for each in trajectory.steps
         if each.advantage is not None

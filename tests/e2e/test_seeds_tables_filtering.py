@@ -18,10 +18,10 @@ from rllm_core.effect import core_keys
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registry
+from rllm_core.rescoring.reading import read_file
 from rllm_core.rollout.renderer import Renderer
 from rllm_core.rollout.runner import RolloutOrder
 from rllm_core.runner_setup import make_runner
-from rllm_core.tracking.episode_log import read_episodes
 from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory
 
 TABLE: dict[str, Any] = {
@@ -213,7 +213,7 @@ def test_episodes_are_kept_on_disk_in_the_run_s_folder_or_another(train: Any, tm
     assert not (train("sum").folder / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
     (file,) = (run.folder / "episodes").iterdir()
-    assert [episode.id for episode in read_episodes(file)] == [episode.id for episode in run.episodes]
+    assert [episode.id for episode in read_file(file).rounds[0]] == [episode.id for episode in run.episodes]
     name = "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}"
     train("sum", {"rllm.episode_logging.log_episodes": True, "rllm.episode_logging.episode_log_dir": name})
     written = {path.name for path in (tmp_path / "logs/rllm-training/default").iterdir()}

@@ -96,9 +96,6 @@ class _Planner:
         in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
         return own if in_core and not by_user else name
 
-    def _pick_if_any(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
-        return None if choice is None else self._pick(kind, choice, where)
-
     def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
 

@@ -10,7 +10,8 @@ import pytest
 
 from rllm_core.errors import RllmError
 from rllm_core.pipeline.step import TrainStep
-from rllm_core.tracking.episode_log import EpisodeLog, read_episodes
+from rllm_core.rescoring.reading import read_file
+from rllm_core.tracking.episode_log import EpisodeLog
 from rllm_core.types import Episode, Trajectory
 
 
@@ -22,7 +23,7 @@ def _step(global_step: int) -> TrainStep:
 def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     EpisodeLog(folder).on_batch_end(_step(3))
-    assert [episode.id for episode in read_episodes(folder / "step_000003.jsonl.gz")] == ["task:0", "task:1"]
+    assert [episode.id for episode in read_file(folder / "step_000003.jsonl.gz").rounds[0]] == ["task:0", "task:1"]
 
 
 def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:

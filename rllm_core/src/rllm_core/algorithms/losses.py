@@ -1,7 +1,7 @@
 """The core's policy losses, one torch function each: the loss of every sampled token, to be minimised.
 
-Written in torch, as `loss_terms` is and no other module of the core; imported by backends, loss plugins and the `load`
-of its records alone.
+Written in torch; imported by backends, loss plugins, what examines losses (`rllm rescore --loss`, the loss contract)
+and the `load` of its records alone.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from rllm_core.codec import episode_from_json, episode_to_json
+from rllm_core.codec import episode_to_json
 from rllm_core.contracts.observer import Observer
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 from rllm_core.pipeline.step import TrainStep
-from rllm_core.types import Episode
 
 _OTHER_FOLDER = (
     "Choose another folder with rllm.episode_logging.episode_log_dir=FOLDER, or move this one away if nobody needs it."
@@ -86,10 +84,3 @@ class EpisodeLog(Observer):
         if owner != self._run:
             whose = f"the run in {owner}" if owner else "another run"
             raise RllmError(f"{self._folder} is where {whose} keeps its episodes.", _OTHER_FOLDER)
-
-
-def read_episodes(file: Path) -> Iterator[Episode]:
-    """The episodes of one file."""
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield episode_from_json(json.loads(line))
