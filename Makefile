@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example
+DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example rllm_tinker
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -35,7 +35,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  $(addprefix -e ,$(DISTRIBUTIONS)) $(TOOLS)
+	  $(addprefix -e ,$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	@touch $@
