@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_core.algorithms.minibatches import sampled_per_row
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.loss import LossInput
 
@@ -66,12 +67,6 @@ def micro_batches(
             end += 1
         yield _pad(batch, order[start:end], device)
         start = end
-
-
-def sampled_per_row(batch: TokenBatch) -> NDArray[np.int64]:
-    """(n_row,) how many tokens of each row the model sampled."""
-    before = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
-    return np.diff(before[batch.row_offsets])
 
 
 def _pad(batch: TokenBatch, rows: NDArray[np.int64], device: torch.device) -> MicroBatch:

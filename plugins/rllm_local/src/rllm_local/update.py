@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.algorithms.aggregation import token_weights
+from rllm_core.algorithms.learning_rate import learning_rate
 from rllm_core.algorithms.loss_terms import loss_terms, token_objective
+from rllm_core.algorithms.minibatches import minibatch_weights, minibatches
+from rllm_core.algorithms.role_losses import RoleLosses
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
-from rllm_local.role_losses import RoleLosses
-from rllm_local.rows import MicroBatch, micro_batches, sampled_per_row
-from rllm_local.schedule import learning_rate
+from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.update_metrics import Means, note_critic, note_policy, note_rollout
 from rllm_local.value_gradient import ValueGradient
@@ -65,7 +64,9 @@ class Updater:
         """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
         means = Means()
         rates = self._set_learning_rates(plan.global_step)
-        for number, rows in enumerate(self._minibatches(batch, plan.seed)):
+        settings = self._settings
+        dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        for number, rows in enumerate(dealt):
             self._step(batch, rows, plan, means, number)
         return rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
 
@@ -77,17 +78,11 @@ class Updater:
             group["lr"] = rate
         return {f"{name}/lr": rate for name, rate in rates.items()}
 
-    def _minibatches(self, batch: TokenBatch, seed: int) -> Iterator[NDArray[np.int64]]:
-        generator = np.random.default_rng(seed)
-        for _ in range(self._settings.num_epochs):
-            order = generator.permutation(batch.n_rows)
-            yield from np.array_split(order, min(self._settings.num_minibatches, batch.n_rows))
-
     def _step(self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, means: Means, number: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         if self._value_gradient is not None:
             self._value_gradient.clear()
-        weights = self._weights(batch, rows, plan.aggregation)
+        weights = minibatch_weights(batch, rows, plan.aggregation, self._max_response_length)
         loss = 0.0
         for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
             loss += self._backward(batch, part, weights, plan, means, number)
@@ -110,15 +105,6 @@ class Updater:
             # After the policy's, by itself: how far off the critic is must not decide how far the policy goes.
             norms["critic"] = self._value_gradient.add_clipped_to_grads(limit)
         return norms
-
-    def _weights(self, batch: TokenBatch, rows: NDArray[np.int64], aggregation: str) -> NDArray[np.float32]:
-        """(n_token of the batch,) weight of each sampled token of `rows`, 0 elsewhere."""
-        ordered = np.sort(rows)
-        in_rows = np.repeat(np.isin(np.arange(batch.n_rows), ordered), batch.row_lengths)
-        chosen = in_rows & batch.loss_mask
-        weights = np.zeros(len(batch.tokens), np.float32)
-        weights[chosen] = token_weights(aggregation, sampled_per_row(batch)[ordered], self._max_response_length)
-        return weights
 
     def _backward(
         self,

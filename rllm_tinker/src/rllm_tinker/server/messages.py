@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class RequestRefused(Exception):
+class RequestRefused(Exception):  # noqa: N818  (a refusal, not a fault)
     """The client asked for something that is wrong or that this server does not do; the message says what to do."""
 
 

@@ -1,13 +1,28 @@
-"""The learning rate over a run."""
+"""The learning rate over a run, the same for every backend."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal, Protocol
 
-from rllm_local.settings import TrainingSection
+
+class LearningRateSettings(Protocol):
+    """The part of a backend's section ``training`` that says how the learning rate goes."""
+
+    @property
+    def learning_rate(self) -> float:
+        """After warm-up."""
+
+    @property
+    def lr_schedule(self) -> Literal["constant", "linear", "cosine"]:
+        """How it falls."""
+
+    @property
+    def warmup_steps_ratio(self) -> float:
+        """Share of the run in which it rises, in [0, 1)."""
 
 
-def learning_rate(settings: TrainingSection, global_step: int, total_steps: int) -> float:
+def learning_rate(settings: LearningRateSettings, global_step: int, total_steps: int) -> float:
     """Learning rate of one training step, counted from 0.
 
     It rises linearly over the first `warmup_steps_ratio` of the run, from a positive value at step 0, then stays, or

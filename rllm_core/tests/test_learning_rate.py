@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_local.schedule import learning_rate
-from rllm_local.settings import TrainingSection
+from rllm_core.algorithms.learning_rate import learning_rate
+
+
+@dataclass(frozen=True)
+class Settings:
+    learning_rate: float
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps_ratio: float = 0.0
+
 
 schedules = st.sampled_from(["constant", "linear", "cosine"])
 
 
 def _rates(total: int, **settings: object) -> list[float]:
-    section = TrainingSection(learning_rate=2.0, **settings)  # type: ignore[arg-type]
+    section = Settings(learning_rate=2.0, **settings)  # type: ignore[arg-type]
     return [learning_rate(section, step, total) for step in range(total)]
 
 
@@ -58,5 +67,5 @@ def test_cosine_falls_along_half_a_cosine_to_near_zero(warmup: float) -> None:
 
 @given(schedule=schedules, beyond=st.integers(0, 500))
 def test_steps_beyond_the_end_have_no_negative_or_rising_rate(schedule: str, beyond: int) -> None:
-    settings = TrainingSection(learning_rate=2.0, lr_schedule=schedule)  # type: ignore[arg-type]
+    settings = Settings(learning_rate=2.0, lr_schedule=schedule)  # type: ignore[arg-type]
     assert learning_rate(settings, 100 + beyond, 100) == (2.0 if schedule == "constant" else 0.0)
