@@ -15,7 +15,7 @@ from rllm_core.effect import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
 
-DISTRIBUTIONS = ("rllm-core", "rllm-envs", "rllm-estimators", "rllm-local")
+DISTRIBUTIONS = ("rllm-core", "rllm-envs", "rllm-estimators", "rllm-local", "rllm-tinker")
 """Whose plugins are on the page: those of this repository."""
 
 INTRODUCTION = """\
@@ -23,8 +23,8 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the schemas; do not edit. A test fails when it is stale. -->
 
-Every key of the core with its type, its default and its meaning; then those of the backend `local`, and the options of
-the plugins that come with this repository. `rllm config explain KEY` says the same with the value in a run of yours.
+Every key of the core with its type, its default and its meaning; then those of the backends, and the options of the
+plugins that come with this repository. `rllm config explain KEY` says the same with the value in a run of yours.
 
 Keys are set in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. From
 lowest to highest: the core's defaults, the backend's YAML file, the environment's defaults, its recipe for the model,
@@ -43,9 +43,10 @@ def reference_page(registry: Registry) -> str:
         parts.append(f"## `{'.'.join(section)}`\n\n{_about(section)}\n")
         rows = [(*_cells(describe_field(key.path[-1], key.field)), _acting(registry, key)) for key in keys]
         parts.append(_table(("key", "type", "default", "meaning", "acts through"), rows))
-    parts.append("## Backend `local`\n")
-    local = registry.get("backend", "rllm-local/local").plugin
-    parts.append(_table(("key", "type", "default", "meaning"), map(_cells, options_of(local.params))))
+    for entry in registry.all("backend"):
+        if entry.distribution in DISTRIBUTIONS:
+            parts.append(f"## Backend `{entry.name}`\n")
+            parts.append(_table(("key", "type", "default", "meaning"), map(_cells, options_of(entry.plugin.params))))
     parts.append("## Options of plugins\n")
     parts.extend(_plugins(registry))
     return "\n".join(parts)

@@ -5,7 +5,6 @@ The command line prints these as one paragraph and exits with `exit_code`; a tra
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -61,8 +60,14 @@ class CheckpointError(RllmError):
     """A checkpoint cannot be written, or none can be read."""
 
 
+class BackendError(RllmError):
+    """A backend's service or process refused something, failed, or is gone."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the closest known names, or an empty string when none is close."""
+    import difflib
+
     close = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
     if not close:
         return ""

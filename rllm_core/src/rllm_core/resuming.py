@@ -61,10 +61,11 @@ def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:
     was, now = saved_value(saved, key), plan.composed.value(key)
     if was is None or plan.composed.origins.get(key) == saved.origin or _same_model(was, now):
         return
+    asked = plan.composed.tiers.get(key, Tier.PACKAGED) >= Tier.USER
     raise ConfigError(
         f"A resumed run goes on with its own weights; {key} was {was} and is now {now} "
         f"(from {plan.composed.origins[key]}).",
-        "Leave it out, or start a new run.",
+        "Leave it out, or start a new run." if asked else f"Set {key}={was} as well, or start a new run.",
     )
 
 

@@ -38,6 +38,17 @@ def rllm_estimators():
     ]
 """
 
+COMMAND = """
+import click
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.pass_obj
+def act(debug, words):
+    click.echo(f"acting on {' '.join(words)}, debug {debug}")
+    return len(words)
+"""
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -50,6 +61,21 @@ def install(tmp_path: Path) -> Callable[[str, str], None]:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[rllm.plugins]\n{distribution} = {module}\n")
+
+    return install
+
+
+@pytest.fixture
+def install_command(tmp_path: Path) -> Callable[..., None]:
+    """Installs a distribution that adds a command to ``rllm``; by default one that prints its words."""
+
+    def install(distribution: str, command: str, code: str = COMMAND, attribute: str = "act") -> None:
+        module = distribution.replace("-", "_")
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[rllm.commands]\n{command} = {module}:{attribute}\n")
 
     return install
 

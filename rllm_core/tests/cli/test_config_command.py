@@ -178,7 +178,10 @@ def facts(finished: Finished) -> dict[str, str]:
         (["rllm.workflow.use_workflow"], {"acts through": "nobody"}),
     ],
 )
-def test_a_key_is_explained(rllm: Rllm, words: list[str], expected: dict[str, str]) -> None:
+def test_a_key_is_explained(
+    rllm: Rllm, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-tinker")
     found = facts(rllm("config", "explain", *words))
     assert {name: found.get(name) for name in expected} == expected
 

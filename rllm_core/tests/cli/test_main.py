@@ -70,7 +70,9 @@ def test_an_unknown_subcommand_gets_the_nearest_one(capsys) -> None:
     assert "There is no command 'lst'. Did you mean 'list'? `rllm plugins --help`" in capsys.readouterr().err
 
 
-def test_a_command_unlike_any_other_gets_all_commands(capsys) -> None:
+def test_a_command_unlike_any_other_gets_all_commands(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "*")
+
     assert main(["zzz"]) == 2
 
     assert f"Commands are {', '.join(COMMANDS)}." in capsys.readouterr().err

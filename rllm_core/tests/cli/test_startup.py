@@ -19,15 +19,25 @@ def _imported(rllm, *arguments: str) -> set[str]:
     return set(finished.stderr.split())
 
 
-def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm) -> None:
+def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm, install, install_command) -> None:
+    install("third-party")
+    install_command("with-command", "act")
+
     imported = _imported(rllm, "--help")
 
     assert "rllm_core.cli.main" in imported
-    assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "importlib.metadata"})
+    assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "third_party", "with_command", "rllm_tinker"})
     assert {name for name in imported if name.startswith("rllm_core.cli.")} == {
         "rllm_core.cli.main",
         "rllm_core.cli.lazy_group",
+        "rllm_core.cli.root_group",
     }
+
+
+def test_a_command_of_the_core_looks_for_no_commands_of_plugins(rllm) -> None:
+    for arguments in (["plugins", "list", "--help"], ["train", "--help"], ["--version"]):
+        assert "rllm_core.plugins.commands" not in _imported(rllm, *arguments)
+    assert "importlib.metadata" not in _imported(rllm, "plugins", "list", "--help")
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["info", "estimator", "grpo"]])

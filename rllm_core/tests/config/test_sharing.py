@@ -56,7 +56,7 @@ def _at(merged: Merged | dict[str, Any], key: str) -> Any:
 @pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
 def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table, core: Tier, native: Tier) -> None:
     merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     winner = 0.2 if native > core else 0.1
     assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
     assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
@@ -65,7 +65,7 @@ def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table, core: Tie
 @pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
 def test_null_of_the_core_is_no_value(table: Table, core: Tier, native: Tier) -> None:
     merged = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (0.2, 0.2)
 
 
@@ -77,7 +77,7 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Ti
             layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
         ]
         merged = merge_layers(layers, [])
-        warnings = share_keys(merged, table, ())
+        warnings = share_keys(merged, table)
         said = nothing is None and native in BY_USER and native >= core
         assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
         assert _at(merged, NATIVE_KL) == 0.1
@@ -85,26 +85,26 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Ti
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
 def test_both_set_and_equal_is_silent(table: Table, core: Tier, native: Tier) -> None:
-    assert share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.1)), table, ()) == []
+    assert share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.1)), table) == []
 
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
 def test_both_set_and_different_names_both_and_which_counts(table: Table, core: Tier, native: Tier) -> None:
     sides = [f"`{KL}` is 0.1 (from {ORIGINS[core]})", f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]})"]
     loser, winner = sides if native > core else reversed(sides)
-    warnings = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table, ())
+    warnings = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table)
     assert warnings == [f"{loser}, but {winner}: the latter counts. Set only `{KL}`."]
 
 
 @pytest.mark.parametrize("native", Tier)
 def test_a_user_of_a_deprecated_path_is_told_the_cores(table: Table, native: Tier) -> None:
     told = f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
-    assert share_keys(_merged((native, NATIVE_KL, 0.2)), table, ()) == ([told] if native in BY_USER else [])
+    assert share_keys(_merged((native, NATIVE_KL, 0.2)), table) == ([told] if native in BY_USER else [])
 
 
 def test_a_path_that_is_not_deprecated_is_used_silently(table: Table) -> None:
     merged = _merged((Tier.USER, NATIVE_WARMUP, 0.2))
-    assert share_keys(merged, table, ()) == []
+    assert share_keys(merged, table) == []
     assert _at(merged, WARMUP) == 0.2
 
 
@@ -114,13 +114,13 @@ def test_a_path_that_is_not_deprecated_is_used_silently(table: Table) -> None:
 )
 def test_a_value_may_be_spelled_differently(table: Table, key: str, value: Any, core: Any, native: Any) -> None:
     merged = _merged((Tier.ENVIRONMENT, STEPS, 3), (Tier.USER, key, value))
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     assert (_at(merged, STEPS), _at(merged, NATIVE_STEPS)) == (core, native)
 
 
 def test_origins_say_through_which_key_a_value_came(table: Table) -> None:
     merged = _merged((Tier.COMMAND_LINE, NATIVE_KL, 0.1), (Tier.USER, EPS, 0.3))
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     assert merged.origin(("rllm", "algorithm", "kl_beta")) == f"command line, by {NATIVE_KL}"
     assert merged.origin(("actor", "kl_loss_coef")) == "command line"
     assert merged.origin(("actor", "clip_ratio_low")) == f"my.yaml, by {EPS}"
@@ -130,7 +130,7 @@ def test_origins_say_through_which_key_a_value_came(table: Table) -> None:
 def test_a_section_that_is_none_is_named(table: Table) -> None:
     merged = merge_layers([Layer("my.yaml", {"actor": 5, "rllm": {"algorithm": {"kl_beta": 0.1}}})], [])
     with pytest.raises(ConfigError, match=r"`actor` is 5 \(from my\.yaml\) and cannot hold `actor\.\w+`"):
-        share_keys(merged, table, ())
+        share_keys(merged, table)
 
 
 rates = st.none() | st.sampled_from([0.1, 0.2, 0.28, 0.3, "???", "text", "${actor.warmup}"])
@@ -144,7 +144,7 @@ tiers = st.sampled_from(Tier)
 @given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
 def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Table, values: list[Any]) -> None:
     merged = _merged(*values)
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     tree = resolve_interpolations(merged)
     for row in table:
         core = _at(tree, row.rllm)
@@ -153,5 +153,5 @@ def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Ta
         if core not in (None, "???"):
             assert _at(tree, row.native) == dict(row.spelled).get(core, core), row
     before = deepcopy(merged)
-    share_keys(merged, table, ())
+    share_keys(merged, table)
     assert merged == before

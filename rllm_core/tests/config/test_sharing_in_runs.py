@@ -74,7 +74,7 @@ def test_a_shared_value_may_be_an_interpolation_itself(run_foreign: Compose) -> 
 def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compose) -> None:
     result = run_foreign("data.train_batch_size=10", "rllm.rollout.n=${data.train_batch_size}")
     assert result.value("actor.mini_batch_size") == 25
-    assert result.origins["actor.mini_batch_size"] == "derived from data.train_batch_size and rllm.rollout.n"
+    assert result.origins["actor.mini_batch_size"] == "data.train_batch_size and rllm.rollout.n, by derivation"
     assert "actor.mini_batch_size" not in result.by_user
     assert run_foreign("actor.mini_batch_size=3", "data.train_batch_size=10").value("actor.mini_batch_size") == 3
 

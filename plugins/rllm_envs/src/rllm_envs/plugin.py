@@ -41,7 +41,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_guess,
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
-        recipes={"local/tiny": GUESS_TINY},
+        recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY},
         # Binary search; the averages over all sixteen numbers.
         best_possible={"reward": 0.7625, "guesses": 3.375},
     )
@@ -52,7 +52,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_sum,
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
-        recipes={"local/tiny": SUM_TINY},
+        recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY},
         best_possible={"reward": 1.0},
     )
 

@@ -27,11 +27,18 @@ class ForgivingGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-"):
-            advice = did_you_mean(args[0], known) or f"Commands are {', '.join(known)}."
-            raise click.UsageError(f"There is no command {args[0]!r}. {advice}", ctx)
+        name, *rest = args
+        if (command := self.get_command(ctx, name)) is not None:
+            return name, command, rest
+        if not name.startswith("-"):
+            nearest = did_you_mean(name, self.names_to_suggest(ctx))
+            advice = nearest or f"Commands are {', '.join(self.list_commands(ctx))}."
+            raise click.UsageError(f"There is no command {name!r}. {advice}", ctx)
         return super().resolve_command(ctx, args)
+
+    def names_to_suggest(self, ctx: click.Context) -> list[str]:
+        """What an unknown command may have been meant to be."""
+        return self.list_commands(ctx)
 
 
 class LazyGroup(ForgivingGroup):

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import click
 
 from rllm_core import __version__
-from rllm_core.cli.lazy_group import LazyCommand, LazyGroup
+from rllm_core.cli.lazy_group import LazyCommand
+from rllm_core.cli.root_group import RootGroup
 from rllm_core.errors import RllmError
 
 COMMANDS = {
@@ -26,7 +27,7 @@ INTERRUPTED = 130
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=RootGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Every command explains itself: rllm COMMAND --help",
@@ -49,8 +50,8 @@ def cli(debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rllm`` with the given arguments (default: those of the process) and return the exit code.
 
-    A command fails by raising an `RllmError`, and may return an exit code of its own instead of None. The object of
-    its click context is True when tracebacks were asked for.
+    A command, also one of a plugin, fails by raising an `RllmError`, and may return an exit code of its own instead of
+    None. The object of its click context is True when tracebacks were asked for.
     """
     arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
     try:

@@ -12,6 +12,8 @@ import click
 from rllm_core.cli.lazy_group import LazyCommand, LazyGroup
 
 if TYPE_CHECKING:
+    from rllm_core.plugins.commands import PluginCommands
+    from rllm_core.plugins.discovery import Discovery
     from rllm_core.plugins.registry import Registered
 
 
@@ -45,6 +47,7 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
       rllm plugins list --json | jq -r '.[].qualified_name'
     """
     from rllm_core.cli.tables import print_table
+    from rllm_core.plugins.commands import offers_of
     from rllm_core.plugins.registry import Registry
     from rllm_core.plugins.specs import KINDS
 
@@ -66,6 +69,9 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
         for entry in entries
     ]
     print_table(("kind", "name", "what it does", "comes from"), rows, bold=1)
+    offers = {} if kind else _commands_in(registry.discovery).by_name()
+    for name, candidates in offers.items():
+        click.echo(f"Command `rllm {name}` comes from {offers_of(candidates)}.")
 
 
 @plugins.command()
@@ -108,7 +114,7 @@ def info(kind: str, name: str) -> None:
 @plugins.command()
 @click.pass_obj
 def doctor(debug: bool | None) -> int:
-    """Check every installed plugin, and say what to do about what is wrong.
+    """Check every installed plugin and command, and say what to do about what is wrong.
 
     Loads everything, so it takes a few seconds. Exits with 1 when something cannot be used.
 
@@ -117,22 +123,31 @@ def doctor(debug: bool | None) -> int:
       rllm plugins doctor
       rllm plugins doctor --debug          (with the traceback of each broken plugin)
     """
-    from rllm_core.plugins.doctor import examine
+    from rllm_core.plugins.command_doctor import examine_commands
+    from rllm_core.plugins.doctor import examine, worst_first
     from rllm_core.plugins.registry import Registry
     from rllm_core.plugins.specs import KINDS
 
     registry = Registry.load()
-    findings = examine(registry)
+    commands = _commands_in(registry.discovery)
+    findings = worst_first([*examine(registry), *examine_commands(commands)])
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
         if debug and finding.traceback:
             click.echo(finding.traceback)
     errors = sum(finding.severity == "error" for finding in findings)
-    count = sum(len(registry.all(kind)) for kind in KINDS)
-    click.echo(
-        f"{count} plugins checked, {errors} cannot be used." if errors else f"{count} plugins checked, all work."
-    )
+    count = f"{sum(len(registry.all(kind)) for kind in KINDS)} plugins"
+    if number := len(commands.usable):
+        count += f" and {number} command{'s' * (number > 1)}"
+    click.echo(f"{count} checked, {errors} cannot be used." if errors else f"{count} checked, all work.")
     return 1 if errors else 0
+
+
+def _commands_in(discovery: Discovery) -> PluginCommands:
+    from rllm_core.cli.main import COMMANDS as OF_THE_CORE
+    from rllm_core.plugins.commands import PluginCommands
+
+    return PluginCommands.of(discovery, OF_THE_CORE)
 
 
 def _as_json(entry: Registered[Any]) -> dict[str, str | None]:

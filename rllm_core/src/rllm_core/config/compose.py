@@ -2,8 +2,8 @@
 
 From lowest to highest: the core's ``base.yaml``, the backend's YAML file, the environment's defaults, its recipe for
 the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment and the
-model, so their layers are looked at first; then the layers of what they chose are put beneath theirs. Last, keys that
-the backend shares with the core are made to agree.
+model (or what the backend derives it from), so their layers are looked at first; then the layers of what they chose are
+put beneath theirs. Last, keys that the backend shares with the core are made to agree, and derived keys are set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.config.keys import KeyPath, known_keys, section_of
+from rllm_core.config.deriving import derive_keys
+from rllm_core.config.keys import KeyPath, known_keys, section_of, value_at
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
@@ -23,8 +24,8 @@ from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.sharing import put_shared, share_keys
-from rllm_core.config.whole import choices_of, is_whole, split_whole
-from rllm_core.contracts.backend import SharedKey
+from rllm_core.config.whole import is_whole, part_of, split_whole
+from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError, PluginError
 
 BACKEND_KEY = "rllm.backend"
@@ -71,11 +72,12 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     schemas = (RunConfig, backend.params)
     lower = packaged_layers(registry, backend)
+    saved = merge_layers([layer for layer in user_layers if layer.tier is Tier.SAVED], schemas).tree
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
     if environment_name != NO_ENVIRONMENT:
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
         lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
-        model = _selected(merge_layers([*lower, *user_layers], schemas), backend.model_key)
+        model = _chosen_model(merge_layers([*lower, *user_layers], schemas), backend, saved)
         recipe = f"{backend.name}/{model}"
         if isinstance(model, str) and recipe in environment.recipes:
             origin = f"recipe {environment.name} {recipe}"
@@ -83,10 +85,10 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
             decided[backend.model_key] = model
 
     merged = merge_layers([*lower, *user_layers], schemas)
-    _require_unchanged(merged, decided)
-    warnings = share_keys(merged, backend.shared_keys, ())
+    warnings = share_keys(merged, backend.shared_keys)
     _settle_length_of_training(merged, backend.shared_keys)
-    share_keys(merged, (), backend.derived_keys)
+    derive_keys(merged, backend.derived_keys, backend.params, saved)
+    _require_unchanged(merged, decided)
     return _validated(merged, resolve(merged), backend.params, tuple(warnings))
 
 
@@ -95,14 +97,31 @@ def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
     if not is_whole(layer):
         return [layer]
     backend = chosen_backend(registry, [layer])
-    choices = choices_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, backend.model_key])
+    choices = part_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, backend.model_key], Tier.SAVED)
     plain = _tree_of(registry, [choices])
     lower, upper = split_whole(layer, [plain])
     if not (backend.shared_keys or backend.derived_keys):
         return [lower, upper]
-    # What the backend mirrors or derives from values of the core that somebody set was not set itself.
+    # What the backend mirrors or derives from values that somebody set was not set itself.
     core = Layer(layer.origin, {key: value for key, value in upper.tree.items() if key in RunConfig.model_fields})
-    return [*split_whole(layer, [plain, _tree_of(registry, [choices, core])], keep=core)]
+    sources = part_of(upper, [key for row in backend.derived_keys for key in row.of], Tier.USER)
+    model = part_of(layer, [backend.model_key] if _model_was_set(layer, backend, registry) else [], Tier.USER)
+    kept = Layer(layer.origin, merge_layers([core, sources, model], []).tree)
+    return [*split_whole(layer, [plain, _tree_of(registry, [choices, kept])], keep=kept)]
+
+
+def _model_was_set(layer: Layer, backend: Any, registry: PluginSource) -> bool:
+    """Whether a whole configuration has another model than the one that its backend derives from its other values.
+
+    Then it stays, since the tree given back as it is must mean the same run, although somebody may have changed those
+    other values since.
+    """
+    sources = [key for row in _rows_of_model(backend) for key in row.of]
+    if not sources:
+        return False
+    path = tuple(backend.model_key.split("."))
+    derived = _tree_of(registry, [part_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, *sources], Tier.SAVED)])
+    return bool(value_at(derived, path) != value_at(layer.tree, path))
 
 
 def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
@@ -110,6 +129,18 @@ def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
         return compose(registry, layers).tree
     except ConfigError:
         return {}  # these alone give no run (a value is missing): then everything in it was set by somebody
+
+
+def _chosen_model(merged: Merged, backend: Any, saved: Mapping[str, Any]) -> Any:
+    """The model, also where it follows from other keys; those are settled in `merged` first."""
+    if rows := _rows_of_model(backend):
+        share_keys(merged, backend.shared_keys)
+        derive_keys(merged, rows, backend.params, saved)
+    return _selected(merged, backend.model_key)
+
+
+def _rows_of_model(backend: Any) -> list[DerivedKey]:
+    return [row for row in backend.derived_keys if row.native == backend.model_key]
 
 
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:

@@ -104,7 +104,11 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
     siblings = [key[-1] for key in keys if key[:-1] == section]
     meant = _meant(name, section, siblings, keys)
     if not section:
-        return _joined(f"`{name}` is not a section of the configuration (from {origin}).", meant, "Sections", siblings)
+        sections = {key[0] for key in keys if len(key) > 1}
+        plain = [sibling for sibling in siblings if sibling not in sections]
+        kind = "neither a section nor a key" if plain else "not a section"
+        sentence = f"`{name}` is {kind} of the configuration (from {origin})."
+        return _joined(sentence, meant, "At the top are" if plain else "Sections", siblings)
     place = _dotted(section)
     sentence = f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin})."
     return _joined(sentence, meant, f"Keys of {place}", siblings if not meant else [])
@@ -112,7 +116,7 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
 
 def _meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
     """A sentence about the key that was probably meant: a sibling, the same name elsewhere, or a similar one there."""
-    if tuple(name.split(".")) in keys:
+    if "." in name and tuple(name.split(".")) in keys:
         return f"Write it as nested mappings, or as {name}=VALUE on the command line."
     close = [_dotted((*section, match)) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
     same = [_dotted(key) for key in keys if key[-1] == name]

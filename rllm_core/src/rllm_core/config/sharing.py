@@ -16,8 +16,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.problems import show_value
 from rllm_core.config.resolve import escape, resolve_interpolations
-from rllm_core.contracts.backend import DerivedKey, SharedKey
-from rllm_core.errors import ConfigError
+from rllm_core.contracts.backend import SharedKey
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class _Side:
         return f"`{self.key}` is {show_value(self.value)} (from {self.origin})"
 
 
-def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[DerivedKey]) -> list[str]:
-    """Make all shared keys of `merged` agree, and set the derived ones. Returns warnings for the user."""
-    if not shared and not derived:
+def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
+    """Make all shared keys of `merged` agree. Returns warnings for the user."""
+    if not shared:
         return []
     tree = deepcopy(resolve_interpolations(merged))
     warnings: list[str] = []
@@ -56,10 +55,6 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey], derived: Sequence[De
     # Keys that others fall back on come first.
     for core_key, rows in sorted(by_core_key.items(), key=lambda item: any(row.while_null for row in item[1])):
         warnings += _agree(merged, tree, core_key, rows)
-    for entry in derived:
-        if not _is_settled(merged, entry):
-            of = " and ".join(entry.of)
-            _put(merged, tree, entry.native, _derived(merged, tree, entry), f"derived from {of}", Tier.PACKAGED)
     return warnings
 
 
@@ -146,22 +141,6 @@ def _bare(value: Any) -> Any:
         value = value["name"]
         return value.rpartition("/")[2]
     return value
-
-
-def _is_settled(merged: Merged, row: DerivedKey) -> bool:
-    """Whether a derived key keeps its value: a user's, or a saved one (perhaps a user's) of which nothing changed."""
-    tier = merged.tier(_path(row.native))
-    return tier >= Tier.USER or (tier is Tier.SAVED and all(merged.tier(_path(key)) <= tier for key in row.of))
-
-
-def _derived(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
-    sides = [_side(merged, tree, key, ()) for key in row.of]
-    try:
-        return row.derive(*(side.value if side.is_set else None for side in sides))
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        # Values are validated later; these may be anything.
-        given = ", ".join(str(side) if side.is_set else f"`{side.key}` is not set" for side in sides)
-        raise ConfigError(f"`{row.native}` cannot be derived, as {given}: {error}.") from error
 
 
 def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str, tier: Tier) -> None:

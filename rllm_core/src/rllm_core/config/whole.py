@@ -7,7 +7,7 @@ backend derives from others, mirrors of shared keys, and what a recipe said must
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rllm_core.config.keys import ABSENT, KeyPath, value_at
@@ -36,14 +36,14 @@ def without_mark(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {**tree, "rllm": section}
 
 
-def choices_of(layer: Layer, keys: list[str]) -> Layer:
-    """The few values of a whole configuration that decide what else is composed: backend, environment, model."""
+def part_of(layer: Layer, keys: Iterable[str], tier: Tier) -> Layer:
+    """Some values of a layer, those that it has of the dotted keys given, as a layer of another tier."""
     tree: dict[str, Any] = {}
     for key in keys:
         path = tuple(key.split("."))
         if (value := value_at(layer.tree, path)) is not ABSENT:
             _put(tree, path, value)
-    return Layer(layer.origin, tree, Tier.SAVED)
+    return Layer(layer.origin, tree, tier)
 
 
 def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer | None = None) -> tuple[Layer, Layer]:

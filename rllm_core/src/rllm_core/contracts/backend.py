@@ -126,12 +126,17 @@ class SharedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedKey:
-    """A native key that follows from keys of the core, unless a user sets it."""
+    """A native key that follows from others, unless a user sets it.
+
+    It may be the backend's `model_key`: the derived model is the one whose recipe an environment is asked for.
+    """
 
     native: str
     of: tuple[str, ...]
-    """The core's paths whose values `derive` is given, in order."""
+    """Paths whose values `derive` is given, in order: the core's, or the backend's own (not derived ones)."""
     derive: Callable[..., Any]
+    """Takes plain values as in YAML, not validated yet: None for what is null or not set, the default in `params` for a
+    key of the backend's own that no layer gives."""
 
 
 class Backend(ABC):

@@ -1,4 +1,4 @@
-"""Which plugins are installed. The only module that reads installed packages' metadata; it imports none of them.
+"""What plugins and commands are installed. The only module that reads packages' metadata; it imports none of them.
 
 The block and allow lists are applied here, so a blocked plugin's code never runs.
 """
@@ -9,12 +9,14 @@ import importlib
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rllm_core import __version__
 
 ENTRY_POINT_GROUP = "rllm.plugins"
+COMMAND_GROUP = "rllm.commands"
+"""Commands that distributions add to ``rllm``: the entry point's name is the command, its value a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
 CORE_MODULE = "rllm_core.builtin"
@@ -22,14 +24,14 @@ CORE_MODULE = "rllm_core.builtin"
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An installed plugin that has not been imported yet."""
+    """An installed plugin or command that has not been imported yet."""
 
     entry_point: str
-    """Name of the entry point; should equal `distribution`."""
+    """Name of the entry point: a plugin's should equal `distribution`, a command's is the command."""
     distribution: str
     version: str
     load: Callable[[], object]
-    """Imports the plugin and returns it."""
+    """Imports the plugin or the command and returns it."""
     blocked_by: str = ""
     """Why it must not be imported, for people; empty when it may be."""
 
@@ -42,6 +44,8 @@ class Discovery:
     """Plugins to import."""
     blocked: tuple[Candidate, ...] = ()
     """Plugins that are installed and must not be imported."""
+    commands: tuple[Candidate, ...] = ()
+    """Commands of plugins, also those that must not be imported."""
     unknown_blocks: tuple[str, ...] = ()
     """Names in the block list that match nothing installed."""
     unknown_allows: tuple[str, ...] = ()
@@ -61,38 +65,46 @@ def core_candidate() -> Candidate:
 
 
 def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | None = None) -> Discovery:
-    """Find all plugins but the core's own.
+    """Find all plugins and commands but the core's own.
+
+    A command is blocked and allowed with its distribution: its own name does neither.
 
     `allow` is the config value ``rllm.plugins.allow``: names of plugins to use, or None for all. `environ` is
     searched for ``RLLM_BLOCK_PLUGINS``, a comma-separated list of names, or ``*`` for all.
     """
     block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
     allowed = None if allow is None else {normalise(name): name for name in allow}
-    candidates: list[Candidate] = []
-    blocked: list[Candidate] = []
-    distributions: set[str] = set()
-    blockable: set[str] = set()
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+    installed = importlib.metadata.entry_points()
+    plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed))
+    commands = list(_candidates(installed.select(group=COMMAND_GROUP), block, allowed))
+    distributions = {normalise(candidate.distribution) for candidate in (*plugins, *commands)}
+    blockable = distributions | {normalise(plugin.entry_point) for plugin in plugins}
+    return Discovery(
+        candidates=tuple(sorted((plugin for plugin in plugins if not plugin.blocked_by), key=_order)),
+        blocked=tuple(sorted((plugin for plugin in plugins if plugin.blocked_by), key=_order)),
+        commands=tuple(sorted(commands, key=_order)),
+        unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
+        unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
+    )
+
+
+def _candidates(
+    entry_points: Iterable[importlib.metadata.EntryPoint],
+    block: Mapping[str, str],
+    allowed: Mapping[str, str] | None,
+) -> Iterator[Candidate]:
+    for entry_point in entry_points:
         distribution, version = _provenance(entry_point)
         if normalise(distribution) == CORE:
             continue
-        distributions.add(normalise(distribution))
-        blockable |= {normalise(distribution), normalise(entry_point.name)}
-        reason = _blocked_by(normalise(distribution), normalise(entry_point.name), block, allowed)
-        candidate = Candidate(
+        names = [distribution] if entry_point.group == COMMAND_GROUP else [distribution, entry_point.name]
+        yield Candidate(
             entry_point=entry_point.name,
             distribution=distribution,
             version=version,
             load=entry_point.load,
-            blocked_by=reason,
+            blocked_by=_blocked_by([normalise(name) for name in names], block, allowed),
         )
-        (blocked if reason else candidates).append(candidate)
-    return Discovery(
-        candidates=tuple(sorted(candidates, key=_order)),
-        blocked=tuple(sorted(blocked, key=_order)),
-        unknown_blocks=tuple(text for name, text in block.items() if name not in blockable | {"*"}),
-        unknown_allows=tuple(text for name, text in (allowed or {}).items() if name not in distributions | {CORE}),
-    )
 
 
 def _names(comma_separated: str) -> dict[str, str]:
@@ -101,16 +113,14 @@ def _names(comma_separated: str) -> dict[str, str]:
     return {normalise(name): name for name in names if name}
 
 
-def _blocked_by(
-    distribution: str, entry_point: str, block: Mapping[str, str], allowed: Mapping[str, str] | None
-) -> str:
-    """Either name blocks; only the distribution's allows, because anyone may give an entry point any name."""
+def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
+    """Each name blocks; only the first, the distribution's, allows: anyone may give an entry point any name."""
     if "*" in block:
         return f"{BLOCK_VARIABLE}=*"
-    for name in (distribution, entry_point):
+    for name in names:
         if name in block:
             return f"{block[name]!r} in {BLOCK_VARIABLE}"
-    if allowed is not None and distribution not in allowed:
+    if allowed is not None and names[0] not in allowed:
         return "rllm.plugins.allow, which does not list it"
     return ""
 

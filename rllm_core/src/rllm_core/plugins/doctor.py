@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +40,11 @@ def examine(registry: Registry) -> list[Finding]:
         *_deprecated(registry),
         *_blocked(registry),
     ]
+    return worst_first(findings)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors, then warnings, then notes, and else as they come."""
     order: tuple[Severity, ...] = ("error", "warning", "note")
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
@@ -136,7 +141,9 @@ def _deprecated(registry: Registry) -> Iterator[Finding]:
 
 
 def _blocked(registry: Registry) -> Iterator[Finding]:
-    for candidate in registry.discovery.blocked:
+    commands = [command for command in registry.discovery.commands if command.blocked_by]
+    blocked = {candidate.distribution: candidate for candidate in (*commands, *registry.discovery.blocked)}
+    for _, candidate in sorted(blocked.items()):
         yield Finding(
             severity="note",
             subject=f"{candidate.distribution} {candidate.version}",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+COMMAND = "command"
+"""Stands beside the kinds of plugins for commands of ``rllm``."""
+
 _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "rllm-verl": {"backend": ("verl",)},
-    "rllm-tinker": {"backend": ("tinker",)},
+    "rllm-tinker": {"backend": ("tinker",), COMMAND: ("tinker",)},
     "rllm-local": {"backend": ("local",)},
     "rllm-envs": {"environment": ("guess", "sum")},
     "rllm-estimators": {

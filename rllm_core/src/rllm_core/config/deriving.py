@@ -1,0 +1,95 @@
+"""Derived keys: keys of a backend that follow from others, the core's or its own, unless somebody sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from rllm_core.config.keys import ABSENT, KeyPath, section_of, value_at
+from rllm_core.config.layers import Tier
+from rllm_core.config.merge import MISSING, Merged
+from rllm_core.config.packaged import DEFAULT
+from rllm_core.config.problems import wrong_value
+from rllm_core.config.resolve import escape, resolve_interpolations
+from rllm_core.contracts.backend import DerivedKey
+from rllm_core.errors import ConfigError
+
+
+def derive_keys(
+    merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel], saved: Mapping[str, Any]
+) -> None:
+    """Set the derived keys that nobody set.
+
+    Args:
+        schema: the backend's `params`, which has the values of its own keys that no layer gives.
+        saved: what layers of the tier `SAVED` hold. A derived value among it stays while what it follows from does.
+
+    Raises:
+        ConfigError: a value cannot be derived from what there is.
+    """
+    if not derived:
+        return
+    tree = deepcopy(resolve_interpolations(merged))
+    for row in derived:
+        if not _is_settled(merged, tree, saved, row):
+            value, path = _derived(merged, tree, schema, row), _path(row.native)
+            merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
+            section = tree
+            for part in path[:-1]:
+                section = section.setdefault(part, {})
+            section[path[-1]] = value
+
+
+def _is_settled(merged: Merged, tree: dict[str, Any], saved: Mapping[str, Any], row: DerivedKey) -> bool:
+    """Whether a derived key keeps its value: a user's, or a saved one (perhaps a user's) of which nothing changed.
+
+    Nothing changed also where a user gives again what was saved, as who starts the same command line again does.
+    """
+    tier = merged.tier(_path(row.native))
+    if tier is not Tier.SAVED:
+        return tier > Tier.SAVED
+    sources = [_path(key) for key in row.of]
+    return all(merged.tier(path) <= tier or value_at(saved, path) == escape(value_at(tree, path)) for path in sources)
+
+
+def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:
+    sources = {_path(key): _value(tree, schema, _path(key)) for key in row.of}
+    try:
+        return row.derive(*sources.values())
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # Values are validated later; these may be anything.
+        given = ", ".join(
+            wrong_value(path, value, merged.origin(path) or DEFAULT)
+            if value is not None
+            else f"`{'.'.join(path)}` is not set"
+            for path, value in sources.items()
+        )
+        raise ConfigError(f"`{row.native}` cannot be derived, as {given}: {error}.") from error
+
+
+def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:
+    """The value of a key; of the backend's own that nobody gives, the schema's default; None where there is none."""
+    value = value_at(tree, path)
+    if value is ABSENT:
+        value = _default(tree, schema, path)
+    return None if value in (ABSENT, MISSING) else value
+
+
+def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
+    """What validation will put under a key that `tree` lacks; `ABSENT` where the schema has no default for it."""
+    head, rest = path[0], path[1:]
+    if isinstance(tree, dict) and head in tree:
+        section = section_of(schema, head)
+        return _default(tree[head], section, rest) if section is not None and rest else ABSENT
+    field = schema.model_fields.get(head)
+    if not isinstance(tree, dict) or field is None or field.is_required():
+        return ABSENT
+    return value_at(to_jsonable_python(field.get_default(call_default_factory=True)), rest)
+
+
+def _path(key: str) -> KeyPath:
+    return tuple(key.split("."))

@@ -1,0 +1,40 @@
+"""The checkup's part on commands that plugins add to ``rllm``."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+from rllm_core.errors import PluginError
+from rllm_core.plugins.commands import PluginCommands, load_command, offers_of, remedy_of
+from rllm_core.plugins.doctor import Finding
+
+
+def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
+    """Import every command, which may take a while. That a blocked plugin has commands needs no finding of its own."""
+    for candidate in commands.usable:
+        try:
+            load_command(candidate)
+        except PluginError as error:
+            yield Finding(
+                severity="error",
+                subject=f"command {candidate.entry_point}",
+                problem=error.message.rstrip("."),
+                remedy=f"upgrade or uninstall {candidate.distribution}, or report it to its authors",
+                traceback="".join(traceback.format_exception(error)),
+            )
+    for name, offers in commands.by_name().items():
+        if len(offers) > 1:
+            yield Finding(
+                severity="warning",
+                subject=f"command {name}",
+                problem=f"offered by {offers_of(offers)}",
+                remedy=remedy_of(offers).rstrip("."),
+            )
+    for candidate in commands.hidden:
+        yield Finding(
+            severity="note",
+            subject=f"{candidate.distribution} {candidate.version}",
+            problem=f"its command {candidate.entry_point!r} is ignored: `rllm {candidate.entry_point}` is the core's",
+            remedy="its authors should choose another name",
+        )

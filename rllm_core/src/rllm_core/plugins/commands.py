@@ -1,0 +1,94 @@
+"""Commands that plugins add to ``rllm``: which there are, whose they are, and importing the one that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import click
+
+from rllm_core.errors import PluginError
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery
+from rllm_core.plugins.first_party import COMMAND, home_of, names_elsewhere
+from rllm_core.plugins.notices import one_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginCommands:
+    """Commands of plugins by what can become of them, in alphabetical order of distributions. None is imported."""
+
+    usable: tuple[Candidate, ...]
+    """Those that may be imported; two of one name are not told apart."""
+    hidden: tuple[Candidate, ...]
+    """Those that have the name of a command of the core, which always means the core's."""
+    blocked: tuple[Candidate, ...]
+
+    @classmethod
+    def of(cls, discovery: Discovery, own: Collection[str]) -> PluginCommands:
+        """Sort what is installed; `own` are the names of the core's commands."""
+        allowed = [candidate for candidate in discovery.commands if not candidate.blocked_by]
+        return cls(
+            usable=tuple(candidate for candidate in allowed if candidate.entry_point not in own),
+            hidden=tuple(candidate for candidate in allowed if candidate.entry_point in own),
+            blocked=tuple(candidate for candidate in discovery.commands if candidate.blocked_by),
+        )
+
+    def by_name(self) -> dict[str, list[Candidate]]:
+        """Name -> who offers it, in alphabetical order of names."""
+        names = sorted({candidate.entry_point for candidate in self.usable})
+        return {name: [each for each in self.usable if each.entry_point == name] for name in names}
+
+    def get(self, name: str) -> click.Command | None:
+        """Import a command; None when no plugin is known to have one of that name.
+
+        Raises:
+            PluginError: two offer it, it cannot be imported or is no command, it is blocked, or it comes with one of
+                our distributions that is not installed.
+        """
+        offers = self.by_name().get(name, [])
+        if len(offers) > 1:
+            raise PluginError(f"Command {name!r} is offered by {offers_of(offers)}.", remedy_of(offers))
+        if offers:
+            return load_command(offers[0])
+        for candidate in self.blocked:
+            if candidate.entry_point == name:
+                message = f"Command {name!r} cannot be used: {candidate.distribution} is blocked."
+                raise PluginError(message, f"It is blocked by {candidate.blocked_by}.")
+        if home := home_of(COMMAND, name):
+            raise PluginError(f"Command {name!r} is in {home}: pip install {home}")
+        return None
+
+    def names(self) -> list[str]:
+        """What may be meant by a name that there is not: commands to use, and those to install first."""
+        return list(dict.fromkeys([*self.by_name(), *names_elsewhere(COMMAND)]))
+
+
+def load_command(candidate: Candidate) -> click.Command:
+    """Import a command.
+
+    Raises:
+        PluginError: that fails in any way, or gives something else; names the distribution.
+    """
+    subject = f"Command {candidate.entry_point!r} of {candidate.distribution} {candidate.version} cannot be used"
+    try:
+        command = candidate.load()
+    except (Exception, SystemExit) as error:  # (another's code; the user gets one paragraph)
+        reason = one_line(f"{type(error).__name__}: {error}").rstrip(" :.")
+        hint = f"Upgrade or uninstall {candidate.distribution}; --debug shows where it fails."
+        raise PluginError(f"{subject}: {reason}.", hint) from error
+    if not isinstance(command, click.Command):
+        what = one_line(repr(command), 80)
+        hint = f"Report it to the authors of {candidate.distribution}."
+        raise PluginError(f"{subject}: it is no click command but {what}.", hint)
+    return command
+
+
+def offers_of(candidates: Collection[Candidate]) -> str:
+    """``one 1.0 and two 2.0``."""
+    return " and ".join(f"{candidate.distribution} {candidate.version}" for candidate in candidates)
+
+
+def remedy_of(clash: Collection[Candidate]) -> str:
+    """What to do about several commands of one name."""
+    choices = " or ".join(f"{BLOCK_VARIABLE}={candidate.distribution}" for candidate in clash)
+    return f"To use one, uninstall the other or block it: {choices}."

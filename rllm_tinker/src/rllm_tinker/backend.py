@@ -1,0 +1,187 @@
+"""TinkerBackend: LoRA training and sampling through the Tinker API."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.errors import BackendError, CheckpointError, ConfigError
+from rllm_core.seeding import derive_seed
+from rllm_tinker.api_key import api_key_for
+from rllm_tinker.client import Sampler, Service, Trainer
+from rllm_tinker.columns import fill_columns
+from rllm_tinker.engine import TinkerEngine
+from rllm_tinker.health import HttpHealth
+from rllm_tinker.local_server import LocalServer
+from rllm_tinker.settings import LOCAL, TinkerConfig
+from rllm_tinker.state import SavedState, read_state, state_named_by, write_state
+from rllm_tinker.tokenizer import make_renderer
+from rllm_tinker.update import Updater
+from rllm_tinker.waiting import Waiting
+
+URL_VARIABLE = "TINKER_BASE_URL"
+SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
+"""Where the client connects to when nothing is said."""
+
+
+class TinkerBackend(Backend):
+    """Holds a session with the service, the LoRA model in training, and the sampler of its newest weights."""
+
+    def __init__(self) -> None:
+        self._server: LocalServer | None = None
+        self._service: Service | None = None
+        self._engine: TinkerEngine | None = None
+        self._reference: Sampler | None = None
+        self._reference_path: str | None = None
+
+    async def start(self, run: RunContext) -> TinkerEngine:
+        config: TinkerConfig = run.backend_config
+        _check_temperature(run)
+        self._config, self._run = config, run
+        self._named_state = state_named_by(config.model.name)
+        self._base_model = self._named_state.base_model if self._named_state else config.model.name
+        renderer = make_renderer(config, self._base_model)
+        url, key = await self._address()
+        health = self._server or HttpHealth(url)
+        prompts_per_request = await HttpHealth(url).wait(config.tinker_connect_timeout)
+        waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
+        self._service = await Service.connect(url, key, waiting)
+        self._trainer = await self._first_trainer(self._service)
+        self._updater = Updater(
+            config.training,
+            total_steps=run.total_steps,
+            max_response_length=run.config.data.max_response_length,
+            fused=config.fuse_forward_backward_and_optim_step,
+        )
+        of_model = await self._service.max_context(self._base_model)
+        longest = config.training.max_length
+        max_context = longest if of_model is None else min(longest, of_model)
+        engine = TinkerEngine(renderer, max_context=max_context, prompts_per_request=prompts_per_request)
+        self._engine = engine
+        await self.publish(0)
+        return engine
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return await fill_columns(
+            batch,
+            needs,
+            trainer=self._trainer,
+            recompute_old_logprobs=self._run.recomputes_old_logprobs,
+            reference=self._reference,
+        )
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        return await self._updater.update(self._trainer, batch, plan)
+
+    async def publish(self, version: int) -> None:
+        engine = self._started()
+        engine.publish(await self._trainer.sampler(self._config.rollout_engine.weights), version)
+
+    async def save(self, folder: Path) -> None:
+        path = await self._trainer.save(_unique_name())
+        config = self._config
+        write_state(
+            folder,
+            SavedState(
+                path=path,
+                base_model=self._base_model,
+                service=config.tinker_base_url or SERVICE_URL,
+                reference=self._reference_path,
+            ),
+        )
+
+    async def load(self, folder: Path) -> None:
+        assert self._service is not None
+        state = read_state(folder)
+        if state.base_model != self._base_model:
+            raise CheckpointError(
+                f"{folder} is of base model {state.base_model!r}, and model.name is {self._base_model!r}.",
+                "Resume with the model.name the run was started with.",
+            )
+        try:
+            self._trainer = await self._service.resume(state.path)
+        except BackendError as error:
+            raise CheckpointError(
+                f"The state that {folder} names cannot be taken up. {error.message}",
+                f"It was kept by {state.service}; "
+                + (
+                    f"its files are below training.default_local_dir={self._config.training.default_local_dir}."
+                    if state.service == LOCAL
+                    else "look whether it has expired there."
+                ),
+            ) from error
+        if "ref_logprobs" in self._run.needs:
+            await self._refer_to(self._service, state.reference)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+        if self._service is not None:
+            service, self._service = self._service, None
+            await service.close()
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop()
+
+    async def _address(self) -> tuple[str, str | None]:
+        """URL of the service and the key for it."""
+        base_url = self._config.tinker_base_url
+        if base_url == LOCAL:
+            checkpoints = self._config.training.default_local_dir
+            self._server = await LocalServer.start(
+                model=self._base_model, checkpoints=checkpoints, seed=self._run.config.rllm.trainer.seed
+            )
+            return self._server.url, self._server.api_key
+        url = base_url or os.environ.get(URL_VARIABLE) or SERVICE_URL
+        return url, api_key_for(url)
+
+    async def _first_trainer(self, service: Service) -> Trainer:
+        """The LoRA model that the run starts with, and its reference."""
+        resume = self._config.training.resume_from_tinker_id
+        if resume is not None:
+            path = resume if resume.startswith("tinker://") else await service.newest_checkpoint(resume)
+            trainer = await service.resume(path)
+        elif self._named_state is not None:
+            trainer = await service.create_from(self._named_state.path)
+        else:
+            lora = self._config.model.model_copy(update={"name": self._base_model})
+            trainer = await service.create(lora, derive_seed(self._run.seed, "model"))
+        if "ref_logprobs" in self._run.needs:
+            # Fresh LoRA weights change nothing: the base model is the model that the run starts with.
+            fresh = resume is None and self._named_state is None
+            start = None if fresh else await trainer.save_for_sampling(f"reference-{_unique_name()}")
+            await self._refer_to(service, start)
+        return trainer
+
+    async def _refer_to(self, service: Service, path: str | None) -> None:
+        self._reference_path = path
+        base_model = self._base_model if path is None else None
+        self._reference = await service.sampler(path=path, base_model=base_model)
+
+    def _started(self) -> TinkerEngine:
+        if self._engine is None:
+            raise BackendError("The tinker backend has not been started.", "Call start() first.")
+        return self._engine
+
+
+def _check_temperature(run: RunContext) -> None:
+    """The service trains on log-probs at temperature 1, so those of rollouts at another one would be of another policy.
+
+    Raises:
+        ConfigError: they would be compared with each other.
+    """
+    temperature = run.config.sampling.train.temperature
+    if temperature != 1.0 and not run.recomputes_old_logprobs:
+        raise ConfigError(
+            f"sampling.train.temperature is {temperature:g}, and the Tinker API trains on log-probs at temperature 1: "
+            "importance ratios to the rollout's log-probs would be wrong.",
+            "Leave it at 1, or set rllm.algorithm.rollout_correction.bypass_mode=false, which asks the service for the "
+            "old log-probs.",
+        )
+
+
+def _unique_name() -> str:
+    return f"rllm-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,68 @@
+"""What can be seen to be wrong with the backend's configuration before anything is loaded or connected."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from rllm_core.errors import ConfigError
+from rllm_tinker.settings import DEFAULT_LOCAL_DIR, DEFAULT_MODEL, LOCAL, TinkerConfig
+
+NEEDED_BY_LOCAL = ("fastapi", "peft", "uvicorn", "rllm_local")
+CHECKPOINT = re.compile(r"tinker://[^/\s]+/weights/[^/\s]+")
+TRAINING_RUN = re.compile(r"[^/\s]+")
+
+
+def check_config(config: TinkerConfig) -> None:
+    """Raise ConfigError for values that cannot work, or that nothing would act on."""
+    _check_base_url(config)
+    _check_local_only(config)
+    model, training = config.model, config.training
+    if not (model.train_unembed or model.train_attn or model.train_mlp):
+        raise ConfigError(
+            "model.train_unembed, model.train_attn and model.train_mlp are all false: nothing would be trained.",
+            "Set one of them to true.",
+        )
+    if config.rollout_engine.renderer_name is not None:
+        raise ConfigError(
+            f"rollout_engine.renderer_name is {config.rollout_engine.renderer_name!r}, and renderers are not chosen by "
+            "name here: messages become tokens by the tokenizer's chat template.",
+            "Leave it out; for another template set model.tokenizer to a folder whose tokenizer_config.json has it.",
+        )
+    resume = training.resume_from_tinker_id
+    if resume is not None and not (CHECKPOINT.fullmatch(resume) or TRAINING_RUN.fullmatch(resume)):
+        raise ConfigError(
+            f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
+            "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state).",
+        )
+
+
+def _check_base_url(config: TinkerConfig) -> None:
+    url = config.tinker_base_url
+    if url in (None, LOCAL):
+        return
+    parts = urlsplit(url or "")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"tinker_base_url is {url!r}, which is no URL.",
+            "Write http://127.0.0.1:8017 for a server of your own, `local` to have one started, or null for the "
+            "service.",
+        )
+
+
+def _check_local_only(config: TinkerConfig) -> None:
+    if config.tinker_base_url == LOCAL:
+        if missing := [name for name in NEEDED_BY_LOCAL if find_spec(name) is None]:
+            raise ConfigError(
+                f"tinker_base_url=local starts a server on this machine, and {', '.join(missing)} is not installed.",
+                "pip install 'rllm-tinker[local]'",
+            )
+        if config.model.name == DEFAULT_MODEL:
+            return
+    elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
+        raise ConfigError(
+            f"training.default_local_dir is {config.training.default_local_dir!r} and has no effect: it is where the "
+            f"server of tinker_base_url=local keeps checkpoints, and tinker_base_url is {config.tinker_base_url}.",
+            "Leave it out, or set tinker_base_url=local.",
+        )

@@ -1,0 +1,38 @@
+"""Filling batch columns by asking the service for log-probs: of the trainer's weights, and of the reference model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from rllm_core.batch import TokenBatch
+from rllm_tinker.client import Sampler, Trainer
+from rllm_tinker.datums import Rows
+
+
+async def fill_columns(
+    batch: TokenBatch,
+    needs: frozenset[str],
+    *,
+    trainer: Trainer,
+    recompute_old_logprobs: bool,
+    reference: Sampler | None,
+) -> TokenBatch:
+    """The batch with `old_logprobs` and, where they are needed, `ref_logprobs`; 0 where the model sampled nothing.
+
+    Unless they are to be recomputed the sampling log-probs are the old ones: the service samples from the weights that
+    it trains.
+    """
+    rows = Rows.of(batch, np.arange(batch.n_rows))
+    columns = {"old_logprobs": batch.sampling_logprobs}
+    if recompute_old_logprobs:
+        weights = batch.loss_mask.astype(np.float32)
+        found = await trainer.forward(rows.datums(weights=weights))
+        columns["old_logprobs"] = np.where(batch.loss_mask, rows.column(found.logprobs), np.float32(0))
+    if reference is not None and "ref_logprobs" in needs:
+        sequences = [batch.tokens[start - 1 : end] for start, end in rows.spans]
+        of_rows = await asyncio.gather(*(reference.logprobs(tokens) for tokens in sequences))
+        column = rows.column([logprobs[1:] for logprobs in of_rows])
+        columns["ref_logprobs"] = np.where(batch.loss_mask, column, np.float32(0))
+    return batch.with_columns(**columns)

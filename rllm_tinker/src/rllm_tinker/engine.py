@@ -1,0 +1,144 @@
+"""The rollout engine: token ids to the service and back, with the log-probs of the policy that sampled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_core.rollout.renderer import Renderer
+from rllm_tinker.client import SampledSequence, Sampler
+
+QUIET_TURNS = 3
+"""Turns of the event loop without a new call after which the calls so far are sent."""
+
+
+@dataclass(eq=False)
+class _Call:
+    prompt: NDArray[np.int32]
+    sampling: SamplingParams
+    future: asyncio.Future[Completion]
+
+    @property
+    def kind(self) -> SamplingParams:
+        """What calls must share to be one request."""
+        return replace(self.sampling, seed=0)
+
+
+class TinkerEngine:
+    """A `RolloutEngine` on a service.
+
+    Calls of the same moment are sent as one request where the service takes several prompts; else every call is a
+    request of its own.
+    """
+
+    def __init__(self, renderer: Renderer, *, max_context: int, prompts_per_request: int) -> None:
+        """Make one that has nothing to sample from yet; see `publish`.
+
+        Args:
+            renderer: of the model.
+            max_context: most tokens of a conversation.
+            prompts_per_request: how many prompts with a seed each the service takes in one request.
+        """
+        self.renderer = renderer
+        self.max_context = max_context
+        self.weight_version = 0
+        self._prompts_per_request = prompts_per_request
+        self._sampler: Sampler | None = None
+        self._waiting: list[_Call] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def publish(self, sampler: Sampler, version: int) -> None:
+        """Calls from here on sample from these weights."""
+        self._sampler, self.weight_version = sampler, version
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """See `RolloutEngine.generate`."""
+        prompt = np.asarray(prompt_ids, np.int32)
+        if sampling.max_tokens < 1:
+            raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
+        if not len(prompt):
+            raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
+        if len(prompt) >= self.max_context:
+            raise RolloutError(
+                f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
+                "Shorten the prompt, or raise training.max_length if the model allows it.",
+            )
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_context - len(prompt)))
+        call = _Call(prompt, sampling, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if len(self._waiting) == 1:
+            self._start(self._send_waiting())
+        return await call.future
+
+    async def end_session(self, session: str) -> None:
+        """Nothing is kept for a conversation here; the service looks after its caches."""
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _send_waiting(self) -> None:
+        """Let others call first, until none does any more; then send, one request for calls of a kind."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._waiting) == seen else 0
+        calls, self._waiting = self._waiting, []
+        by_kind: dict[SamplingParams, list[_Call]] = defaultdict(list)
+        for call in calls:
+            by_kind[call.kind].append(call)
+        for alike in by_kind.values():
+            for start in range(0, len(alike), self._prompts_per_request):
+                self._start(self._serve(alike[start : start + self._prompts_per_request]))
+
+    async def _serve(self, calls: Sequence[_Call]) -> None:
+        """Ask for the samples of some calls, and hand them out."""
+        sampler, version = self._sampler, self.weight_version
+        assert sampler is not None, "nothing has been published"
+        prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
+        try:
+            found = await sampler.sample(prompts, calls[0].sampling, sorted(self.renderer.stop_ids), seeds)
+            for call, sequence in zip(calls, found, strict=True):
+                if not call.future.done():
+                    call.future.set_result(self._completion(sequence, version))
+        except Exception as error:  # noqa: BLE001  (whoever waits for an answer must learn that none will come)
+            for call in calls:
+                if not call.future.done():
+                    call.future.set_exception(error)
+        finally:
+            for call in calls:
+                call.future.cancel()
+
+    def _completion(self, sequence: SampledSequence, version: int) -> Completion:
+        tokens, logprobs = sequence.tokens, sequence.logprobs
+        if not len(tokens) or tokens.shape != logprobs.shape or not np.isfinite(logprobs).all():
+            raise BackendError(
+                f"The service sampled {len(tokens)} tokens with {len(logprobs)} log-probs, of which "
+                f"{int(np.isfinite(logprobs).sum())} are finite.",
+                "Look at the loss of the steps before: the model may have diverged.",
+            )
+        stopped = int(tokens[-1]) in self.renderer.stop_ids
+        return Completion(
+            token_ids=tokens,
+            logprobs=logprobs,
+            finish_reason="stop" if stopped else "length",
+            weight_version=version,
+        )
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

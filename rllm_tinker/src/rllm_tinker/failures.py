@@ -1,0 +1,45 @@
+"""What the client raises, as errors of ours that say what to do. Known by what they carry: nothing here imports it."""
+
+from __future__ import annotations
+
+from rllm_core.errors import BackendError
+
+RESUME = "Go on from the newest checkpoint with --resume."
+
+
+def explained(error: BaseException, what: str) -> BackendError:
+    """An error for people; `what` says what was being done."""
+    status = getattr(error, "status_code", None)
+    said = _said(error)
+    match status:
+        case 401 | 403:
+            return BackendError(
+                f"{what}: the service does not accept the API key ({status}): {said}.",
+                "Set TINKER_API_KEY to a key of that service.",
+            )
+        case 402:
+            return BackendError(f"{what}: the service wants to be paid ({status}): {said}.", RESUME)
+        case 404:
+            return BackendError(
+                f"{what}: the service does not know it ({status}): {said}.",
+                "Check tinker_base_url and the names in the configuration.",
+            )
+        case 429:
+            return BackendError(
+                f"{what}: the service limits how much may be asked of it ({status}): {said}.",
+                "Wait, lower rllm.workflow.n_parallel_tasks, and go on with --resume.",
+            )
+        case int() if status >= 500:
+            return BackendError(f"{what}: the service failed ({status}): {said}.", RESUME)
+        case int():
+            return BackendError(f"{what}: the service refused it ({status}): {said}.", "Mend what it names.")
+    if str(getattr(error, "category", "")).endswith("user"):
+        return BackendError(f"{what}: the service refused it: {said}.", "Mend what it names.")
+    if "expired/broken" in said:
+        return BackendError(f"{what}: the service has lost it, as after a restart: {said}.", RESUME)
+    return BackendError(f"{what} failed: {type(error).__name__}: {said}.", RESUME)
+
+
+def _said(error: BaseException) -> str:
+    """The service's own words, in one line."""
+    return " ".join(str(error).split())[:600].rstrip(". ") or "it gave no reason"

@@ -1,0 +1,101 @@
+"""The server of ``tinker_base_url=local``: a process of its own, started and stopped by the run.
+
+The run holds its standard input: however the run ends, the server's input closes, and it ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllm_core.errors import BackendError
+from rllm_tinker.health import HttpHealth
+
+POLL = 0.05
+STOPPING = 15.0
+"""Seconds that the server has to end before it is killed."""
+LOG_LINES = 8
+"""Last lines of its output that an error shows."""
+
+
+@dataclass(eq=False)
+class LocalServer:
+    """A running server."""
+
+    url: str
+    api_key: str
+    process: asyncio.subprocess.Process
+    log: Path
+    """What it has written."""
+
+    @classmethod
+    async def start(cls, *, model: str, checkpoints: str, seed: int) -> LocalServer:
+        """Start one and wait until it listens, however long its model takes to load.
+
+        Args:
+            model: `tiny`, a folder or a hub id.
+            checkpoints: folder for what the run saves.
+            seed: of the run, for the weights of `tiny`.
+
+        Raises:
+            BackendError: it ends instead.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="rllm-tinker-"))
+        announcement, log = folder / "address.json", folder / "server.log"
+        # Nobody else on this machine is to use it, and a key on a command line would be seen.
+        key = f"tml-{secrets.token_hex(16)}"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"),
+                *("--model", model, "--checkpoints", checkpoints, "--seed", str(seed), "--port", "0"),
+                *("--announce", str(announcement), "--end-with-stdin"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"TINKER_API_KEY": key},
+                # Ctrl-C in a terminal goes to every process in front; the run still needs this one to save.
+                start_new_session=True,
+            )
+        server = cls("", key, process, log)
+        try:
+            while not announcement.exists():
+                server._raise_if_ended()
+                await asyncio.sleep(POLL)
+        except BaseException:
+            await server.stop()
+            raise
+        server.url = json.loads(announcement.read_text(encoding="utf-8"))["url"]
+        return server
+
+    async def problem(self) -> str | None:
+        """What is wrong with it just now; None: it answers."""
+        if self.process.returncode is not None:
+            return f"the local Tinker server has ended ({self._how()})"
+        return await HttpHealth(self.url).problem()
+
+    async def stop(self) -> None:
+        """Close its input, wait, and kill it if it does not end."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), STOPPING)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+    def _raise_if_ended(self) -> None:
+        if self.process.returncode is not None:
+            raise BackendError(
+                f"The local Tinker server could not be started: {self._how()}.",
+                "Try it by itself: `rllm tinker serve --model MODEL`.",
+            )
+
+    def _how(self) -> str:
+        said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES:]
+        return f"exit code {self.process.returncode}; its last words: {' | '.join(said) or 'none'}"

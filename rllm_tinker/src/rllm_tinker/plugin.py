@@ -1,0 +1,63 @@
+"""What rllm-tinker offers: the backend `tinker`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
+from rllm_core.plugins import hookimpl
+from rllm_tinker.checks import check_config
+from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig
+
+requires_api = 1
+
+
+def _load() -> type[Backend]:
+    from rllm_tinker.backend import TinkerBackend
+
+    return TinkerBackend
+
+
+def _model_of(base_url: str | None) -> str:
+    return "tiny" if base_url == LOCAL else DEFAULT_MODEL
+
+
+def _same(native: str, rllm: str) -> SharedKey:
+    return SharedKey(native=native, rllm=rllm, deprecated=False)
+
+
+@hookimpl
+def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
+    yield BackendPlugin(
+        name="tinker",
+        summary="The Tinker API: trains LoRA models on a remote service, or on a local server of the same protocol.",
+        params=TinkerConfig,
+        load=_load,
+        check=check_config,
+        honours=frozenset(
+            {
+                "rllm.disable_thinking",
+                "rllm.algorithm.loss_agg_mode",
+                "rllm.algorithm.entropy.*",
+                "rllm.algorithm.kl_beta",
+                "rllm.algorithm.kl_estimator",
+                "rllm.algorithm.rollout_correction.*",
+            }
+        ),
+        config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "tinker.yaml",
+        shared_keys=(
+            _same("training.group_size", "rllm.rollout.n"),
+            _same("validation.group_size", "rllm.rollout.n_val"),
+            _same("training.lr_schedule", "rllm.algorithm.lr_schedule"),
+            _same("training.warmup_steps_ratio", "rllm.algorithm.warmup_steps_ratio"),
+            _same("rollout_engine.disable_thinking", "rllm.disable_thinking"),
+            _same("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"),
+        ),
+        derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),
+        capabilities=Capabilities(
+            losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
+            custom_losses=True,
+            columns=frozenset({"old_logprobs", "ref_logprobs"}),
+        ),
+    )

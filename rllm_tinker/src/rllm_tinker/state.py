@@ -1,0 +1,58 @@
+"""What a checkpoint of the run holds of the backend: where the service keeps weights and optimiser state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rllm_core.errors import CheckpointError
+
+FILE = "tinker.json"
+
+
+class SavedState(BaseModel):
+    """The contents of ``tinker.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    """Weights and optimiser state, ``tinker://RUN/weights/NAME``."""
+    base_model: str
+    service: str
+    """URL of the service that keeps them, or `local`."""
+    reference: str | None = None
+    """Weights of the reference model for sampling; null: the base model, or no reference."""
+
+
+def state_named_by(model_name: str) -> SavedState | None:
+    """The state of a run's checkpoint, when ``model.name`` is the folder of one; None when it is a base model.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+    """
+    folder = Path(model_name).expanduser() / "backend"
+    return read_state(folder) if (folder / FILE).is_file() else None
+
+
+def write_state(folder: Path, state: SavedState) -> None:
+    (folder / FILE).write_text(json.dumps(state.model_dump(), indent=1), encoding="utf-8")
+
+
+def read_state(folder: Path) -> SavedState:
+    """Read what `write_state` wrote.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    file = folder / FILE
+    try:
+        return SavedState.model_validate_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} holds no {FILE}: it is no checkpoint of the tinker backend.",
+            "Resume with the backend the run was started with.",
+        ) from error
+    except ValidationError as error:
+        raise CheckpointError(f"{file} is damaged: {error.errors()[0]['msg']}.", "Restore it from a backup.") from error

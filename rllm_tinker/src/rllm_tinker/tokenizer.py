@@ -1,0 +1,82 @@
+"""Our own tokenizer and chat template: the service is given token ids and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.renderer import Renderer, options_without_thinking
+from rllm_tinker.settings import TinkerConfig
+
+TINY = "tiny"
+
+
+def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
+    """The renderer of a base model, with the switches of the configuration.
+
+    Raises:
+        ConfigError: its tokenizer cannot be loaded, has no chat template, or lacks a switch that was asked for.
+    """
+    name = config.model.tokenizer or base_model
+    tokenizer = _load(name)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f"The tokenizer {name!r} has no chat template.",
+            "Set model.tokenizer to that of a chat or instruct model, or to a folder whose tokenizer_config.json has "
+            "one.",
+        )
+    return Renderer(tokenizer, _stop_ids(tokenizer, name), _template_options(tokenizer, config))
+
+
+def _load(name: str) -> Any:
+    if name == TINY:
+        return _tiny()
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        why = " ".join(str(error).split())[:300].rstrip(".")
+        raise ConfigError(
+            f"The tokenizer {name!r} cannot be loaded: {why}.",
+            "Set model.tokenizer to a folder or a hub id that holds the tokenizer of model.name.",
+        ) from error
+
+
+def _tiny() -> Any:
+    try:
+        from rllm_local.tiny import build_tokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "The model `tiny` is made by rllm-local, which is not installed.", "pip install rllm-local"
+        ) from error
+    return build_tokenizer()
+
+
+def _stop_ids(tokenizer: Any, name: str) -> set[int]:
+    """Tokens that end a reply: the tokenizer's, and those that the model's generation settings add."""
+    found = {tokenizer.eos_token_id}
+    if name != TINY:
+        from transformers import GenerationConfig
+
+        try:
+            also = GenerationConfig.from_pretrained(name).eos_token_id
+        except (OSError, ValueError):
+            also = None  # many tokenizers are saved without
+        found |= set(also) if isinstance(also, list) else {also}
+    return {int(token) for token in found if token is not None}
+
+
+def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if config.rollout_engine.disable_thinking:
+        options |= options_without_thinking(tokenizer)
+    effort = config.rollout_engine.reasoning_effort
+    if "reasoning_effort" in str(tokenizer.chat_template):
+        options["reasoning_effort"] = effort
+    elif effort != type(config.rollout_engine)().reasoning_effort:
+        raise ConfigError(
+            f"rollout_engine.reasoning_effort is {effort!r}, and the chat template of this model has no such switch.",
+            "Leave it out, or choose another model.",
+        )
+    return options

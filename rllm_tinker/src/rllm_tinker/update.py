@@ -1,0 +1,131 @@
+"""One policy update: minibatches, the gradients of their losses, and an optimiser step for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rllm_core.algorithms.learning_rate import learning_rate
+from rllm_core.algorithms.loss_terms import rollout_weights
+from rllm_core.algorithms.minibatches import minibatch_weights, minibatches
+from rllm_core.algorithms.role_losses import RoleLosses
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import BackendError
+from rllm_core.seeding import derive_seed
+from rllm_tinker.client import Adam, Gradient, Trainer
+from rllm_tinker.custom_loss import custom_loss, loss_input
+from rllm_tinker.datums import Rows
+from rllm_tinker.dro import dro_gradient, uniform_weight
+from rllm_tinker.native import NativeLoss, columns_of, native_loss
+from rllm_tinker.settings import TrainingSection
+from rllm_tinker.update_metrics import UpdateMetrics
+
+
+class Updater:
+    """Turns a batch and a plan into requests. What is random comes from `UpdatePlan.seed`."""
+
+    def __init__(self, settings: TrainingSection, *, total_steps: int, max_response_length: int, fused: bool) -> None:
+        self._settings = settings
+        self._total_steps = total_steps
+        self._max_response_length = max_response_length
+        self._fused = fused
+        self._role_losses = RoleLosses()
+
+    async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
+        settings = self._settings
+        rate = learning_rate(settings, plan.global_step, self._total_steps)
+        adam = Adam(
+            learning_rate=rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            grad_clip_norm=settings.max_grad_norm,
+        )
+        metrics = UpdateMetrics(batch)
+        dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        for number, rows in enumerate(dealt):
+            await self._step(trainer, batch, rows, plan, adam, number, metrics)
+        return {"actor/lr": rate} | metrics.means()
+
+    async def _step(
+        self,
+        trainer: Trainer,
+        batch: TokenBatch,
+        chosen: NDArray[np.int64],
+        plan: UpdatePlan,
+        adam: Adam,
+        number: int,
+        metrics: UpdateMetrics,
+    ) -> None:
+        rows = Rows.of(batch, chosen)
+        weights = minibatch_weights(batch, chosen, plan.aggregation, self._max_response_length)
+        gradients = await self._submit(trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
+        # Asked for at once the step follows on the gradient without a wait, and without a look at the loss.
+        stepping = trainer.optim_step(adam) if self._fused else None
+        loss = 0.0
+        for part, gradient in gradients:
+            done = await gradient
+            loss += done.loss
+            metrics.add_logprobs(part, done.logprobs, first=number == 0)
+        if not math.isfinite(loss):
+            raise BackendError(
+                f"The loss of step {plan.global_step} is not finite.",
+                "Look at actor/ratio_mean of the steps before, lower training.learning_rate, and go on from the newest "
+                "checkpoint with --resume.",
+            )
+        metrics.add("actor/loss", loss)
+        metrics.add_step(await (stepping or trainer.optim_step(adam)))
+
+    async def _submit(
+        self, trainer: Trainer, rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, seed: int
+    ) -> list[tuple[Rows, Awaitable[Gradient]]]:
+        """Ask for the gradients of all roles, of which the service adds up one."""
+        submitted: list[tuple[Rows, Awaitable[Gradient]]] = []
+        computed_here: list[int] = []
+        corrected = weights * _rollout_weights(rows, plan)
+        for role, part in rows.by_role():
+            native = native_loss(plan.losses[role])
+            if native is None or plan.kl is not None or plan.entropy_coeff:
+                computed_here += part.rows
+            elif (gradient := await self._native(trainer, part, native, corrected, plan)) is not None:
+                submitted.append((part, gradient))
+            else:
+                computed_here += part.rows
+        if computed_here:
+            part = Rows.of(rows.batch, computed_here)
+            loss = custom_loss(part, weights, plan, self._role_losses, seed)
+            submitted.append((part, trainer.forward_backward_custom(part.datums(), loss)))
+        return submitted
+
+    async def _native(
+        self, trainer: Trainer, rows: Rows, loss: NativeLoss, weights: NDArray[np.float32], plan: UpdatePlan
+    ) -> Awaitable[Gradient] | None:
+        batch = rows.batch
+        assert batch.advantages is not None
+        assert batch.old_logprobs is not None
+        columns = columns_of(loss, batch.advantages, batch.old_logprobs, batch.loss_mask, weights)
+        if loss.name != "dro":
+            return trainer.forward_backward(rows.datums(**columns), loss.name, loss.config)
+        weight = uniform_weight(rows, weights)
+        return None if weight is None else dro_gradient(trainer, rows, loss, weight, columns)
+
+
+def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:
+    """(n_token of the batch,) weight of each token's policy loss by rollout correction; 1 without."""
+    weights = np.ones(len(rows.batch.tokens), np.float32)
+    if plan.rollout_correction is None:
+        return weights
+    sampled = rows.sampled
+    inputs = loss_input(rows, torch.zeros(len(sampled)), 0)
+    assert inputs.sampling_logprobs is not None
+    weights[sampled] = rollout_weights(
+        inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids, plan.rollout_correction
+    ).numpy()
+    return weights

@@ -1,0 +1,113 @@
+"""The rollout engine on a sampler that answers from a table: how calls become requests, and answers completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_core.rollout.renderer import Renderer
+from rllm_local.tiny import build_tokenizer
+from rllm_tinker.client import SampledSequence
+from rllm_tinker.engine import TinkerEngine
+
+STOP = 2
+
+
+class FakeSampler:
+    """Answers every seed with that token, and remembers what it was asked."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.requests: list[list[tuple[tuple[int, ...], int]]] = []
+        self._answer = answer
+
+    async def sample(
+        self,
+        prompts: Sequence[NDArray[np.int32]],
+        sampling: SamplingParams,
+        stop_ids: Sequence[int],
+        seeds: Sequence[int],
+    ) -> list[SampledSequence]:
+        self.requests.append([(tuple(prompt.tolist()), seed) for prompt, seed in zip(prompts, seeds, strict=True)])
+        await asyncio.sleep(0)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        if self._answer is not None:
+            return [self._answer for _ in seeds]
+        one = np.array([-0.5], np.float32)
+        return [SampledSequence(tokens=np.array([seed], np.int32), logprobs=one) for seed in seeds]
+
+
+def _engine(sampler: Any, prompts_per_request: int = 128, max_context: int = 16) -> TinkerEngine:
+    engine = TinkerEngine(
+        Renderer(build_tokenizer(), {STOP}), max_context=max_context, prompts_per_request=prompts_per_request
+    )
+    engine.publish(sampler, 3)
+    return engine
+
+
+def _all(engine: TinkerEngine, calls: Sequence[tuple[list[int], int]], max_tokens: int = 4) -> list[Completion]:
+    async def ask() -> list[Completion]:
+        params = [SamplingParams(max_tokens=max_tokens, seed=seed) for _, seed in calls]
+        asked = [engine.generate(prompt, one, session="s") for (prompt, _), one in zip(calls, params, strict=True)]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            await engine.close()
+
+    return asyncio.run(ask())
+
+
+def test_calls_of_one_moment_are_one_request_and_each_gets_its_own_sample() -> None:
+    sampler = FakeSampler()
+    found = _all(_engine(sampler), [([7], 11), ([8], 12), ([7], 13)])
+    assert [completion.token_ids.tolist() for completion in found] == [[11], [12], [13]]
+    assert sampler.requests == [[((7,), 11), ((8,), 12), ((7,), 13)]]
+
+
+def test_a_service_with_one_prompt_per_request_gets_one_request_per_call() -> None:
+    sampler = FakeSampler()
+    _all(_engine(sampler, prompts_per_request=1), [([7], 1), ([7], 2)])
+    assert sorted(sampler.requests) == [[((7,), 1)], [((7,), 2)]]
+
+
+def test_requests_have_no_more_prompts_than_the_service_takes() -> None:
+    sampler = FakeSampler()
+    _all(_engine(sampler, prompts_per_request=2), [([7], seed) for seed in range(5)])
+    assert [len(request) for request in sampler.requests] == [2, 2, 1]
+
+
+def test_a_completion_says_how_it_ended_and_which_weights_sampled_it() -> None:
+    stopped, cut_off = _all(_engine(FakeSampler()), [([7], STOP), ([7], 9)])
+    assert (stopped.finish_reason, cut_off.finish_reason) == ("stop", "length")
+    assert stopped.weight_version == 3
+
+
+def test_a_failing_request_fails_its_calls_and_not_the_next_ones() -> None:
+    engine = _engine(FakeSampler(BackendError("gone")))
+    with pytest.raises(BackendError, match="gone"):
+        _all(engine, [([7], 1), ([7], 2)])
+    engine.publish(FakeSampler(), 4)  # type: ignore[arg-type]
+    assert _all(engine, [([7], 1)])[0].token_ids.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "message"),
+    [([7], 0, "max_tokens is 0"), ([], 4, "no tokens"), ([7] * 16, 4, "leaves no room in a context of 16")],
+)
+def test_what_cannot_be_sampled_is_refused(prompt: list[int], max_tokens: int, message: str) -> None:
+    with pytest.raises(RolloutError, match=message):
+        _all(_engine(FakeSampler()), [(prompt, 1)], max_tokens)
+
+
+@pytest.mark.parametrize("logprobs", [[], [float("nan")]])
+def test_samples_without_a_finite_log_prob_for_every_token_are_refused(logprobs: list[float]) -> None:
+    answer = SampledSequence(tokens=np.array([5], np.int32), logprobs=np.array(logprobs, np.float32))
+    with pytest.raises(BackendError, match="1 tokens with"):
+        _all(_engine(FakeSampler(answer)), [([7], 1)])

@@ -1,0 +1,101 @@
+"""Waiting ends: with the result, with the service's error in our words, or with a service that is gone or too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import BackendError
+from rllm_tinker import waiting as waiting_module
+from rllm_tinker.waiting import Waiting
+
+
+class FakeHealth:
+    def __init__(self, *problems: str | None) -> None:
+        self._problems = list(problems)
+
+    async def problem(self) -> str | None:
+        return self._problems.pop(0) if len(self._problems) > 1 else self._problems[0]
+
+
+class ClientFuture:
+    """Has the one method of the client's futures that is used."""
+
+    def __init__(self) -> None:
+        self.inner: Future[Any] = Future()
+
+    def future(self) -> Future[Any]:
+        return self.inner
+
+
+class StatusError(Exception):
+    def __init__(self, status_code: int, message: str) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_module, "BETWEEN_LOOKS", 0.01)
+
+
+def _wait(future: ClientFuture, health: FakeHealth, *, patience: float = 0.1, longest: float = 10.0) -> Any:
+    return asyncio.run(Waiting(health, patience=patience, longest=longest).for_result(future, "The step"))
+
+
+def test_a_result_is_returned() -> None:
+    future = ClientFuture()
+    future.inner.set_result(5)
+    assert _wait(future, FakeHealth(None)) == 5
+
+
+def test_a_service_that_is_gone_is_given_up_after_the_connect_timeout() -> None:
+    future, started = ClientFuture(), time.monotonic()
+    with pytest.raises(BackendError, match=r"The step was given up: nobody is there, for 0.1 s now\. .*--resume"):
+        _wait(future, FakeHealth("nobody is there"))
+    assert time.monotonic() - started < 5
+    assert future.inner.cancelled()
+
+
+def test_a_service_that_comes_back_is_waited_for() -> None:
+    future = ClientFuture()
+
+    async def answer_later() -> Any:
+        waiting = Waiting(FakeHealth("gone", "gone", None), patience=0.5, longest=10.0)
+        asyncio.get_running_loop().call_later(0.3, future.inner.set_result, 7)
+        return await waiting.for_result(future, "The step")
+
+    assert asyncio.run(answer_later()) == 7
+
+
+def test_a_result_that_never_comes_is_given_up() -> None:
+    with pytest.raises(BackendError, match=r"The step has taken 0.2 s\. Raise tinker_timeout"):
+        _wait(ClientFuture(), FakeHealth(None), longest=0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "does not accept the API key .*TINKER_API_KEY"),
+        (404, "does not know it .*tinker_base_url"),
+        (429, "limits how much .*n_parallel_tasks"),
+        (503, "the service failed .*--resume"),
+        (400, "refused it .*Mend what it names"),
+    ],
+)
+def test_errors_of_the_service_say_what_to_do(status: int, message: str) -> None:
+    future = ClientFuture()
+    future.inner.set_exception(StatusError(status, "because of that"))
+    with pytest.raises(BackendError, match=message) as caught:
+        _wait(future, FakeHealth(None))
+    assert "because of that" in str(caught.value)
+
+
+def test_a_blocking_call_is_given_up_as_well() -> None:
+    waiting = Waiting(FakeHealth("nobody is there"), patience=0.1, longest=10.0)
+    with pytest.raises(BackendError, match="nobody is there"):
+        asyncio.run(waiting.for_thread(lambda: time.sleep(1), "Opening a session"))
