@@ -402,6 +402,24 @@ def test_a_reply_ends_with_the_first_stop_token(make_engine: Callable[..., Local
     assert cut.finish_reason == ("length" if first else "stop")
 
 
+def test_a_request_may_say_itself_when_its_reply_ends(make_engine: Callable[..., LocalEngine]) -> None:
+    prompt, params = _ids(11), _params(40, seed=2)
+    free = _alone(make_engine(), prompt, params).token_ids.tolist()
+    engine, asked = make_engine(stop_ids=free), []
+
+    def stops(sampled: np.ndarray) -> bool:
+        asked.append(sampled.tolist())
+        return len(sampled) == 7
+
+    own, renderers = _gather(
+        engine.generate(prompt, params, session="own", stops=stops), engine.generate(prompt, params, session="renderer")
+    )
+    assert own.token_ids.tolist() == free[:7]
+    assert own.finish_reason == "stop"
+    assert asked == [free[:count] for count in range(1, 8)]
+    assert renderers.token_ids.tolist() == free[:1]
+
+
 def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_works_again(
     make_engine: Callable[..., LocalEngine],
     monkeypatch: pytest.MonkeyPatch,

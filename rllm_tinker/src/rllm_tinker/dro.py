@@ -6,7 +6,7 @@ With the log-prob that the weights of the moment give it, value and gradient the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,10 @@ def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
     return float(found[0]) if len(found) and np.all(found == found[0]) else None
 
 
-async def dro_gradient(
+async def submit_dro(
     trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
-) -> Gradient:
-    """Add the gradient of `dro`: one forward pass for the prompts' log-probs, then the service's own loss.
+) -> Awaitable[Gradient]:
+    """Ask for the gradient of `dro`, once a forward pass has given the prompts' log-probs; await again for the result.
 
     The loss is A logprob - beta / 2 (logprob - old)^2 per token; `columns` hold weight * A already, and a weight on the
     quadratic term is one on beta.
@@ -33,4 +33,4 @@ async def dro_gradient(
     forward = await trainer.forward(rows.datums(weights=np.zeros_like(columns["logprobs"])))
     old_logprobs = np.where(rows.batch.loss_mask, columns["logprobs"], rows.column(forward.logprobs))
     config = {"beta": loss.config["beta"] * weight}
-    return await trainer.forward_backward(rows.datums(**{**columns, "logprobs": old_logprobs}), loss.name, config)
+    return trainer.forward_backward(rows.datums(**{**columns, "logprobs": old_logprobs}), loss.name, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable
 
@@ -20,7 +21,7 @@ from rllm_core.seeding import derive_seed
 from rllm_tinker.client import Adam, Gradient, Trainer
 from rllm_tinker.custom_loss import custom_loss, loss_input
 from rllm_tinker.datums import Rows
-from rllm_tinker.dro import dro_gradient, uniform_weight
+from rllm_tinker.dro import submit_dro, uniform_weight
 from rllm_tinker.native import NativeLoss, columns_of, native_loss
 from rllm_tinker.settings import TrainingSection
 from rllm_tinker.update_metrics import UpdateMetrics
@@ -67,13 +68,15 @@ class Updater:
         rows = Rows.of(batch, chosen)
         weights = minibatch_weights(batch, chosen, plan.aggregation, self._max_response_length)
         gradients = await self._submit(trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
-        # Asked for at once the step follows on the gradient without a wait, and without a look at the loss.
-        stepping = trainer.optim_step(adam) if self._fused else None
-        loss = 0.0
-        for part, gradient in gradients:
-            done = await gradient
-            loss += done.loss
-            metrics.add_logprobs(part, done.logprobs, first=number == 0)
+        asked = [gradient for _, gradient in gradients]
+        if self._fused:
+            # Executed in the order of asking: the step follows on the gradient, and nobody looks at the loss between.
+            done, said = await asyncio.gather(asyncio.gather(*asked), trainer.optim_step(adam))
+        else:
+            done, said = await asyncio.gather(*asked), None
+        for (part, _), gradient in zip(gradients, done, strict=True):
+            metrics.add_logprobs(part, gradient.logprobs, first=number == 0)
+        loss = sum(gradient.loss for gradient in done)
         if not math.isfinite(loss):
             raise BackendError(
                 f"The loss of step {plan.global_step} is not finite.",
@@ -81,7 +84,7 @@ class Updater:
                 "checkpoint with --resume.",
             )
         metrics.add("actor/loss", loss)
-        metrics.add_step(await (stepping or trainer.optim_step(adam)))
+        metrics.add_step(await trainer.optim_step(adam) if said is None else said)
 
     async def _submit(
         self, trainer: Trainer, rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, seed: int
@@ -114,7 +117,7 @@ class Updater:
         if loss.name != "dro":
             return trainer.forward_backward(rows.datums(**columns), loss.name, loss.config)
         weight = uniform_weight(rows, weights)
-        return None if weight is None else dro_gradient(trainer, rows, loss, weight, columns)
+        return None if weight is None else await submit_dro(trainer, rows, loss, weight, columns)
 
 
 def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,9 @@ MAX_TOKENS_PER_PASS = 8192
 QUIET_TURNS = 3
 """Turns of the event loop without a new request after which a pass starts."""
 
+Stops = Callable[[NDArray[np.int32]], bool]
+"""Whether a reply ends after these tokens, (n,) all sampled so far. Asked after every token; must not raise."""
+
 
 @dataclass(eq=False)
 class _Request:
@@ -39,6 +42,7 @@ class _Request:
     sampling: SamplingParams
     session_name: str
     future: asyncio.Future[Completion]
+    stops: Stops | None
     session: Session | None = None
     weight_version: int = 0
     """Oldest weights that sampled a token of it."""
@@ -48,6 +52,11 @@ class _Request:
     def tokens(self) -> NDArray[np.int32]:
         """Prompt and sampled tokens so far. A view."""
         return self.buffer[: self.prompt_length + len(self.logprobs)]
+
+    @property
+    def sampled(self) -> NDArray[np.int32]:
+        """Sampled tokens so far. A view."""
+        return self.tokens[self.prompt_length :]
 
     def append(self, token: int, logprob: float) -> None:
         self.buffer[self.prompt_length + len(self.logprobs)] = token
@@ -82,9 +91,14 @@ class LocalEngine:
         self._loop_task: asyncio.Task[None] | None = None
 
     async def generate(
-        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+        self,
+        prompt_ids: Sequence[int] | NDArray[np.int32],
+        sampling: SamplingParams,
+        *,
+        session: str,
+        stops: Stops | None = None,
     ) -> Completion:
-        """See `RolloutEngine.generate`."""
+        """See `RolloutEngine.generate`. Without `stops`, a reply ends with one of the renderer's stop ids."""
         prompt = np.asarray(prompt_ids, np.int32)
         if sampling.max_tokens < 1:
             raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
@@ -97,7 +111,8 @@ class LocalEngine:
             )
         room = min(sampling.max_tokens, self.max_context - len(prompt))
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
-        request = _Request(buffer, len(prompt), sampling, session, asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        request = _Request(buffer, len(prompt), sampling, session, future, stops)
         self._waiting.append(request)
         self._submitted += 1
         if self._loop_task is None or self._loop_task.done():
@@ -215,17 +230,20 @@ class LocalEngine:
             assert session is not None
             session.tokens = request.tokens
             request.append(token, logprob)
-            if token in self.renderer.stop_ids:
+            if self._stops(request, token):
                 self._finish(request, "stop")
             elif len(request.tokens) == len(request.buffer):
                 self._finish(request, "length")
+
+    def _stops(self, request: _Request, token: int) -> bool:
+        return token in self.renderer.stop_ids if request.stops is None else request.stops(request.sampled)
 
     def _finish(self, request: _Request, reason: FinishReason) -> None:
         if request.future.done():
             return
         request.future.set_result(
             Completion(
-                token_ids=request.tokens[request.prompt_length :].copy(),
+                token_ids=request.sampled.copy(),
                 logprobs=np.array(request.logprobs, np.float32),
                 finish_reason=reason,
                 weight_version=request.weight_version,

@@ -74,6 +74,7 @@ class SampleSettings:
 
     max_tokens: int
     seed: int | None
+    """Of the first sequence; those of the others are derived from it. None draws one."""
     temperature: float
     top_k: int
     """-1: all tokens."""
@@ -81,6 +82,8 @@ class SampleSettings:
     stop_ids: frozenset[int] | None = None
     """Tokens that end a reply; None: the model's own."""
     stop_strings: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    """One for every sequence, in which case `seed` does not count (see `rllm_tinker.seeds`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

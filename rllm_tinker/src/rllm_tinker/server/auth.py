@@ -1,0 +1,77 @@
+"""Who may ask: the key in ``X-API-Key``, and the addresses that may be bound without one."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rllm_core.errors import ConfigError
+
+HEALTH = "/api/v1/healthz"
+
+
+class RequireKey:
+    """Answers 401 to requests without the key.
+
+    Where no key is set, any is accepted but none is not: every Tinker client sends one, and a web page that makes a
+    browser on this machine send requests cannot.
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != HEALTH and not self._accepts(scope):
+            await _send_401(send, self._key is not None)
+            return
+        await self._app(scope, receive, send)
+
+    def _accepts(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"x-api-key"), None)
+        if given is None:
+            return False
+        return self._key is None or hmac.compare_digest(given, self._key)
+
+
+def check_binding(host: str, key: str | None) -> None:
+    """Raise ConfigError when other machines could reach a server that has no key."""
+    if key is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} lets other machines reach this server, and it has no API key.",
+            "Set TINKER_API_KEY (or --api-key) to a key that starts with tml-, or leave --host out.",
+        )
+    if key is not None and not key.startswith(("tml-", "eyJ")):
+        raise ConfigError(
+            "The API key does not start with tml-, and Tinker clients refuse to send such a key.",
+            "Use one like tml-SOMETHING-LONG-AND-RANDOM.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _send_401(send: Send, has_key: bool) -> None:
+    why = (
+        "The API key is not this server's. Set TINKER_API_KEY to the key that the server was started with."
+        if has_key
+        else "There is no X-API-Key. This server accepts any key; Tinker clients need one such as tml-local."
+    )
+    body = json.dumps({"detail": why}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

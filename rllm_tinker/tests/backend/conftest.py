@@ -1,0 +1,124 @@
+"""A local server on a thread of its own, and what the backend holds: a connection, models, batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_tinker.client import Service, Trainer
+from rllm_tinker.health import HttpHealth
+from rllm_tinker.server.build import ModelOptions, opened_service
+from rllm_tinker.server.limits import Limits
+from rllm_tinker.server.serve import RunningServer, running_server
+from rllm_tinker.settings import ModelSection
+from rllm_tinker.waiting import Waiting
+
+T = TypeVar("T")
+KEY = "tml-test"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Serves `tiny`; shared, as clients cannot see each other's models."""
+    limits = Limits(max_models=1000)
+    options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"), limits=limits)
+    with opened_service(options) as service, running_server(service) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    return Registry.load()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A session with the server, used from synchronous tests."""
+
+    run: asyncio.Runner
+    service: Service
+
+    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.run.run(coroutine)
+
+    def trainer(self, **model: Any) -> Trainer:
+        """A LoRA model; the same every time."""
+        return self.ask(self.service.create(ModelSection(name="tiny", lora_rank=4, **model), seed=7))
+
+
+@pytest.fixture(scope="module")
+def connection(server: RunningServer) -> Iterator[Connection]:
+    waiting = Waiting(HttpHealth(server.url), patience=10.0, longest=60.0)
+    with asyncio.Runner() as runner:
+        service = runner.run(Service.connect(server.url, KEY, waiting))
+        yield Connection(runner, service)
+        runner.run(service.close())
+
+
+@pytest.fixture(scope="module")
+def batch(connection: Connection) -> TokenBatch:
+    """Rows of two roles and several lengths, sampled by the server from the base model, with advantages."""
+    return sampled_batch(connection)
+
+
+def sampled_batch(connection: Connection, roles: tuple[str, ...] = ("solver", "judge")) -> TokenBatch:
+    async def sample() -> list[Trajectory]:
+        sampler = await connection.service.sampler(base_model="tiny")
+        trajectories = []
+        for index in range(8):
+            prompt = np.arange(4, 6 + index % 3, dtype=np.int32)
+            params = SamplingParams(max_tokens=2 + index % 4)
+            found = await sampler.sample([prompt], params, [], [index])
+            trajectory = Trajectory(roles[index % len(roles)], reward=float(index))
+            trajectory.add_step(prompt, found[0].tokens, found[0].logprobs, weight_version=0)
+            trajectories.append(trajectory)
+        return trajectories
+
+    trajectories = connection.ask(sample())
+    groups = [
+        TrajectoryGroup(group_id=f"task:{role}", trajectories=[each for each in trajectories if each.name == role])
+        for role in roles
+    ]
+    batch = build_batch(groups)
+    rng = np.random.default_rng(0)
+    advantages = np.repeat(rng.normal(size=batch.n_rows), batch.row_lengths).astype(np.float32) * batch.loss_mask
+    return batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=advantages)
+
+
+@pytest.fixture(scope="session")
+def loss_choice(registry: Registry) -> Callable[..., LossChoice]:
+    def make(choice: Any) -> LossChoice:
+        chosen = choose(registry, "loss", choice, "test")
+        return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plan_of(loss_choice: Callable[..., LossChoice]) -> Callable[..., UpdatePlan]:
+    """A plan in which every role of `batch` has one loss, unless `judge` says another for that role."""
+
+    def make(loss: Any, judge: Any = None, **fields: Any) -> UpdatePlan:
+        chosen = loss_choice(loss)
+        losses = {"solver": chosen, "judge": chosen if judge is None else loss_choice(judge)}
+        fields = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | fields
+        return UpdatePlan(losses=losses, **fields)
+
+    return make
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"

@@ -1,0 +1,186 @@
+"""Updates through a real server: the service's own losses and those computed here make the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.errors import BackendError
+from rllm_tinker import update as update_module
+from rllm_tinker.datums import Rows
+from rllm_tinker.settings import TrainingSection
+from rllm_tinker.update import Updater
+
+NATIVE = [
+    "importance_sampling",
+    "reinforce",
+    "cross_entropy",
+    "cispo",
+    "dro",
+    {"name": "dro", "beta": 2.0},
+    {"name": "gspo", "sequence_eps_clip": 0.02, "sequence_eps_clip_high": 0.03},
+    "ppo",
+    {"name": "ppo", "eps_clip": 0.01, "eps_clip_high": 0.02},
+]
+AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def _updater(**settings: Any) -> Updater:
+    # A large eps makes an Adam step proportional to the gradient, so that a wrong one is seen.
+    values = {"learning_rate": 0.01, "eps": 1.0, "num_minibatches": 2} | settings
+    return Updater(TrainingSection(**values), total_steps=10, max_response_length=8, fused=False)
+
+
+def _old(batch: TokenBatch) -> TokenBatch:
+    """With old log-probs that differ from the trainer's, so that ratios are not 1 and bounds matter."""
+    noise = np.random.default_rng(1).normal(scale=0.05, size=len(batch.tokens)).astype(np.float32)
+    return batch.with_columns(old_logprobs=(batch.sampling_logprobs + noise) * batch.loss_mask)
+
+
+def _after(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> tuple[Any, dict[str, float]]:
+    """Log-probs of the batch's tokens after one update of a fresh LoRA model, and the update's metrics."""
+    trainer = connection.trainer()
+    metrics = connection.ask(_updater(**settings).update(trainer, batch, plan))
+    return _logprobs(connection, trainer, batch), metrics
+
+
+def _logprobs(connection: Any, trainer: Any, batch: TokenBatch) -> Any:
+    rows = Rows.of(batch, np.arange(batch.n_rows))
+    found = connection.ask(trainer.forward(rows.datums(weights=batch.loss_mask.astype(np.float32))))
+    return rows.column(found.logprobs) * batch.loss_mask
+
+
+@pytest.mark.parametrize("loss", NATIVE, ids=str)
+def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, plan = _old(batch), plan_of(loss)
+    there, metrics_there = _after(connection, batch, plan)
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
+    here, metrics_here = _after(connection, batch, plan)
+    assert np.abs(there - batch.sampling_logprobs * batch.loss_mask).max() > 1e-3, "the update did nothing"
+    np.testing.assert_allclose(there, here, atol=1e-5)
+    for name in ("actor/kl_old_new", "actor/ratio_mean", "actor/rollout_logprob_difference"):
+        assert metrics_there[name] == pytest.approx(metrics_here[name], abs=1e-5)
+    if "dro" not in str(loss):  # the service's sum has other tokens' constants in it
+        assert metrics_there["actor/loss"] == pytest.approx(metrics_here["actor/loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("loss", ["ppo", "dro", "cross_entropy"])
+def test_aggregation_is_the_same_there_and_here(
+    connection: Any,
+    batch: TokenBatch,
+    plan_of: Callable[..., UpdatePlan],
+    loss: str,
+    aggregation: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, plan = _old(batch), plan_of(loss, aggregation=aggregation)
+    there, _ = _after(connection, batch, plan, num_minibatches=1)
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
+    here, _ = _after(connection, batch, plan, num_minibatches=1)
+    np.testing.assert_allclose(there, here, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+def test_rollout_correction_weighs_losses_there_as_here(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    correction = RolloutCorrection(mode=mode, cap=1.02, floor=0.97, beyond_cap="truncate")
+    batch, plan = _old(batch), plan_of("ppo", rollout_correction=correction)
+    there, _ = _after(connection, batch, plan)
+    plain, _ = _after(connection, batch, replace(plan, rollout_correction=None))
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
+    here, _ = _after(connection, batch, plan)
+    np.testing.assert_allclose(there, here, atol=1e-5)
+    assert np.abs(there - plain).max() > 1e-4
+
+
+def test_roles_have_losses_of_their_own_in_one_optimiser_step(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of("ppo", judge="cross_entropy")
+    there, _ = _after(connection, batch, plan, num_minibatches=1)
+    alike, _ = _after(connection, batch, plan_of("ppo"), num_minibatches=1)
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
+    here, _ = _after(connection, batch, plan, num_minibatches=1)
+    np.testing.assert_allclose(there, here, atol=1e-5)
+    assert np.abs(there - alike).max() > 1e-4
+
+
+@pytest.mark.parametrize("loss", ["sapo", "gmpo", "kl_cov", {"name": "ppo", "clip_ratio_c": 3.0}], ids=str)
+def test_other_losses_are_computed_here(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any
+) -> None:
+    after, metrics = _after(connection, batch, plan_of(loss))
+    assert np.abs(after - batch.sampling_logprobs * batch.loss_mask).max() > 1e-3
+    assert np.isfinite(list(metrics.values())).all()
+
+
+def test_the_kl_term_pulls_towards_the_reference(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    reference = (batch.sampling_logprobs + 0.5) * batch.loss_mask
+    still = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs), ref_logprobs=reference)
+    plan = plan_of("ppo", kl=KlTerm(beta=1.0, estimator="k2"))
+    after, metrics = _after(connection, still, plan)
+    assert (after - batch.sampling_logprobs)[batch.loss_mask].mean() > 1e-3
+    assert metrics["actor/kl_ref"] > 0
+
+
+def test_the_entropy_bonus_flattens_the_policy(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    still = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs))
+    after, _ = _after(connection, still, plan_of("ppo", entropy_coeff=1.0), learning_rate=0.05, num_epochs=4)
+    likely = batch.loss_mask & (batch.sampling_logprobs > np.median(batch.sampling_logprobs[batch.loss_mask]))
+    rare = batch.loss_mask & ~likely
+    change = after - batch.sampling_logprobs
+    assert change[rare].mean() > change[likely].mean()
+
+
+@pytest.mark.parametrize("loss", ["ppo", "dro", "sapo"])
+def test_gradient_and_step_asked_for_at_once_are_the_same_step(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: str
+) -> None:
+    apart, _ = _after(connection, batch, plan_of(loss))
+    trainer = connection.trainer()
+    settings = TrainingSection(learning_rate=0.01, eps=1.0, num_minibatches=2)
+    fused = Updater(settings, total_steps=10, max_response_length=8, fused=True)
+    connection.ask(fused.update(trainer, batch, plan_of(loss)))
+    np.testing.assert_array_equal(_logprobs(connection, trainer, batch), apart)
+
+
+def test_the_adam_settings_are_sent(connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]) -> None:
+    plain, metrics = _after(connection, batch, plan_of("ppo"))
+    assert metrics["actor/lr"] == 0.01
+    changed = [{"eps": 0.1}, {"beta1": 0.1}, {"beta2": 0.1}, {"max_grad_norm": 1e-3}, {"weight_decay": 5.0}]
+    for setting in changed:
+        other, _ = _after(connection, batch, plan_of("ppo"), **setting)
+        assert np.abs(other - plain).max() > 1e-7, setting
+
+
+def test_the_learning_rate_rises_from_a_positive_value(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    _, metrics = _after(connection, batch, plan_of("ppo"), warmup_steps_ratio=0.5)
+    assert metrics["actor/lr"] == pytest.approx(0.01 / 5)
+
+
+def test_nan_advantages_are_refused_and_nothing_is_trained(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    assert batch.advantages is not None
+    broken = batch.with_columns(advantages=np.full_like(batch.advantages, np.nan))
+    trainer = connection.trainer()
+    before = _logprobs(connection, trainer, batch)
+    with pytest.raises(BackendError, match=r"(?i)finite"):
+        connection.ask(_updater().update(trainer, broken, plan_of("ppo")))
+    np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)

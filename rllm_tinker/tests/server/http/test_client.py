@@ -1,0 +1,252 @@
+"""The real client trains, samples, saves and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tinker
+from tinker import types
+
+from .conftest import DEADLINE, KEY, Server, Start
+
+Connect = Callable[..., Any]
+
+
+def datum(first: int, length: int = 3) -> types.Datum:
+    targets = list(range(first, first + length))
+    return types.Datum(
+        model_input=types.ModelInput.from_ints(targets),
+        loss_fn_inputs={"target_tokens": targets, "weights": [1.0] * length},
+    )
+
+
+def train(trainer: Any, first: int = 1) -> tuple[Any, Any]:
+    """One step, both requests submitted before either is awaited."""
+    gradient = trainer.forward_backward([datum(first)], "cross_entropy")
+    step = trainer.optim_step(types.AdamParams(learning_rate=0.1))
+    return gradient.result(DEADLINE), step.result(DEADLINE)
+
+
+def test_steps_are_executed_and_log_probs_come_back(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake", rank=4).result()
+    gradient, step = train(trainer, first=5)
+    assert gradient.loss_fn_outputs[0]["logprobs"].tolist() == [-5.0, -6.0, -7.0]
+    assert gradient.metrics == {"loss:sum": 3.0}
+    assert step.metrics["value"] == 3.0
+    assert step.metrics["nothing"] != step.metrics["nothing"], "a number that is not one arrives as such"
+    assert trainer.get_info().model_data.tokenizer_id == "fake-tokenizer"
+
+
+def test_log_probs_of_examples_of_different_shapes_come_back_in_order(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    wide = types.Datum(
+        model_input=types.ModelInput.from_ints([1, 2]),
+        loss_fn_inputs={"target_tokens": types.TensorData(data=[1, 2, 3, 4, 5, 6], dtype="int64", shape=[2, 3])},
+    )
+    result = trainer.forward_backward([datum(1), wide, wide, datum(2, 1)], "cross_entropy").result(DEADLINE)
+    found = [output["logprobs"].to_numpy().tolist() for output in result.loss_fn_outputs]
+    rows = [[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]
+    assert found == [[-1.0, -2.0, -3.0], rows, rows, [-2.0]]
+
+
+def test_sparse_targets_are_read_as_dense_ones(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    sparse = types.TensorData(
+        data=[7, 9], dtype="int64", shape=[2, 8], sparse_crow_indices=[0, 1, 2], sparse_col_indices=[0, 5]
+    )
+    example = types.Datum(model_input=types.ModelInput.from_ints([1, 2]), loss_fn_inputs={"target_tokens": sparse})
+    result = trainer.forward([example], "cross_entropy").result(DEADLINE)
+    expected = [[-7.0] + [0.0] * 7, [0.0] * 5 + [-9.0, 0.0, 0.0]]
+    assert result.loss_fn_outputs[0]["logprobs"].to_numpy().tolist() == expected
+
+
+def test_a_forward_pass_leaves_the_gradient_alone(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    trainer.forward([datum(1)], "cross_entropy").result(DEADLINE)
+    assert trainer.optim_step(types.AdamParams()).result(DEADLINE).metrics["value"] == 0.0
+
+
+def test_parts_of_a_large_request_are_executed_in_order(start: Start, connect: Connect) -> None:
+    server = start(fwdbwd_max_chunk_len=2)
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    gradient = trainer.forward_backward([datum(first) for first in range(1, 10)], "cross_entropy")
+    step = trainer.optim_step(types.AdamParams())
+    outputs = gradient.result(DEADLINE).loss_fn_outputs
+    assert [output["logprobs"].tolist()[0] for output in outputs] == [-float(first) for first in range(1, 10)]
+    assert step.result(DEADLINE).metrics["value"] == 27.0
+    parts = [("forward_backward", first) for first in (1, 3, 5, 7, 9)]
+    assert server.host.calls == [*parts, ("optim_step", 0)]
+
+
+def test_a_snapshot_stays_as_it_was_and_an_in_flight_sampler_moves_on(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    prompt, params = types.ModelInput.from_ints([1, 2]), types.SamplingParams(max_tokens=2)
+
+    def drawn(sampler: Any) -> list[int]:
+        return list(sampler.sample(prompt, 1, params).result(DEADLINE).sequences[0].tokens)
+
+    train(trainer)
+    snapshot = trainer.save_weights_and_get_sampling_client().result()
+    inflight = trainer.save_weights_and_get_sampling_client(kind="inflight").result()
+    assert drawn(snapshot) == drawn(inflight) == [3, 3]
+    train(trainer)
+    newer = trainer.save_weights_and_get_sampling_client(kind="inflight").result()
+    assert drawn(snapshot) == [3, 3]
+    assert drawn(inflight) == drawn(newer) == [6, 6]
+
+
+def test_samples_have_ids_and_log_probs_and_those_of_the_prompt(server: Server, connect: Connect) -> None:
+    sampler = connect(server).create_sampling_client(base_model="Big/Name").result()
+    prompt = types.ModelInput.from_ints([4, 5, 6])
+    result = sampler.sample(prompt, 2, types.SamplingParams(max_tokens=3), include_prompt_logprobs=True).result(
+        DEADLINE
+    )
+    assert [sequence.logprobs for sequence in result.sequences] == [[-0.5] * 3] * 2
+    assert len({sequence.sequence_id for sequence in result.sequences}) == 2
+    assert result.prompt_logprobs == [None, -5.0, -6.0]
+    assert sampler.compute_logprobs(prompt, prompt_logprobs_last_n=1).result(DEADLINE) == [None, None, -6.0]
+
+
+def test_a_prompt_that_fills_the_context_has_log_probs(server: Server, connect: Connect) -> None:
+    sampler = connect(server).create_sampling_client(base_model="fake").result()
+    assert len(sampler.compute_logprobs(types.ModelInput.from_ints([1] * 64)).result(DEADLINE)) == 64
+    with pytest.raises(tinker.BadRequestError, match="64 tokens; fake holds 64"):
+        sampler.sample(types.ModelInput.from_ints([1] * 64), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
+
+
+def test_two_clients_train_models_of_their_own(server: Server, connect: Connect) -> None:
+    first, second = (connect(server).create_lora_training_client(base_model="fake").result() for _ in range(2))
+    train(first)
+    train(second)
+    assert train(first)[1].metrics["value"] == train(second)[1].metrics["value"] == 6.0
+
+
+def test_a_restarted_server_goes_on_from_checkpoints(start: Start, connect: Connect, tmp_path: Path) -> None:
+    before = start(checkpoints=tmp_path)
+    trainer = connect(before).create_lora_training_client(base_model="fake", rank=8).result()
+    train(trainer)
+    saved = trainer.save_state("middle").result(DEADLINE).path
+    for_sampling = trainer.save_weights_for_sampler("middle").result(DEADLINE).path
+    client = connect(start(checkpoints=tmp_path))
+    with_state = client.create_training_client_from_state_with_optimizer(saved).result()
+    assert with_state.get_info().lora_rank == 8
+    assert train(with_state)[1].metrics["steps"] == 2.0
+    without = client.create_training_client_from_state(saved).result()
+    metrics = train(without)[1].metrics
+    assert (metrics["value"], metrics["steps"]) == (6.0, 1.0)
+    sampler = client.create_sampling_client(model_path=for_sampling).result()
+    result = sampler.sample(types.ModelInput.from_ints([1]), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
+    assert result.sequences[0].tokens == [3]
+    assert sampler.get_base_model() == "fake"
+
+
+def test_checkpoints_are_listed_deleted_and_given_a_time_to_live(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    path = trainer.save_state("one", user_metadata={"note": "kept"}).result(DEADLINE).path
+    rest = tinker.RestClient(base_url=server.url, api_key=KEY)
+    (found,) = rest.list_checkpoints(trainer.model_id).result(DEADLINE).checkpoints
+    assert (found.tinker_path, found.checkpoint_type, found.user_metadata) == (path, "training", {"note": "kept"})
+    assert found.size_bytes and found.expires_at is None
+    rest.set_checkpoint_ttl_from_tinker_path(path, 3600).result(DEADLINE)
+    (found,) = rest.list_checkpoints(trainer.model_id).result(DEADLINE).checkpoints
+    assert (found.expires_at - found.time).total_seconds() == pytest.approx(3600, abs=60)
+    run = rest.get_training_run(trainer.model_id).result(DEADLINE)
+    assert run.last_checkpoint.tinker_path == path
+    rest.delete_checkpoint_from_tinker_path(path).result(DEADLINE)
+    assert not rest.list_checkpoints(trainer.model_id).result(DEADLINE).checkpoints
+
+
+def test_a_name_is_not_used_twice_unless_asked_for(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    trainer.save_state("one").result(DEADLINE)
+    with pytest.raises(tinker.RequestFailedError, match="overwrite=True"):
+        trainer.save_state("one").result(DEADLINE)
+    assert trainer.save_state("one", overwrite=True).result(DEADLINE).path.endswith("/weights/one")
+
+
+def test_a_full_disk_fails_the_request_and_leaves_nothing(start: Start, connect: Connect, tmp_path: Path) -> None:
+    server = start(checkpoints=tmp_path)
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    server.host.disk_is_full = True
+    with pytest.raises(tinker.RequestFailedError, match=r"No space left on device.*Make room") as failed:
+        trainer.save_state("one").result(DEADLINE)
+    assert failed.value.category == types.RequestErrorCategory.Server
+    assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
+    server.host.disk_is_full = False
+    assert trainer.save_state("one").result(DEADLINE).path
+    assert train(trainer)[1].metrics["value"] == 3.0
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "x" * 129, "ä"])
+def test_names_that_are_no_names_are_refused(server: Server, connect: Connect, name: str) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    with pytest.raises(tinker.RequestFailedError, match=r"name a checkpoint|must be a text"):
+        trainer.save_state(name).result(DEADLINE)
+
+
+def test_unknown_models_and_checkpoints_are_refused_at_once(server: Server, connect: Connect) -> None:
+    client = connect(server)
+    with pytest.raises(tinker.NotFoundError, match="no model 'other'; this server has 'fake', 'Big/Name'"):
+        client.create_lora_training_client(base_model="other").result()
+    with pytest.raises(tinker.NotFoundError, match="no model 'other'"):
+        client.create_sampling_client(base_model="other").result()
+    with pytest.raises(tinker.NotFoundError, match="No checkpoint"):
+        client.create_training_client_from_state("tinker://a:train:0/weights/one").result()
+    with pytest.raises(tinker.BadRequestError, match="not the path of a checkpoint"):
+        client.create_sampling_client(model_path="tinker://nonsense").result()
+
+
+def test_a_model_that_cannot_be_created_says_why(server: Server, connect: Connect) -> None:
+    with pytest.raises(tinker.RequestFailedError, match="rank is above 64") as failed:
+        connect(server).create_lora_training_client(base_model="fake", rank=65).result()
+    assert failed.value.category == types.RequestErrorCategory.User
+
+
+def test_a_loss_that_is_refused_does_not_hold_up_what_follows(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    refused = trainer.forward_backward([datum(1)], "stable_reinforce")
+    step = trainer.optim_step(types.AdamParams())
+    with pytest.raises(tinker.RequestFailedError, match="no loss 'stable_reinforce'"):
+        refused.result(DEADLINE)
+    assert step.result(DEADLINE).metrics["steps"] == 1.0
+
+
+def test_images_are_refused(server: Server, connect: Connect) -> None:
+    trainer = connect(server).create_lora_training_client(base_model="fake").result()
+    picture = types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png", expected_tokens=3)])
+    with pytest.raises(tinker.RequestFailedError, match=r"Datum 0: .*no images"):
+        example = types.Datum(model_input=picture, loss_fn_inputs={"target_tokens": [1, 2, 3]})
+        trainer.forward_backward([example], "cross_entropy").result(DEADLINE)
+    sampler = connect(server).create_sampling_client(base_model="fake").result()
+    with pytest.raises(tinker.BadRequestError, match="no images"):
+        sampler.sample(picture, 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
+
+
+def test_a_finished_session_releases_its_models(server: Server, connect: Connect) -> None:
+    client = tinker.ServiceClient(base_url=server.url, api_key=KEY)
+    model_id = client.create_lora_training_client(base_model="fake").result().model_id
+    assert model_id in server.host.models
+    client.close("success").result(DEADLINE)
+    assert model_id not in server.host.models
+    response = server.post("get_info", model_id=model_id)
+    assert response.status_code == 410
+    assert "was finished by its client" in response.json()["detail"]
+
+
+def test_there_are_only_so_many_models(start: Start, connect: Connect) -> None:
+    server = start(max_models=1)
+    client = connect(server)
+    client.create_lora_training_client(base_model="fake").result()
+    with pytest.raises(tinker.BadRequestError, match="trains 1 models at a time"):
+        client.create_lora_training_client(base_model="fake").result()
+    client.close("success").result(DEADLINE)
+    assert connect(server).create_lora_training_client(base_model="fake").result()
+
+
+def test_a_wrong_key_is_refused(start: Start) -> None:
+    server = start(key="tml-right")
+    with pytest.raises(tinker.AuthenticationError, match="not this server's"):
+        tinker.ServiceClient(base_url=server.url, api_key="tml-wrong").create_sampling_client(base_model="fake")

@@ -1,0 +1,368 @@
+"""What the real client does only when something goes wrong, sent by hand: repeats, gaps, waits, limits, nonsense."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import tinker
+from tinker import types
+from tinker.proto.request_conv import forward_backward_request_to_proto
+
+from .conftest import DEADLINE, KEY, Server, Start
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def gradient_body(model_id: str, number: int, first: int = 1) -> bytes:
+    example = types.Datum(model_input=types.ModelInput.from_ints([1]), loss_fn_inputs={"target_tokens": [first]})
+    request = types.ForwardBackwardRequest(
+        forward_backward_input=types.ForwardBackwardInput(data=[example], loss_fn="cross_entropy"),
+        model_id=model_id,
+        seq_id=number,
+    )
+    return forward_backward_request_to_proto(request).SerializeToString()
+
+
+def gradient(server: Server, model_id: str, number: int, first: int = 1) -> str:
+    content = gradient_body(model_id, number, first)
+    response = server.raw.post("/api/v1/forward_backward", content=content, headers=PROTOBUF)
+    assert response.status_code == 200, response.text
+    return str(response.json()["request_id"])
+
+
+def sample(server: Server, sampler_id: str, number: int, **params: Any) -> httpx.Response:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    return server.post(
+        "asample",
+        sampling_session_id=sampler_id,
+        seq_id=number,
+        prompt=prompt,
+        sampling_params={"max_tokens": 2, **params},
+    )
+
+
+def sampler_of(server: Server, session_id: str, number: int = 0, **content: Any) -> str:
+    content = content or {"base_model": "fake"}
+    response = server.post("create_sampling_session", session_id=session_id, sampling_session_seq_id=number, **content)
+    assert response.status_code == 200, response.text
+    return str(response.json()["sampling_session_id"])
+
+
+@pytest.fixture
+def model_id(server: Server) -> Iterator[str]:
+    session_id = server.session()
+    yield server.model(session_id)
+    server.post(f"sessions/{session_id}/finish", reason={"type": "success"})
+
+
+def test_requests_are_executed_in_the_order_of_their_numbers(start: Start) -> None:
+    server = start()
+    model_id = server.model(server.session())
+    held = [gradient(server, model_id, number, first=number) for number in (3, 2)]
+    step = server.step(model_id, 4)
+    assert server.host.calls == []
+    held.append(gradient(server, model_id, 1, first=1))
+    assert server.result(step).json()["metrics"]["value"] == 3.0
+    assert [first for _, first in server.host.calls] == [1, 2, 3, 0]
+    assert all(server.result(request_id).status_code == 200 for request_id in held)
+
+
+def test_a_resent_request_is_executed_once(server: Server, model_id: str) -> None:
+    ids = {gradient(server, model_id, 1) for _ in range(3)}
+    (request_id,) = ids
+    assert server.result(request_id).content == server.result(request_id).content
+    assert {server.step(model_id, 2) for _ in range(3)} == {f"{model_id}:2"}
+    metrics = server.result(f"{model_id}:2").json()["metrics"]
+    assert (metrics["value"], metrics["steps"]) == (1.0, 1.0)
+
+
+def test_a_resent_creation_makes_one_model(server: Server) -> None:
+    session_id = server.session()
+    before = len(server.host.models)
+    assert server.model(session_id) == server.model(session_id)
+    assert len(server.host.models) == before + 1
+
+
+def test_a_resent_sample_is_sampled_once(server: Server) -> None:
+    sampler_id = sampler_of(server, server.session())
+    asked = server.samplers.asked
+    first, second = (sample(server, sampler_id, 0).json() for _ in range(2))
+    assert first == second
+    server.result(first["request_id"])
+    assert sample(server, sampler_id, 0).json() == first
+    assert server.samplers.asked == asked + 1
+
+
+def test_a_number_cannot_be_used_for_two_kinds_of_request(server: Server, model_id: str) -> None:
+    gradient(server, model_id, 1)
+    response = server.post("optim_step", model_id=model_id, seq_id=1, adam_params={})
+    assert response.status_code == 400
+    assert "was forward_backward and is now optim_step" in response.json()["detail"]
+
+
+def test_requests_whose_predecessor_never_comes_fail_after_a_while(start: Start) -> None:
+    server = start(turn_deadline=0.3)
+    model_id = server.model(server.session())
+    request_id = server.step(model_id, 3)
+    failed = server.result(request_id).json()
+    assert failed["category"] == "user"
+    assert "waited 0.3 s for request 1, which never came" in failed["error"]
+    late = server.raw.post("/api/v1/forward_backward", content=gradient_body(model_id, 1), headers=PROTOBUF)
+    assert late.status_code == 400
+    assert "Go on from the last checkpoint" in late.json()["detail"]
+    assert server.result(server.step(model_id, 4)).json()["metrics"]["steps"] == 1.0
+
+
+def test_numbers_far_ahead_are_refused(server: Server, model_id: str) -> None:
+    response = server.post("optim_step", model_id=model_id, seq_id=10**15, adam_params={})
+    assert response.status_code == 400
+    assert "far ahead" in response.json()["detail"]
+
+
+def test_too_much_that_waits_is_put_off_but_never_what_has_its_turn(start: Start) -> None:
+    server = start(max_waiting_bytes=150)
+    model_id = server.model(server.session())
+    statuses = [
+        server.post("optim_step", model_id=model_id, seq_id=number, adam_params={"learning_rate": 0.1}).status_code
+        for number in (3, 2, 1)
+    ]
+    assert statuses == [200, 429, 200]
+
+
+def test_a_pending_result_is_asked_for_again(start: Start) -> None:
+    server = start(long_poll=0.2)
+    model_id = server.model(server.session())
+    server.host.gate.clear()
+    request_id = gradient(server, model_id, 1)
+    begun = time.monotonic()
+    response = server.result(request_id)
+    assert 0.2 <= time.monotonic() - begun < 5
+    assert (response.status_code, response.json()["queue_state"]) == (408, "active")
+    server.host.gate.set()
+    until = time.monotonic() + DEADLINE
+    while server.result(request_id).status_code == 408:
+        assert time.monotonic() < until
+
+
+def test_results_are_discarded_after_they_were_fetched(start: Start) -> None:
+    server = start(keep_retrieved=0.1, sweep_interval=0.05)
+    sampler_id = sampler_of(server, server.session())
+    request_id = sample(server, sampler_id, 0).json()["request_id"]
+    assert server.result(request_id).status_code == 200
+    time.sleep(0.4)
+    response = server.result(request_id)
+    assert response.status_code == 410
+    assert "Send the request again" in response.json()["detail"]
+
+
+def test_a_client_is_told_at_once_of_an_unknown_result(server: Server) -> None:
+    assert server.result("unknown:0").status_code == 410
+
+
+def test_a_silent_session_is_ended(start: Start) -> None:
+    server = start(session_idle=0.3, sweep_interval=0.05)
+    session_id = server.session()
+    model_id = server.model(session_id)
+    for _ in range(5):
+        time.sleep(0.1)
+        assert server.post("session_heartbeat", session_id=session_id).status_code == 200
+    assert model_id in server.host.models
+    time.sleep(0.6)
+    assert model_id not in server.host.models
+    response = server.post("optim_step", model_id=model_id, seq_id=1, adam_params={})
+    assert response.status_code == 410
+    assert "without a sign of its client" in response.json()["detail"]
+    assert server.post("session_heartbeat", session_id=session_id).status_code == 410
+
+
+def test_the_oldest_snapshot_expires(start: Start) -> None:
+    server = start(max_snapshots=2)
+    session_id = server.session()
+    model_id = server.model(session_id)
+    samplers = []
+    for number in (1, 2, 3):
+        content = {"model_id": model_id, "seq_id": number, "sampling_session_seq_id": number}
+        answer = server.result(server.promised("save_weights_for_sampler", **content))
+        samplers.append(answer.json()["sampling_session_id"])
+    statuses = [sample(server, sampler_id, 0).status_code for sampler_id in samplers]
+    assert statuses == [410, 200, 200]
+    detail = sample(server, samplers[0], 1).json()["detail"]
+    assert "have expired" in detail
+    assert "save_weights_for_sampler" in detail
+    assert len(server.samplers.forgotten) == 1
+
+
+def test_named_weights_are_read_again_when_they_have_left_memory(start: Start) -> None:
+    server = start(max_snapshots=1)
+    session_id = server.session()
+    model_id = server.model(session_id)
+    saved = server.promised("save_weights_for_sampler", model_id=model_id, seq_id=1, path="kept")
+    path = server.result(saved).json()["path"]
+    sampler_id = sampler_of(server, session_id, 0, model_path=path)
+    server.result(server.promised("save_weights_for_sampler", model_id=model_id, seq_id=2, sampling_session_seq_id=1))
+    assert len(server.samplers.forgotten) == 1
+    answer = server.result(sample(server, sampler_id, 0).json()["request_id"])
+    assert answer.headers["content-type"] == "application/x-protobuf"
+
+
+def test_a_sample_that_nobody_wants_is_stopped(start: Start) -> None:
+    server = start()
+    sampler_id = sampler_of(server, server.session())
+    server.host.gate.clear()
+    request_id = sample(server, sampler_id, 0, max_tokens=13).json()["request_id"]
+    assert server.post("cancel_future", request_id=request_id).status_code == 200
+    assert "cancelled" in server.result(request_id).json()["error"]
+    server.host.gate.set()
+
+
+def test_older_clients_load_into_a_model_they_created(server: Server, model_id: str) -> None:
+    gradient(server, model_id, 1)
+    server.step(model_id, 2)
+    path = server.result(server.promised("save_weights", model_id=model_id, seq_id=3, path="one")).json()["path"]
+    assert server.post("weights_info", tinker_path=path).json()["lora_rank"] == 4
+    other = server.model(server.session())
+    loaded = server.promised("load_weights", model_id=other, seq_id=1, path=path, optimizer=True)
+    assert server.result(loaded).json()["path"] == path
+    assert server.result(server.step(other, 2)).json()["metrics"]["steps"] == 2.0
+
+
+def test_unknown_keys_of_newer_clients_are_ignored_but_not_unknown_settings(server: Server, model_id: str) -> None:
+    good = server.promised("optim_step", model_id=model_id, seq_id=1, adam_params={}, something="new")
+    assert "metrics" in server.result(good).json()
+    bad = server.promised("optim_step", model_id=model_id, seq_id=2, adam_params={"nesterov": True})
+    assert "nesterov" in server.result(bad).json()["error"]
+    other = server.promised("optim_step", model_id=model_id, seq_id=3, optimizer_params={"type": "dimuon"})
+    assert "adamw only" in server.result(other).json()["error"]
+
+
+def test_an_unloaded_model_is_gone(server: Server, model_id: str) -> None:
+    assert server.result(server.promised("unload_model", model_id=model_id)).json()["model_id"] == model_id
+    assert server.post("optim_step", model_id=model_id, seq_id=1, adam_params={}).status_code == 404
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"\xff" * 1000, b""])
+def test_garbage_protobuf_is_refused(server: Server, content: bytes) -> None:
+    response = server.raw.post("/api/v1/forward_backward", content=content, headers=PROTOBUF)
+    assert response.status_code == 400
+    assert "ForwardBackwardRequest" in response.json()["detail"]
+
+
+def test_tensors_whose_bytes_do_not_fit_are_refused_in_their_turn(server: Server, model_id: str) -> None:
+    from tinker.proto import tinker_public_pb2 as proto
+
+    message = proto.ForwardBackwardRequest()
+    message.ParseFromString(gradient_body(model_id, 1))
+    message.data[0].loss_fn_inputs["target_tokens"].shape[:] = [3, 5]
+    response = server.raw.post("/api/v1/forward_backward", content=message.SerializeToString(), headers=PROTOBUF)
+    error = server.result(response.json()["request_id"]).json()["error"]
+    assert "Datum 0: a tensor's bytes do not fit" in error
+    assert server.result(server.step(model_id, 2)).status_code == 200
+
+
+def test_json_gradients_and_compressed_bodies_are_refused(server: Server) -> None:
+    response = server.post("forward_backward", model_id="x", seq_id=1)
+    assert response.status_code == 415
+    assert "0.25" in response.json()["detail"]
+    zipped = server.raw.post("/api/v1/forward_backward", content=b"x", headers={**PROTOBUF, "Content-Encoding": "zstd"})
+    assert zipped.status_code == 415
+    assert "zstd" in zipped.json()["detail"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_large_bodies_are_refused(start: Start, declared: bool) -> None:
+    server = start(max_body_bytes=1000)
+    body = b"x" * 5000
+    content: Any = body if declared else (body[at : at + 100] for at in range(0, len(body), 100))
+    response = server.raw.post("/api/v1/forward_backward", content=content, headers=PROTOBUF)
+    assert response.status_code == 413
+    assert "larger than 1000 bytes" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"[" * 100_000, b'{"session_id": NaN}', b"\xff"])
+def test_bodies_that_are_no_json_object_are_refused(server: Server, body: bytes) -> None:
+    assert server.raw.post("/api/v1/create_model", content=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"max_tokens": "3"}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"seed": 1.5}, "seed"),
+        ({"stop": [1, "a"]}, "stop"),
+        ({"stop": {"a": 1}}, "stop"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused(server: Server, params: dict[str, Any], what: str) -> None:
+    response = sample(server, sampler_of(server, server.session()), 0, **params)
+    assert response.status_code == 400
+    assert what in response.json()["detail"]
+
+
+@pytest.mark.parametrize("tokens", [[], [-1], [2**31], [2**70], [1.5], ["a"], [[1]], "12", [None], [[1, 2], [3]]])
+def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> None:
+    sampler_id = sampler_of(server, server.session())
+    content = {"sampling_session_id": sampler_id, "seq_id": 0, "sampling_params": {}}
+    assert server.post("asample", prompt={"chunks": [{"tokens": tokens}]}, **content).status_code == 400
+
+
+@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
+def test_kinds_of_sampling_that_are_not_done_are_refused(server: Server, key: str) -> None:
+    response = server.post("asample", **{key: 3})
+    assert response.status_code == 400
+    assert key in response.json()["detail"]
+
+
+@pytest.mark.parametrize("route", ["create_custom_loss", "copy_weights", "save_weights_external", "auth/token"])
+def test_what_this_server_does_not_do_is_said_and_final(server: Server, route: str) -> None:
+    response = server.post(route)
+    assert response.status_code == 404
+    assert f"does not do POST /api/v1/{route}" in response.json()["detail"]
+
+
+def test_a_bug_is_told_and_the_server_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(_: Any) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(server.host, "weights", explode)
+    model_id = server.model(server.session())
+    content = {"model_id": model_id, "seq_id": 1, "sampling_session_seq_id": 0}
+    failed = server.result(server.promised("save_weights_for_sampler", **content)).json()
+    assert failed["category"] == "server"
+    assert "ZeroDivisionError: by nothing" in failed["error"]
+    assert server.result(server.step(model_id, 2)).status_code == 200
+
+
+def test_without_a_key_any_is_accepted_but_none_is_not(server: Server) -> None:
+    assert httpx.post(f"{server.url}/api/v1/client/config", json={}).status_code == 401
+    assert httpx.post(f"{server.url}/api/v1/client/config", json={}, headers={"X-API-Key": "x"}).status_code == 200
+    assert httpx.get(f"{server.url}/api/v1/healthz").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize("key", ["tml-wrong", "", "tml-righ", "tml-right2"])
+def test_a_wrong_key_gets_nothing(start: Start, key: str) -> None:
+    server = start(key="tml-right")
+    assert httpx.post(f"{server.url}/api/v1/create_session", json={}, headers={"X-API-Key": key}).status_code == 401
+    assert server.session()
+
+
+def test_a_server_that_restarted_is_told_from_one_that_is_slow(start: Start) -> None:
+    """The real client fails at once: whatever it asks for, there is nothing to wait for."""
+    before = start()
+    client = tinker.ServiceClient(base_url=before.url, api_key=KEY)
+    trainer = client.create_lora_training_client(base_model="fake").result(DEADLINE)
+    sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
+    # Another server at the same address knows nothing: the sessions of this one are forgotten.
+    before.running.service.sessions._open.clear()
+    begun = time.monotonic()
+    with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
+        trainer.optim_step(types.AdamParams()).result(DEADLINE)
+    with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
+        sampler.sample(types.ModelInput.from_ints([1]), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
+    assert time.monotonic() - begun < 5
+    client.close("errored").result(DEADLINE)
