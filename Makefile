@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example rllm_tinker
-TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML
+TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
 # What builds packages: tests install those that `rllm plugins new` writes, without a network.

@@ -56,7 +56,7 @@ class Learner:
                 if not torch.isfinite(share):
                     raise RequestRefused(_not_finite(batch, losses, request.loss))
                 if not request.forward_only:
-                    share.backward()
+                    share.backward()  # type: ignore[no-untyped-call]
                 total += float(share.detach())
                 logprobs.update(zip(batch.members, batch.split(outputs), strict=True))
         return ForwardBackwardResult(
