@@ -1,9 +1,17 @@
-"""The backend `local` is held to the contract of backends, with its smallest model."""
+"""Our backends are held to the contract of backends, with the smallest model."""
 
 from __future__ import annotations
+
+import tempfile
 
 from rllm_core.testing import BackendContract
 
 TINY = {"model": {"name": "tiny", "device": "cpu"}, "training": {"learning_rate": 0.01}}
+OFFLINE = {
+    "tinker_base_url": "local",
+    "model": {"name": "tiny"},
+    "training": {"learning_rate": 0.01, "default_local_dir": f"{tempfile.gettempdir()}/rllm-tinker-contract"},
+}
 
 globals().update(BackendContract.for_each("rllm-local", local={"options": (TINY,)}))
+globals().update(BackendContract.for_each("rllm-tinker", tinker={"options": (OFFLINE,)}))

@@ -13,7 +13,15 @@ import pytest
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.errors import ConfigError, PipelineError, PluginError, RewardError, RllmError, RolloutError
+from rllm_core.errors import (
+    BackendError,
+    ConfigError,
+    PipelineError,
+    PluginError,
+    RewardError,
+    RllmError,
+    RolloutError,
+)
 from rllm_core.rollout.runner import RolloutOrder, RolloutRunner, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 from rllm_core.types import Episode, Task, TerminationReason, Trajectory
@@ -315,7 +323,10 @@ def test_a_cancellation_inside_the_workflow_is_an_error_like_any_other() -> None
     assert len(tries) == 3
 
 
-@pytest.mark.parametrize("error", [ConfigError("No environment."), PluginError("Broken."), PipelineError("No fit.")])
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("No environment."), PluginError("Broken."), PipelineError("No fit."), BackendError("It is gone.")],
+)
 def test_errors_that_trying_again_cannot_mend_are_neither_tried_again_nor_hidden(error: Exception) -> None:
     body, seeds = _fails_at_first(100, error)
     with pytest.raises(type(error)) as caught:

@@ -11,6 +11,7 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
 from rllm_core.seeding import derive_seed
 from rllm_tinker.api_key import api_key_for
+from rllm_tinker.checks import check_url
 from rllm_tinker.client import Sampler, Service, Trainer
 from rllm_tinker.columns import fill_columns
 from rllm_tinker.engine import TinkerEngine
@@ -117,14 +118,16 @@ class TinkerBackend(Backend):
             await self._refer_to(self._service, state.reference)
 
     async def close(self) -> None:
-        if self._engine is not None:
-            await self._engine.close()
-        if self._service is not None:
-            service, self._service = self._service, None
-            await service.close()
-        if self._server is not None:
-            server, self._server = self._server, None
-            await server.stop()
+        service, self._service = self._service, None
+        server, self._server = self._server, None
+        try:
+            if self._engine is not None:
+                await self._engine.close()
+            if service is not None:
+                await service.close()
+        finally:
+            if server is not None:
+                await server.stop()
 
     async def _address(self) -> tuple[str, str | None]:
         """URL of the service and the key for it."""
@@ -136,6 +139,7 @@ class TinkerBackend(Backend):
             )
             return self._server.url, self._server.api_key
         url = base_url or os.environ.get(URL_VARIABLE) or SERVICE_URL
+        check_url(url, URL_VARIABLE)
         return url, api_key_for(url)
 
     async def _first_trainer(self, service: Service) -> Trainer:

@@ -16,7 +16,8 @@ TRAINING_RUN = re.compile(r"[^/\s]+")
 
 def check_config(config: TinkerConfig) -> None:
     """Raise ConfigError for values that cannot work, or that nothing would act on."""
-    _check_base_url(config)
+    if config.tinker_base_url not in (None, LOCAL):
+        check_url(config.tinker_base_url or "", "tinker_base_url")
     _check_local_only(config)
     model, training = config.model, config.training
     if not (model.train_unembed or model.train_attn or model.train_mlp):
@@ -38,17 +39,22 @@ def check_config(config: TinkerConfig) -> None:
         )
 
 
-def _check_base_url(config: TinkerConfig) -> None:
-    url = config.tinker_base_url
-    if url in (None, LOCAL):
-        return
-    parts = urlsplit(url or "")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def check_url(url: str, where: str) -> None:
+    """Raise ConfigError for what is no URL of a web server; `where` it was read is said."""
+    if not _is_url(url):
         raise ConfigError(
-            f"tinker_base_url is {url!r}, which is no URL.",
-            "Write http://127.0.0.1:8017 for a server of your own, `local` to have one started, or null for the "
-            "service.",
+            f"{where} is {url!r}, which is no URL.",
+            "Write http://127.0.0.1:8017 for a server of your own, or set tinker_base_url=local to have one started; "
+            "without either the service is meant.",
         )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, a port above 65535
+        return False
 
 
 def _check_local_only(config: TinkerConfig) -> None:

@@ -6,10 +6,14 @@ for minutes, and polls for ever for a result that never comes.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import threading
+from asyncio import Task
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +25,18 @@ import tinker
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
-from rllm_core.rollout.calls import call
 from rllm_tinker.seeds import seed_of_request
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
 
-T = TypeVar("T")
+logger = logging.getLogger("rllm_tinker")
+# The client logs what it also raises, and what it raises is told as an error of ours. Handlers of the user hear it.
+logging.getLogger("tinker").addHandler(logging.NullHandler())
+
+CLOSING = 5.0
+"""Seconds that a service has to end the session."""
+GONE = 0.5
+"""As much for one that does not answer; the client must have begun, or it would not clean up."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,26 +144,28 @@ class Trainer:
         future = self._client.forward(_data(data), "cross_entropy")
         return _gradient(await self._waiting.for_result(future, "The forward pass"))
 
-    def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Awaitable[Gradient]:
+    def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Task[Gradient]:
         """Add the gradient of one of the service's own losses. Submitted at once; await for the result."""
-        return self._gradient_of(self._client.forward_backward(_data(data), loss, dict(config) or None))
+        future = self._client.forward_backward(_data(data), loss, dict(config) or None)
+        return asyncio.create_task(self._gradient_of(future))
 
-    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Awaitable[Gradient]:
+    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Task[Gradient]:
         """Add the gradient of a loss that is computed here. Submitted at once; await for the result."""
 
         def with_metrics(_: list[tinker.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
             return loss(logprobs), {}
 
-        return self._gradient_of(self._client.forward_backward_custom(_data(data), with_metrics))
+        future = self._client.forward_backward_custom(_data(data), with_metrics)
+        return asyncio.create_task(self._gradient_of(future))
 
-    def optim_step(self, step: Adam) -> Awaitable[dict[str, float]]:
+    def optim_step(self, step: Adam) -> Task[dict[str, float]]:
         """Make an optimiser step of the gradient so far. Submitted at once; await for its metrics."""
         future = self._client.optim_step(tinker.AdamParams(**vars(step)))
 
         async def result() -> dict[str, float]:
             return dict((await self._waiting.for_result(future, "The optimiser step")).metrics or {})
 
-        return result()
+        return asyncio.create_task(result())
 
     async def sampler(self, kind: Literal["snapshot", "inflight"]) -> Sampler:
         """Samples from the weights as they are now; `inflight` goes on with newer ones."""
@@ -190,8 +202,19 @@ class Service:
             BackendError: the service does not answer in time, or does not accept the key.
         """
         client = tinker.ServiceClient(base_url=base_url, api_key=api_key)
-        # The first look at `holder` asks the service for its settings and a session, and blocks.
-        await waiting.for_thread(lambda: client.holder, "Opening a session")
+        given_up = threading.Event()
+
+        def open_session() -> None:
+            # The first look at `holder` asks the service for its settings and a session, and blocks.
+            _ = client.holder
+            if given_up.is_set():
+                client.close("errored")
+
+        try:
+            await waiting.for_thread(open_session, "Opening a session")
+        except BaseException:
+            given_up.set()
+            raise
         return cls(client, base_url, api_key, waiting)
 
     async def create(self, model: ModelSection, seed: int) -> Trainer:
@@ -245,8 +268,13 @@ class Service:
         )
 
     async def close(self) -> None:
-        """End the session; a service that does not answer is left alone."""
-        await call(lambda: self._client.close("success").result(timeout=self._waiting.patience), blocking=True)
+        """End the session and what the client runs for it; a service that does not answer is left alone."""
+        ended = self._client.close("success").future()
+        try:
+            seconds = GONE if await self._waiting.is_gone() else CLOSING
+            await asyncio.wait_for(asyncio.wrap_future(ended), seconds)
+        except Exception as error:  # noqa: BLE001  (the run is over, and may have failed for the same reason)
+            logger.info("the session was not ended: %s", error)
 
 
 def _model_input(*chunks: NDArray[np.int32]) -> tinker.ModelInput:

@@ -6,7 +6,8 @@ With the log-prob that the weights of the moment give it, value and gradient the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from asyncio import Task
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
 
 async def submit_dro(
     trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
-) -> Awaitable[Gradient]:
+) -> Task[Gradient]:
     """Ask for the gradient of `dro`, once a forward pass has given the prompts' log-probs; await again for the result.
 
     The loss is A logprob - beta / 2 (logprob - old)^2 per token; `columns` hold weight * A already, and a weight on the

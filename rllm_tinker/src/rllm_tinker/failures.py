@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from rllm_core.errors import BackendError
 
+AROUND = re.compile(r"^Request failed: | for self\.request_id=.*$", re.DOTALL)
+"""What the client adds to what a service says of a request that failed."""
 RESUME = "Go on from the newest checkpoint with --resume."
 
 
@@ -24,6 +28,8 @@ def explained(error: BaseException, what: str) -> BackendError:
                 f"{what}: the service does not know it ({status}): {said}.",
                 "Check tinker_base_url and the names in the configuration.",
             )
+        case 410:
+            return BackendError(f"{what}: the service has it no longer ({status}): {said}.", RESUME)
         case 429:
             return BackendError(
                 f"{what}: the service limits how much may be asked of it ({status}): {said}.",
@@ -33,13 +39,19 @@ def explained(error: BaseException, what: str) -> BackendError:
             return BackendError(f"{what}: the service failed ({status}): {said}.", RESUME)
         case int():
             return BackendError(f"{what}: the service refused it ({status}): {said}.", "Mend what it names.")
-    if str(getattr(error, "category", "")).endswith("user"):
+    category = str(getattr(error, "category", ""))
+    if category.endswith("user"):
         return BackendError(f"{what}: the service refused it: {said}.", "Mend what it names.")
+    if category:
+        return BackendError(f"{what}: the service failed: {said}.", RESUME)
     if "expired/broken" in said:
         return BackendError(f"{what}: the service has lost it, as after a restart: {said}.", RESUME)
     return BackendError(f"{what} failed: {type(error).__name__}: {said}.", RESUME)
 
 
 def _said(error: BaseException) -> str:
-    """The service's own words, in one line."""
-    return " ".join(str(error).split())[:600].rstrip(". ") or "it gave no reason"
+    """The service's own words, in one line: without those that the client puts around them."""
+    body = getattr(error, "body", None)
+    detail = body.get("detail") if isinstance(body, dict) else None
+    words = detail if isinstance(detail, str) else AROUND.sub("", str(error))
+    return " ".join(words.split())[:600].rstrip(". ") or "it gave no reason"

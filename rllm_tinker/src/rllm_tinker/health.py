@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -13,6 +14,18 @@ from rllm_tinker.seeds import ADVERTISED, MOST
 
 HEALTH = "/api/v1/healthz"
 BETWEEN_TRIES = 0.2
+BUSY = (408, 429)
+"""Answers that say to ask again later, as those from 500 on do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What came of asking once."""
+
+    problem: str | None
+    said: dict[str, Any] = field(default_factory=dict)
+    of_another_kind: bool = False
+    """Whether a web server answers that is no Tinker service: waiting will not make it one."""
 
 
 class HttpHealth:
@@ -24,41 +37,44 @@ class HttpHealth:
 
     async def problem(self) -> str | None:
         """What is wrong with the service just now; None: it answers."""
-        return (await self._ask())[0]
+        return (await self._ask()).problem
 
     async def wait(self, patience: float) -> int:
         """Wait until the service answers; returns how many prompts it takes in one request.
 
         Raises:
-            BackendError: it does not answer within `patience` seconds.
+            BackendError: it does not answer within `patience` seconds, or something else answers there.
         """
         started = time.monotonic()
         while True:
-            problem, said = await self._ask()
-            if problem is None:
-                prompts = said.get(ADVERTISED, 1)
+            look = await self._ask()
+            if look.problem is None:
+                prompts = look.said.get(ADVERTISED, 1)
                 return min(prompts, MOST) if isinstance(prompts, int) and prompts > 0 else 1
-            if time.monotonic() - started >= patience:
+            if look.of_another_kind or time.monotonic() - started >= patience:
                 raise BackendError(
-                    f"{problem[0].upper()}{problem[1:]}.",
+                    f"{look.problem[0].upper()}{look.problem[1:]}.",
                     "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local to "
                     "have one started.",
                 )
             await asyncio.sleep(BETWEEN_TRIES)
 
-    async def _ask(self) -> tuple[str | None, dict[str, Any]]:
+    async def _ask(self) -> _Look:
+        where = self._base_url
         try:
             async with httpx.AsyncClient(timeout=self._timeout) as client:
-                response = await client.get(self._base_url + HEALTH)
+                response = await client.get(where + HEALTH)
             said = response.json()
         except httpx.TimeoutException:
-            return f"no Tinker service answers at {self._base_url}", {}
+            return _Look(f"no Tinker service answers at {where} within {self._timeout:g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return f"no Tinker service can be reached at {self._base_url} ({type(error).__name__}: {error})", {}
+            return _Look(f"no Tinker service can be reached at {where} ({type(error).__name__}: {error})")
         except ValueError:
             said = None
-        if response.status_code >= 500:
-            return f"the Tinker service at {self._base_url} is not well (status {response.status_code})", {}
-        if response.status_code != 200 or not isinstance(said, dict) or said.get("status") != "ok":
-            return f"what answers at {self._base_url} is no Tinker service (see {HEALTH})", {}
-        return None, said
+        status = response.status_code
+        if status in BUSY or status >= 500:
+            return _Look(f"the Tinker service at {where} is not well (status {status})")
+        if status != 200 or not isinstance(said, dict) or said.get("status") != "ok":
+            problem = f"what answers at {where} is no Tinker service ({HEALTH} has status {status})"
+            return _Look(problem, of_another_kind=True)
+        return _Look(None, said)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -74,13 +75,21 @@ class LocalServer:
         return server
 
     async def problem(self) -> str | None:
-        """What is wrong with it just now; None: it answers."""
+        """What is wrong with it just now; None: it answers.
+
+        Raises:
+            BackendError: it has ended.
+        """
         if self.process.returncode is not None:
-            return f"the local Tinker server has ended ({self._how()})"
+            raise BackendError(
+                f"The run's local Tinker server has ended: {self._how()}.",
+                "Go on from the newest checkpoint with --resume, which starts another one.",
+            )
         return await HttpHealth(self.url).problem()
 
     async def stop(self) -> None:
-        """Close its input, wait, and kill it if it does not end."""
+        """Close its input, wait, and kill it if it does not end. What it wrote is kept only if it ended by itself."""
+        by_itself = self.process.returncode is not None
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
@@ -88,6 +97,8 @@ class LocalServer:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
+        if not by_itself:
+            shutil.rmtree(self.log.parent, ignore_errors=True)
 
     def _raise_if_ended(self) -> None:
         if self.process.returncode is not None:
@@ -98,4 +109,4 @@ class LocalServer:
 
     def _how(self) -> str:
         said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES:]
-        return f"exit code {self.process.returncode}; its last words: {' | '.join(said) or 'none'}"
+        return f"exit code {self.process.returncode}; its last words ({self.log}): {' | '.join(said) or 'none'}"

@@ -54,5 +54,6 @@ def read_state(folder: Path) -> SavedState:
             f"{folder} holds no {FILE}: it is no checkpoint of the tinker backend.",
             "Resume with the backend the run was started with.",
         ) from error
-    except ValidationError as error:
-        raise CheckpointError(f"{file} is damaged: {error.errors()[0]['msg']}.", "Restore it from a backup.") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise CheckpointError(f"{file} is damaged: {why}.", "Restore it from a backup.") from error

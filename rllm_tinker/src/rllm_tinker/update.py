@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from asyncio import Task
 
 import numpy as np
 import torch
@@ -49,48 +49,47 @@ class Updater:
             weight_decay=settings.weight_decay,
             grad_clip_norm=settings.max_grad_norm,
         )
-        metrics = UpdateMetrics(batch)
+        metrics, steps = UpdateMetrics(batch), list[Task[dict[str, float]]]()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
-        for number, rows in enumerate(dealt):
-            await self._step(trainer, batch, rows, plan, adam, number, metrics)
+        try:
+            for number, chosen in enumerate(dealt):
+                step = await self._minibatch(trainer, Rows.of(batch, chosen), plan, adam, number, metrics)
+                steps += [] if step is None else [step]
+            for said in await asyncio.gather(*steps):
+                metrics.add_step(said)
+        except BaseException:
+            for step in steps:
+                step.cancel()
+            raise
         return {"actor/lr": rate} | metrics.means()
 
-    async def _step(
-        self,
-        trainer: Trainer,
-        batch: TokenBatch,
-        chosen: NDArray[np.int64],
-        plan: UpdatePlan,
-        adam: Adam,
-        number: int,
-        metrics: UpdateMetrics,
-    ) -> None:
-        rows = Rows.of(batch, chosen)
-        weights = minibatch_weights(batch, chosen, plan.aggregation, self._max_response_length)
-        gradients = await self._submit(trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
-        asked = [gradient for _, gradient in gradients]
-        if self._fused:
-            # Executed in the order of asking: the step follows on the gradient, and nobody looks at the loss between.
-            done, said = await asyncio.gather(asyncio.gather(*asked), trainer.optim_step(adam))
-        else:
-            done, said = await asyncio.gather(*asked), None
-        for (part, _), gradient in zip(gradients, done, strict=True):
-            metrics.add_logprobs(part, gradient.logprobs, first=number == 0)
-        loss = sum(gradient.loss for gradient in done)
-        if not math.isfinite(loss):
-            raise BackendError(
-                f"The loss of step {plan.global_step} is not finite.",
-                "Look at actor/ratio_mean of the steps before, lower training.learning_rate, and go on from the newest "
-                "checkpoint with --resume.",
-            )
+    async def _minibatch(
+        self, trainer: Trainer, rows: Rows, plan: UpdatePlan, adam: Adam, number: int, metrics: UpdateMetrics
+    ) -> Task[dict[str, float]] | None:
+        """Wait for a minibatch's gradient; returns the optimiser step, asked for and not waited for.
+
+        Requests are executed in the order of asking, so what only the service needs is not waited for here. None: there
+        is nothing to learn from these rows.
+        """
+        weights = minibatch_weights(
+            rows.batch, np.array(rows.rows, np.int64), plan.aggregation, self._max_response_length
+        )
+        parts = await self._submit(trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
+        if not parts:
+            return None
+        step = trainer.optim_step(adam) if self._fused else None
+        gradients = await asyncio.gather(*(gradient for _, gradient in parts))
+        loss = _finite(sum(gradient.loss for gradient in gradients), plan)
         metrics.add("actor/loss", loss)
-        metrics.add_step(await trainer.optim_step(adam) if said is None else said)
+        for (part, _), gradient in zip(parts, gradients, strict=True):
+            metrics.add_logprobs(part, gradient.logprobs, first=number == 0)
+        return trainer.optim_step(adam) if step is None else step
 
     async def _submit(
         self, trainer: Trainer, rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, seed: int
-    ) -> list[tuple[Rows, Awaitable[Gradient]]]:
+    ) -> list[tuple[Rows, Task[Gradient]]]:
         """Ask for the gradients of all roles, of which the service adds up one."""
-        submitted: list[tuple[Rows, Awaitable[Gradient]]] = []
+        submitted: list[tuple[Rows, Task[Gradient]]] = []
         computed_here: list[int] = []
         corrected = weights * _rollout_weights(rows, plan)
         for role, part in rows.by_role():
@@ -109,7 +108,7 @@ class Updater:
 
     async def _native(
         self, trainer: Trainer, rows: Rows, loss: NativeLoss, weights: NDArray[np.float32], plan: UpdatePlan
-    ) -> Awaitable[Gradient] | None:
+    ) -> Task[Gradient] | None:
         batch = rows.batch
         assert batch.advantages is not None
         assert batch.old_logprobs is not None
@@ -118,6 +117,16 @@ class Updater:
             return trainer.forward_backward(rows.datums(**columns), loss.name, loss.config)
         weight = uniform_weight(rows, weights)
         return None if weight is None else await submit_dro(trainer, rows, loss, weight, columns)
+
+
+def _finite(loss: float, plan: UpdatePlan) -> float:
+    if math.isfinite(loss):
+        return loss
+    raise BackendError(
+        f"The loss of step {plan.global_step} is not finite.",
+        "Look at actor/ratio_mean of the steps before, lower training.learning_rate, and go on from the newest "
+        "checkpoint with --resume.",
+    )
 
 
 def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:

@@ -13,14 +13,20 @@ from rllm_tinker.failures import explained
 
 T = TypeVar("T")
 BETWEEN_LOOKS = 5.0
-"""Seconds of waiting after which the service is asked whether it is still there, and again."""
+"""Seconds of waiting after which the service is asked whether it is still there, and again, at most."""
+LOOKS_IN_PATIENCE = 4
+"""How many looks there are at least while a service is gone: how exactly that time is kept."""
 
 
 class Health(Protocol):
     """Tells whether a service answers at all."""
 
     async def problem(self) -> str | None:
-        """What is wrong with it just now; None: it answers."""
+        """What is wrong with it just now; None: it answers.
+
+        Raises:
+            BackendError: it will never answer again.
+        """
         ...
 
 
@@ -36,8 +42,11 @@ class Waiting:
             longest: seconds until a wait is given up even though the service answers.
         """
         self._health = health
-        self.patience = patience
+        self._patience = patience
         self._longest = longest
+        self._pause = min(BETWEEN_LOOKS, patience / LOOKS_IN_PATIENCE, longest)
+        self._look: asyncio.Task[str | None] | None = None
+        self._looked_at = 0.0
 
     async def for_result(self, future: Any, what: str) -> Any:
         """The result of one of the client's futures.
@@ -56,19 +65,26 @@ class Waiting:
         result: T = await self._watched(call(function, blocking=True), what)
         return result
 
+    async def is_gone(self) -> bool:
+        """Whether the service does not answer just now."""
+        try:
+            return await self._problem() is not None
+        except BackendError:
+            return True
+
     async def _watched(self, awaited: Awaitable[Any], what: str) -> Any:
         task = asyncio.ensure_future(awaited)
         started = seen = time.monotonic()
         try:
             while True:
-                done, _ = await asyncio.wait({task}, timeout=min(BETWEEN_LOOKS, self.patience, self._longest))
+                done, _ = await asyncio.wait({task}, timeout=self._pause)
                 if done:
                     return task.result()
-                problem, now = await self._health.problem(), time.monotonic()
+                problem, now = await self._problem(), time.monotonic()
                 seen = now if problem is None else seen
-                if problem is not None and now - seen >= self.patience:
+                if problem is not None and now - seen >= self._patience:
                     raise BackendError(
-                        f"{what} was given up: {problem}, for {self.patience:g} s now.",
+                        f"{what} was given up: {problem}, for {self._patience:g} s now.",
                         "Look after the server, then go on from the newest checkpoint with --resume.",
                     )
                 if now - started >= self._longest:
@@ -82,3 +98,10 @@ class Waiting:
             raise explained(error, what) from error
         finally:
             task.cancel()
+
+    async def _problem(self) -> str | None:
+        """Hundreds of requests may be waiting at a time: one look is for all of them."""
+        now = time.monotonic()
+        if self._look is None or (self._look.done() and now - self._looked_at > self._pause / 2):
+            self._look, self._looked_at = asyncio.ensure_future(self._health.problem()), now
+        return await asyncio.shield(self._look)

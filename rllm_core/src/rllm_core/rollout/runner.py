@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.errors import ConfigError, PipelineError, PluginError, RolloutError
+from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Episode, Task, TerminationReason
 
@@ -52,6 +52,7 @@ class RolloutRunner:
 
         Raises:
             RolloutError: an attempt failed on every try and `raise_on_error` is set; the others are cancelled.
+            BackendError: what samples is gone, or failed. That is no fault of an attempt: none is tried again.
         """
         slots = asyncio.Semaphore(self._settings.n_parallel_tasks)
 
@@ -76,7 +77,7 @@ class RolloutRunner:
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_own_sampling(order, uid, number), task, uid)
-            except (ConfigError, PluginError, PipelineError):
+            except (BackendError, ConfigError, PluginError, PipelineError):
                 raise  # trying again cannot help
             except asyncio.CancelledError as error:
                 if (this := asyncio.current_task()) is None or this.cancelling():

@@ -24,8 +24,10 @@ def client_config(limits: Limits) -> Answer:
         fwdbwd_max_chunk_len=limits.fwdbwd_max_chunk_len,
         fwdbwd_max_chunk_bytes_count=limits.fwdbwd_max_chunk_bytes,
     )
-    # Clients before 0.30 or so ask whether a checkpoint can be loaded without creating a model first.
-    return json_answer({**config.model_dump(), "create_model_via_load_weights": True})
+    # Newer clients have these no more: 0.22.3 to 0.24.1 send all passes as protobuf where the first two are set, and
+    # those before 0.30 or so ask whether a checkpoint can be loaded without creating a model first.
+    older = {"proto_write_fwdbwd": True, "fwd_via_fwdbwd": True, "create_model_via_load_weights": True}
+    return json_answer({**config.model_dump(), **older})
 
 
 def dynamic_config() -> Answer:

@@ -1,0 +1,139 @@
+"""The `rllm` command in this process, and servers in processes of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.cli.main import main
+
+DEADLINE = 60.0
+KEY = "tml-test"
+TIMES = "time/"
+
+QUICK = (
+    "rllm.rollout.n=4",
+    "data.train_batch_size=2",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.val_before_train=false",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.save_freq=1",
+)
+"""A few games per step: what is tested is the machinery, not whether it learns."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    output: str
+    errors: str
+    seconds: float
+
+    @property
+    def error(self) -> str:
+        """The one paragraph that a command which failed prints beside warnings and progress."""
+        lines = [line for line in self.errors.splitlines() if not line.startswith("warning: ")]
+        assert len(lines) == 1, self.errors
+        assert lines[0].startswith("error: "), self.errors
+        return lines[0]
+
+
+Rllm = Callable[..., Ended]
+
+
+@pytest.fixture
+def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
+    """Run `rllm WORDS` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+
+    def run(*words: str) -> Ended:
+        output, errors, begun = io.StringIO(), io.StringIO(), time.monotonic()
+        with redirect_stdout(output), redirect_stderr(errors):
+            code = main(words)
+        return Ended(code, output.getvalue(), errors.getvalue(), time.monotonic() - begun)
+
+    return run
+
+
+@pytest.fixture
+def train(rllm: Rllm) -> Rllm:
+    """A short training run of `guess` with the backend `tinker`: ``train(url, *words)``."""
+
+    def run(url: str, *words: str) -> Ended:
+        return rllm(
+            "train", "guess", "rllm/backend=tinker", f"tinker_base_url={url}", "--model", "tiny", *QUICK, *words
+        )
+
+    return run
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """Everything that was noted of each step, but for how long it took."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not name.startswith(TIMES)} for line in lines]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """`rllm tinker serve` in a process of its own."""
+
+    url: str
+    process: Any
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.join(DEADLINE)
+
+
+@contextmanager
+def server_process(folder: Path, *options: str) -> Iterator[ServerProcess]:
+    """A server that keeps its checkpoints in `folder`. Forked from a process that has loaded torch: half a second."""
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rllm_core.cli.main", "rllm_tinker.server.build", "rllm_tinker.server.serve"])
+    announce = folder / f"announce-{time.monotonic_ns()}.json"
+    words = ("tinker", "serve", "--model", "tiny", "--port", "0", "--api-key", KEY, "--announce", str(announce))
+    process = context.Process(target=main, args=((*words, "--checkpoints", str(folder), *options),), daemon=True)
+    process.start()
+    try:
+        wait_until(lambda: announce.exists() or not process.is_alive())
+        yield ServerProcess(json.loads(announce.read_text())["url"], process)
+    finally:
+        process.kill()
+        process.join(DEADLINE)
+        process.close()
+
+
+def left_over() -> set[str]:
+    """Folders of local servers in the folder for temporary files."""
+    return {entry.name for entry in Path(os.environ.get("TMPDIR", "/tmp")).glob("rllm-tinker-*")}

@@ -1,0 +1,30 @@
+"""`rllm train guess` through the Tinker API: the real client over HTTP, a server that the run starts by itself, LoRA."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+OFFLINE = ["rllm/backend=tinker", "tinker_base_url=local"]
+
+
+def rllm(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "rllm_core.cli.main", *words, f"training.default_local_dir={folder / 'states'}"]
+    return subprocess.run(command, cwd=folder, check=True, timeout=800, capture_output=True, text=True).stdout
+
+
+def test_guess_is_solved_in_at_least_90_of_100_games_and_the_checkpoint_plays_as_well(tmp_path: Path) -> None:
+    rllm(tmp_path, "train", "guess", *OFFLINE)
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    figures = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert figures["val/guess/pass@1"] >= 0.9
+    played = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
+    found = re.search(r"guess pass@1 \(solved\)\D+([\d.]+)", played)
+    assert found is not None, played
+    assert float(found[1]) >= 0.9
