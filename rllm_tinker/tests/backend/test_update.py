@@ -184,3 +184,17 @@ def test_nan_advantages_are_refused_and_nothing_is_trained(
     with pytest.raises(BackendError, match=r"(?i)finite"):
         connection.ask(_updater().update(trainer, broken, plan_of("ppo")))
     np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "inflight"])
+def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], kind: Any
+) -> None:
+    trainer = connection.trainer()
+    sampler = connection.ask(trainer.sampler(kind))
+    tokens = batch.tokens[: int(batch.row_offsets[1])]
+    before = connection.ask(sampler.logprobs(tokens))
+    connection.ask(_updater(learning_rate=0.5).update(trainer, batch, plan_of("ppo")))
+    connection.ask(trainer.sampler(kind))
+    after = connection.ask(sampler.logprobs(tokens))
+    assert (np.abs(after - before).max() > 1e-4) == (kind == "inflight")

@@ -29,6 +29,7 @@ NAME = "Qwen/Qwen3-8B"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 CHECKPOINTS = ("checkpoint-001", "step-400", "0001")
 """Names that examples load."""
+ENDS_ITS_SESSION = "ServiceClient.close:1"
 
 NO_ROUTE = r"This server does not do [A-Z]+ /api/v1/"
 NOT_SERVED = {
@@ -102,7 +103,31 @@ def mean_logprob(_: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[to
     return torch.cat(logprobs).mean(), {}
 
 
-def names_of(client: tinker.ServiceClient) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    options = ModelOptions(model="tiny", names=(NAME,), checkpoints=tmp_path_factory.mktemp("checkpoints"))
+    with opened_service(options) as service, running_server(service) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[tinker.ServiceClient]:
+    """What examples share, but for the one that closes it."""
+    client = tinker.ServiceClient(base_url=url, api_key=KEY)
+    yield client
+    client.close("success").result(DEADLINE)
+
+
+@pytest.fixture(scope="module")
+def run(client: tinker.ServiceClient) -> Run:
+    trainer = client.create_lora_training_client(base_model=NAME).result(DEADLINE)
+    for name in CHECKPOINTS:
+        trainer.save_state(name).result(DEADLINE)
+    return Run(trainer.model_id)
+
+
+@pytest.fixture(scope="module")
+def names(client: tinker.ServiceClient) -> dict[str, Any]:
     """What examples use without having made it."""
     trainer = client.create_lora_training_client(base_model=NAME).result(DEADLINE)
     return {
@@ -114,8 +139,6 @@ def names_of(client: tinker.ServiceClient) -> dict[str, Any]:
         "service_client": client,
         "training_client": trainer,
         "sampling_client": client.create_sampling_client(base_model=NAME).result(DEADLINE),
-        "rest_client": tinker.RestClient(),
-        "admin_client": tinker.AdminClient(),
         "tokenizer": trainer.get_tokenizer(),
         "training_data": [datum()],
         "data": [datum()],
@@ -129,44 +152,28 @@ def names_of(client: tinker.ServiceClient) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    options = ModelOptions(model="tiny", names=(NAME,), checkpoints=tmp_path_factory.mktemp("checkpoints"))
-    with opened_service(options) as service, running_server(service) as server:
-        yield server.url
-
-
-@pytest.fixture(scope="module")
-def run(url: str) -> Iterator[Run]:
-    client = tinker.ServiceClient(base_url=url, api_key=KEY)
-    trainer = client.create_lora_training_client(base_model=NAME).result(DEADLINE)
-    client.create_sampling_client(base_model=NAME).result(DEADLINE)
-    for name in CHECKPOINTS:
-        trainer.save_state(name).result(DEADLINE)
-    yield Run(trainer.model_id)
-    client.close("success").result(DEADLINE)
-
-
 @pytest.fixture
-def execute(url: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+def execute(
+    url: str, run: Run, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str], None]:
     """Run an example to its end, and wait for whatever it submitted without waiting."""
     monkeypatch.setenv("TINKER_BASE_URL", url)
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.chdir(tmp_path)
-    client = tinker.ServiceClient()
-    names = names_of(client)
 
     async def executed(place: str) -> None:
+        used = {**names, "rest_client": tinker.RestClient(), "admin_client": tinker.AdminClient()}
+        if place == ENDS_ITS_SESSION:
+            used["service_client"] = tinker.ServiceClient()
         code = compile(run.named_in(EXAMPLES[place]), place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        submitted = eval(code, names)
+        submitted = eval(code, used)
         if submitted is not None:
             await submitted
-        for value in tuple(names.values()):
+        for value in tuple(used.values()):
             if inspect.isawaitable(value):
                 await value
 
-    yield lambda place: asyncio.run(asyncio.wait_for(executed(place), DEADLINE))
-    client.close("success").result(DEADLINE)
+    return lambda place: asyncio.run(asyncio.wait_for(executed(place), DEADLINE))
 
 
 # Examples show deprecated and experimental methods too.

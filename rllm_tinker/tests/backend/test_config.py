@@ -1,0 +1,127 @@
+"""The backend's keys: those of rLLM's tables with their defaults, what they forward to, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm_core.config.compose import Composed, compose
+from rllm_core.config.layers import layers_from_overrides
+from rllm_core.errors import ConfigError
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+
+BACKEND = "rllm/backend=tinker"
+OF_THE_TABLES: dict[str, Any] = {
+    "tinker_base_url": None,
+    "fuse_forward_backward_and_optim_step": False,
+    "model.name": "Qwen/Qwen3-8B",
+    "model.lora_rank": 32,
+    "model.train_unembed": True,
+    "model.train_attn": True,
+    "model.train_mlp": True,
+    "training.learning_rate": 2e-5,
+    "training.lr_schedule": "constant",
+    "training.warmup_steps_ratio": 0.0,
+    "training.beta1": 0.9,
+    "training.beta2": 0.95,
+    "training.eps": 1e-8,
+    "training.max_length": 32768,
+    "training.num_minibatches": 1,
+    "training.default_local_dir": "/tmp/rllm-tinker-checkpoints",
+    "training.resume_from_tinker_id": None,
+    "sampling.train.temperature": 1.0,
+    "sampling.train.top_p": 1.0,
+    "sampling.train.top_k": -1,
+    "sampling.val.temperature": 1.0,
+    "sampling.val.top_p": 1.0,
+    "sampling.val.top_k": -1,
+    "rollout_engine.reasoning_effort": "medium",
+    "rollout_engine.accumulate_reasoning": False,
+    "rollout_engine.disable_thinking": False,
+    "rollout_engine.renderer_name": None,
+    "data.max_prompt_length": 2048,
+    "data.max_response_length": 2048,
+    "data.train_batch_size": 64,
+    "data.val_batch_size": 32,
+}
+
+
+def composed(registry: Registry, *words: str) -> Composed:
+    return compose(registry, layers_from_overrides([BACKEND, *words]))
+
+
+def planned(registry: Registry, *words: str) -> RunPlan:
+    return make_plan(composed(registry, "rllm.env.name=guess", *words), registry)
+
+
+@pytest.mark.parametrize("key", OF_THE_TABLES)
+def test_every_key_of_the_tables_has_its_name_and_default(registry: Registry, key: str) -> None:
+    assert composed(registry).value(key) == OF_THE_TABLES[key]
+
+
+@pytest.mark.parametrize(
+    ("native", "core", "word", "value"),
+    [
+        ("training.group_size", "rllm.rollout.n", "5", 5),
+        ("validation.group_size", "rllm.rollout.n_val", "5", 5),
+        ("training.lr_schedule", "rllm.algorithm.lr_schedule", "cosine", "cosine"),
+        ("training.warmup_steps_ratio", "rllm.algorithm.warmup_steps_ratio", "0.25", 0.25),
+        ("rollout_engine.disable_thinking", "rllm.disable_thinking", "true", True),
+        ("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning", "true", True),
+    ],
+)
+def test_group_sizes_and_shared_settings_are_one_value_under_two_names(
+    registry: Registry, native: str, core: str, word: str, value: Any
+) -> None:
+    for given in (native, core):
+        found = composed(registry, f"{given}={word}")
+        assert found.value(native) == found.value(core) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        ((), "Qwen/Qwen3-8B"),
+        (("tinker_base_url=http://127.0.0.1:1",), "Qwen/Qwen3-8B"),
+        (("tinker_base_url=local",), "tiny"),
+        (("tinker_base_url=local", "model.name=./mine"), "./mine"),
+    ],
+)
+def test_the_model_of_a_local_server_is_tiny_unless_another_is_named(
+    registry: Registry, words: tuple[str, ...], model: str
+) -> None:
+    assert composed(registry, *words).value("model.name") == model
+
+
+@pytest.mark.parametrize(
+    ("estimator", "loss"),
+    [
+        ("grpo", "ppo"),
+        ("reinforce", "importance_sampling"),
+        ("rloo", "importance_sampling"),
+        ("reinforce_plus_plus_baseline", "importance_sampling"),
+        ("opo", "importance_sampling"),
+    ],
+)
+def test_the_default_loss_of_an_estimator_is_that_of_the_table(registry: Registry, estimator: str, loss: str) -> None:
+    plan = planned(registry, "tinker_base_url=local", f"rllm.algorithm.adv_estimator={estimator}")
+    assert plan.losses.default.plugin.name == loss
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rllm.algorithm.adv_estimator=gae"], "needs values; backend 'tinker' cannot fill that"),
+        (["rllm.algorithm.adv_estimator=otb"], "needs sum_pi_squared; backend 'tinker' cannot fill that"),
+        (["critic.clip=1"], "critic"),
+        (["training.max_tokens_per_microbatch=5"], "max_tokens_per_microbatch"),
+    ],
+)
+def test_what_the_api_cannot_do_is_refused_before_anything_starts(
+    registry: Registry, words: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(registry, "tinker_base_url=local", *words)
