@@ -53,7 +53,7 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test: lint types tests
 

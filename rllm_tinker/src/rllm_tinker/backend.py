@@ -44,12 +44,13 @@ class TinkerBackend(Backend):
         self._config, self._run = config, run
         self._named_state = state_named_by(config.model.name)
         self._base_model = self._named_state.base_model if self._named_state else config.model.name
-        renderer = make_renderer(config, self._base_model)
         url, key = await self._address()
         health = self._server or HttpHealth(url)
         prompts_per_request = await HttpHealth(url).wait(config.tinker_connect_timeout)
         waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
         self._service = await Service.connect(url, key, waiting)
+        # Where the hub cannot be reached transformers tries for a minute: what is quick to find wrong comes first.
+        renderer = make_renderer(config, self._base_model)
         self._trainer = await self._first_trainer(self._service)
         self._updater = Updater(
             config.training,

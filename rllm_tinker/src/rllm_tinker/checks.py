@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from rllm_core.errors import ConfigError
-from rllm_tinker.settings import DEFAULT_LOCAL_DIR, DEFAULT_MODEL, LOCAL, TinkerConfig
+from rllm_tinker.settings import DEFAULT_LOCAL_DIR, LOCAL, TinkerConfig
+from rllm_tinker.state import state_named_by
 
 NEEDED_BY_LOCAL = ("fastapi", "peft", "uvicorn", "rllm_local")
 CHECKPOINT = re.compile(r"tinker://[^/\s]+/weights/[^/\s]+")
@@ -39,6 +40,14 @@ def check_config(config: TinkerConfig) -> None:
         )
 
 
+def _check_model_folder(name: str) -> None:
+    """Said at once what the server would say after it has loaded torch."""
+    from rllm_local.model_name import TINY, folder_of
+
+    if name != TINY and state_named_by(name) is None:
+        folder_of(name)
+
+
 def check_url(url: str, where: str) -> None:
     """Raise ConfigError for what is no URL of a web server; `where` it was read is said."""
     if not _is_url(url):
@@ -64,8 +73,7 @@ def _check_local_only(config: TinkerConfig) -> None:
                 f"tinker_base_url=local starts a server on this machine, and {', '.join(missing)} is not installed.",
                 "pip install 'rllm-tinker[local]'",
             )
-        if config.model.name == DEFAULT_MODEL:
-            return
+        _check_model_folder(config.model.name)
     elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
         raise ConfigError(
             f"training.default_local_dir is {config.training.default_local_dir!r} and has no effect: it is where the "

@@ -84,10 +84,13 @@ class TinkerEngine:
         """Nothing is kept for a conversation here; the service looks after its caches."""
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Give up what is under way: whoever waits for an answer is cancelled."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        calls, self._waiting = self._waiting, []
+        for call in calls:
+            call.future.cancel()
 
     async def _send_waiting(self) -> None:
         """Let others call first, until none does any more; then send, one request for calls of a kind."""

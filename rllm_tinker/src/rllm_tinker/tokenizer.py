@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.rollout.renderer import Renderer, options_without_thinking
 from rllm_tinker.settings import TinkerConfig
 
@@ -39,7 +39,8 @@ def _load(name: str) -> Any:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
             f"The tokenizer {name!r} cannot be loaded: {why}.",
-            "Set model.tokenizer to a folder or a hub id that holds the tokenizer of model.name.",
+            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a folder or a hub id that holds the tokenizer of "
+            "model.name.".strip(),
         ) from error
 
 

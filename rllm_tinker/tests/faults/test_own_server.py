@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from rllm_tinker.server.serve import RunningServer
 
 from .conftest import DEADLINE, KEY, QUICK, Rllm, is_alive, left_over, metrics_of, wait_until
 
@@ -49,76 +51,77 @@ def _steps(run: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def _children(pid: int) -> list[int]:
-    """Processes that a process has started."""
+def _servers_of(pid: int) -> list[int]:
+    """Local servers that a process has started and that run."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = stat.read_text().rpartition(")")[2].split()[1]
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (folder / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(parent) == pid:
-            found.append(int(stat.parent.name))
+        if int(parent) == pid and b"--end-with-stdin" in words:
+            found.append(int(folder.name))
     return found
 
 
-def _server_of(pid: int) -> int:
-    (server,) = (child for child in _children(pid) if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes())
-    return server
+@contextmanager
+def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
+    """Act as soon as the condition holds, while the body is executed."""
+
+    def wait_and_act() -> None:
+        wait_until(condition)
+        act()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    yield
+    thread.join(DEADLINE)
 
 
 def test_a_run_that_is_interrupted_killed_and_loses_its_server_ends_with_the_same_numbers(
-    train: Rllm, tmp_path: Path
+    train: Rllm, server: RunningServer, tmp_path: Path
 ) -> None:
-    run, before = tmp_path / RUN, left_over()
+    run, before, settings = tmp_path / RUN, left_over(), _settings(tmp_path)
 
     # Ctrl-C: the step is finished and saved.
-    with _started(tmp_path) as process:
-        wait_until(lambda: _steps(run) >= 2 or process.poll() is not None)
-        server = _server_of(process.pid)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 130, errors
-        assert "finishing this step, then saving" in errors
-        assert "The same command with --resume goes on from there." in output
-        assert not is_alive(server)
-        assert left_over() == before
+    with _after(lambda: _steps(run) >= 1, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        interrupted = train(LOCAL, *settings)
+    assert interrupted.code == 130, interrupted.errors
+    assert "finishing this step, then saving" in interrupted.errors
+    assert "The same command with --resume goes on from there." in interrupted.output
+    assert not _servers_of(os.getpid())
+    assert left_over() == before
 
     # The run is killed: its server's input closes, and it ends by itself.
     reached = _steps(run)
     with _started(tmp_path, "--resume") as process:
         wait_until(lambda: _steps(run) > reached or process.poll() is not None)
-        server = _server_of(process.pid)
+        (own_server,) = _servers_of(process.pid)
         process.kill()
         process.communicate(timeout=DEADLINE)
-        wait_until(lambda: not is_alive(server), 20)
+        wait_until(lambda: not is_alive(own_server), 20)
 
     # Its server is killed.
     reached = _steps(run)
-
-    def kill_server() -> None:
-        wait_until(lambda: _steps(run) > reached)
-        os.kill(_server_of(os.getpid()), signal.SIGKILL)
-
-    killing = threading.Thread(target=kill_server)
-    killing.start()
-    killed = train(LOCAL, *_settings(tmp_path), "tinker_connect_timeout=2", "--resume")
-    killing.join(DEADLINE)
+    with _after(lambda: _steps(run) > reached, lambda: os.kill(_servers_of(os.getpid())[0], signal.SIGKILL)):
+        killed = train(LOCAL, *settings, "tinker_connect_timeout=2", "--resume")
     assert killed.code == 1
     assert "The run's local Tinker server has ended: exit code -9" in killed.error
     assert "Go on from the newest checkpoint with --resume, which starts another one." in killed.error
+    assert not _servers_of(os.getpid())
 
-    resumed = train(LOCAL, *_settings(tmp_path), "--resume")
-    assert resumed.code == 0, resumed.errors
-    undisturbed = train(LOCAL, *_settings(tmp_path), "rllm.trainer.experiment_name=undisturbed")
-    assert undisturbed.code == 0, undisturbed.errors
+    resumed = train(LOCAL, *settings, "--resume")
+    undisturbed = train(server.url, settings[1], "rllm.trainer.experiment_name=undisturbed")
+    assert (resumed.code, undisturbed.code) == (0, 0), resumed.errors + undisturbed.errors
     assert metrics_of(run) == metrics_of(run.with_name("undisturbed"))
-    assert not [child for child in _children(os.getpid()) if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_a_local_server_that_cannot_be_started_says_why(train: Rllm, tmp_path: Path) -> None:
-    ended = train(LOCAL, "model.name=./nowhere", "model.tokenizer=tiny", *_settings(tmp_path))
+    file = tmp_path / "checkpoints"
+    file.write_text("not a folder")
+    ended = train(LOCAL, *_settings(tmp_path))
     assert ended.code == 1
     assert "The local Tinker server could not be started: exit code 2" in ended.error
-    assert "there is no such folder" in ended.error
+    assert "The folder for checkpoints, " in ended.error
     assert "`rllm tinker serve --model" in ended.error

@@ -1,0 +1,172 @@
+"""Data, disks and checkpoints that are not as they should be, and snapshots that are gone."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.checkpoint import find_damage
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import BackendError, CheckpointError
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_tinker.client import Service
+from rllm_tinker.health import HttpHealth
+from rllm_tinker.server import checkpoints as checkpoints_module
+from rllm_tinker.server.build import ModelOptions, opened_service
+from rllm_tinker.server.limits import Limits
+from rllm_tinker.server.serve import RunningServer, running_server
+from rllm_tinker.settings import ModelSection, TrainingSection
+from rllm_tinker.state import FILE, read_state
+from rllm_tinker.update import Updater
+from rllm_tinker.waiting import Waiting
+
+from .conftest import KEY, Rllm, metrics_of
+
+RUN = Path("runs", "rllm-training", "default")
+CHECKPOINTS = RUN / "checkpoints"
+
+
+def _updater(*, fused: bool = False) -> Updater:
+    return Updater(TrainingSection(), total_steps=10, max_response_length=8, fused=fused)
+
+
+def test_a_prompt_that_is_longer_than_the_context(train: Rllm, server: RunningServer) -> None:
+    ended = train(server.url, "training.max_length=5")
+    assert ended.code == 1
+    assert "tokens leaves no room in a context of 5." in ended.error
+    assert "raise training.max_length if the model allows it" in ended.error
+
+
+def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Callable[..., UpdatePlan]) -> None:
+    tokens = np.full(600, 5, np.int32)
+    trajectory = Trajectory("solver", reward=1.0)
+    trajectory.add_step(tokens[:1], tokens, np.full(600, -1.0, np.float32), weight_version=0)
+    batch = build_batch([TrajectoryGroup(group_id="task:solver", trajectories=[trajectory])])
+    batch = batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=np.ones(601, np.float32))
+    with pytest.raises(BackendError) as caught:
+        connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))
+    assert caught.value.message == (
+        "The forward and backward pass: the service refused it: Datum 0: 600 tokens, and tiny takes 512 at most. "
+        "Cut it, or leave it out."
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_nan_advantages(connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], fused: bool) -> None:
+    assert batch.advantages is not None
+    advantages = batch.advantages.copy()
+    advantages[-1] = np.nan
+    with pytest.raises(BackendError) as caught:
+        broken = batch.with_columns(advantages=advantages)
+        connection.ask(_updater(fused=fused).update(connection.trainer(), broken, plan_of("ppo")))
+    assert "The forward and backward pass: the service refused it: Datum" in caught.value.message
+    assert "advantages has 1 values that are NaN or infinite" in caught.value.message
+
+
+def test_a_full_disk_of_the_server(
+    train: Rllm, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second checkpoint finds no room; the first is intact, and the run goes on from it when there is room."""
+    steps = "rllm.trainer.total_batches=3"
+    undisturbed = train(server.url, steps, "rllm.trainer.experiment_name=undisturbed")
+    assert undisturbed.code == 0, undisturbed.errors
+    sync, saved = checkpoints_module.sync_folder, 0
+
+    def full(folder: Path) -> None:
+        nonlocal saved
+        saved += folder.name.endswith(".tmp")
+        if saved >= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "sync_folder", full)
+        ended = train(server.url, steps)
+    assert ended.code == 1
+    assert "Saving: the service failed: The server could not write tinker://" in ended.error
+    assert "No space left on device. Nothing of it was kept. Make room there, then save again." in ended.error
+    assert "Go on from the newest checkpoint with --resume." in ended.error
+    assert "self.request_id" not in ended.error
+    kept = tmp_path / CHECKPOINTS
+    assert [path.name for path in sorted(kept.glob("step_*"))] == ["step_000001"]
+    assert find_damage(kept / "step_000001") is None
+    resumed = train(server.url, steps, "--resume")
+    assert resumed.code == 0, resumed.errors
+    assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
+
+
+def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
+    async def sample_after_another_client(url: str) -> None:
+        services = [
+            await Service.connect(url, KEY, Waiting(HttpHealth(url), patience=10.0, longest=60.0)) for _ in range(2)
+        ]
+        try:
+            trainers = [await service.create(ModelSection(name="tiny", lora_rank=4), seed=1) for service in services]
+            sampler = await trainers[0].sampler("snapshot")
+            await trainers[1].sampler("snapshot")
+            await sampler.sample([np.array([5], np.int32)], SamplingParams(max_tokens=2), [], [1])
+        finally:
+            for service in services:
+                await service.close()
+
+    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=Limits(max_snapshots=1))
+    with (
+        opened_service(options) as service,
+        running_server(service) as running,
+        pytest.raises(BackendError) as caught,
+    ):
+        connection.ask(sample_after_another_client(running.url))
+    assert "Sampling: the service has it no longer (410): The weights of sampling session " in caught.value.message
+    assert "have expired: this server keeps the 1 sets used last (--max-snapshots)" in caught.value.message
+    assert caught.value.hint == "Go on from the newest checkpoint with --resume."
+
+
+def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
+    assert train(server.url, "rllm.trainer.total_batches=2").code == 0
+    newest = tmp_path / CHECKPOINTS / "step_000002"
+    (newest / "backend" / FILE).write_bytes(b"\xff{")
+    resumed = train(server.url, "rllm.trainer.total_batches=3", "--resume")
+    assert resumed.code == 0
+    assert "step_000002 is damaged (backend/tinker.json has changed since it was written)" in resumed.errors
+    (newest / "backend" / FILE).write_bytes(b"\xff{")
+    named = train(server.url, "--model", str(newest), "rllm.trainer.experiment_name=other")
+    assert named.code == 1
+    assert f"{FILE} is damaged: " in named.error
+    assert "Restore it from a backup." in named.error
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"path": 1}', b"\xff", b'{"path": "p", "base_model": "m", "x": 1}'])
+def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"tinker\.json is damaged: .*Restore it from a backup"):
+        read_state(tmp_path)
+
+
+def test_checkpoints_that_are_not_of_this_run(train: Rllm, rllm: Rllm, server: RunningServer, tmp_path: Path) -> None:
+    assert train(server.url, "rllm.trainer.total_batches=1").code == 0
+    other_model = train(server.url, "model.name=other", "--resume")
+    assert other_model.code == 2
+    assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
+    to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
+    assert to_local.code == 2
+    assert "backend" in to_local.error
+
+
+def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
+    assert train(server.url, "rllm.trainer.total_batches=1").code == 0
+    state = json.loads((tmp_path / CHECKPOINTS / "latest" / "backend" / FILE).read_text())
+    checkpoint = checkpoints_module.TinkerPath.parse(state["path"])
+    server.service.checkpoints.delete(checkpoint)
+    ended = train(server.url, "rllm.trainer.total_batches=2", "--resume")
+    assert ended.code == 1
+    assert "names cannot be taken up. " in ended.error
+    assert f"No checkpoint {checkpoint}" in ended.error
+    assert f"It was kept by {server.url}; look whether it has expired there." in ended.error

@@ -1,0 +1,221 @@
+"""What a user can set wrong is said before anything is trained: what, where, and what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rllm_tinker.server.build import ModelOptions, opened_service
+from rllm_tinker.server.serve import RunningServer, ServeOptions, running_server
+
+from .conftest import Rllm
+
+ONE_STEP = "rllm.trainer.total_batches=1"
+RUN = Path("runs", "rllm-training", "default")
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The URL of a port that is taken, and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+class _Page(BaseHTTPRequestHandler):
+    """Any web server."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"hi")
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def web_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_no_key(train: Rllm, server: RunningServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TINKER_API_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ended = train(server.url)
+    assert ended.code == 2
+    assert f"There is no API key for {server.url}: the environment variable TINKER_API_KEY is not set." in ended.error
+    assert "export TINKER_API_KEY=tml-…, or train offline with tinker_base_url=local." in ended.error
+
+
+def test_a_malformed_key(train: Rllm, server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "sk-secret")
+    ended = train(server.url)
+    assert ended.code == 2
+    assert "The API key in TINKER_API_KEY is malformed: keys start with tml-" in ended.error
+    assert "sk-secret" not in ended.output + ended.errors
+
+
+def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
+    options = ModelOptions(model="tiny", checkpoints=tmp_path / "checkpoints")
+    with opened_service(options) as service, running_server(service, ServeOptions(key="tml-right")) as server:
+        ended = train(server.url)
+    assert ended.code == 1
+    assert "Opening a session: the service does not accept the API key (401)" in ended.error
+    assert "Set TINKER_API_KEY to a key of that service." in ended.error
+    assert ended.seconds < 10
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8017", "localhost", "ftp://host", "http://", "http://h:99999"])
+def test_no_url(train: Rllm, url: str) -> None:
+    ended = train(url)
+    assert ended.code == 2
+    assert f"tinker_base_url is {url!r}, which is no URL. Write http://127.0.0.1:8017" in ended.error
+
+
+def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_BASE_URL", "localhost:8017")
+    ended = train("null")
+    assert ended.code == 2
+    assert "TINKER_BASE_URL is 'localhost:8017', which is no URL." in ended.error
+
+
+def test_nobody_listens(train: Rllm, nobody: str) -> None:
+    ended = train(nobody, "tinker_connect_timeout=1")
+    assert ended.code == 1
+    assert f"No Tinker service can be reached at {nobody}" in ended.error
+    assert "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local" in ended.error
+    assert ended.seconds < 5
+
+
+def test_a_web_server_that_is_no_tinker_service_is_not_waited_for(train: Rllm, web_server: str) -> None:
+    ended = train(web_server)
+    assert ended.code == 1
+    assert f"What answers at {web_server} is no Tinker service (/api/v1/healthz has status 200)" in ended.error
+    assert "Check tinker_base_url" in ended.error
+    assert ended.seconds < 10
+
+
+def test_an_unknown_model(train: Rllm, server: RunningServer) -> None:
+    ended = train(server.url, "model.name=some/model", "model.tokenizer=tiny")
+    assert ended.code == 1
+    assert "Creating a LoRA model of 'some/model': the service does not know it (404): " in ended.error
+    assert "There is no model 'some/model'; this server has 'tiny'." in ended.error
+    assert "Check tinker_base_url and the names in the configuration." in ended.error
+
+
+def test_an_unknown_model_of_a_local_server(train: Rllm) -> None:
+    ended = train("local", "model.name=./nowhere")
+    assert ended.code == 2
+    assert "model.name='./nowhere': there is no such folder. Use `tiny`, a folder saved by" in ended.error
+    assert ended.seconds < 5
+
+
+@pytest.mark.parametrize(("estimator", "column"), [("gae", "values"), ("otb", "sum_pi_squared")])
+def test_an_estimator_that_needs_what_the_service_does_not_give(
+    train: Rllm, server: RunningServer, estimator: str, column: str
+) -> None:
+    ended = train(server.url, "--estimator", estimator)
+    assert ended.code == 2
+    assert estimator in ended.error
+    assert column in ended.error
+    assert "tinker" in ended.error
+
+
+MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
+
+
+@pytest.mark.parametrize(
+    ("resume", "code", "message"),
+    [
+        (MISSING, 1, f"Taking up {MISSING}: the service does not know it (404): No checkpoint {MISSING}: it was never"),
+        ("7c9e6679:train:0", 1, "Looking up 7c9e6679:train:0: the service does not know it (404): "),
+        ("tinker://run/sampler_weights/x", 2, "which is neither a checkpoint nor a training run. Checkpoints are writ"),
+        ("tinker://run", 2, "training.resume_from_tinker_id is 'tinker://run', which is neither"),
+        ("a/b", 2, "training.resume_from_tinker_id is 'a/b', which is neither a checkpoint nor a training run."),
+    ],
+)
+def test_a_state_to_start_from_that_is_none(
+    train: Rllm, server: RunningServer, resume: str, code: int, message: str
+) -> None:
+    ended = train(server.url, f"training.resume_from_tinker_id={resume}")
+    assert ended.code == code
+    assert message in ended.error
+
+
+def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
+    train: Rllm, server: RunningServer, tmp_path: Path
+) -> None:
+    assert train(server.url, ONE_STEP, "training.max_length=64").code == 0
+    path = json.loads((tmp_path / RUN / "checkpoints/latest/backend/tinker.json").read_text())["path"]
+    training_run = path.removeprefix("tinker://").partition("/")[0]
+    for resume in (path, training_run):
+        ended = train(server.url, ONE_STEP, f"training.resume_from_tinker_id={resume}", "--overwrite")
+        assert ended.code == 0, ended.errors
+
+
+def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, server: RunningServer) -> None:
+    ended = train(server.url, ONE_STEP, "sampling.train.temperature=0.7")
+    assert ended.code == 2
+    assert "sampling.train.temperature is 0.7, and the Tinker API trains on log-probs at temperature 1" in ended.error
+    assert "rllm.algorithm.rollout_correction.bypass_mode=false" in ended.error
+    bypass = "rllm.algorithm.rollout_correction.bypass_mode=false"
+    made = train(server.url, ONE_STEP, "sampling.train.temperature=0.7", bypass, "--overwrite")
+    assert made.code == 0, made.errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["rollout_engine.renderer_name=qwen3"],
+            "rollout_engine.renderer_name is 'qwen3', and renderers are not chosen by name here",
+        ),
+        (["training.default_local_dir=/tmp/x"], "training.default_local_dir is '/tmp/x' and has no effect"),
+        (
+            ["model.train_unembed=false", "model.train_attn=false", "model.train_mlp=false"],
+            "model.train_unembed, model.train_attn and model.train_mlp are all false: nothing would be trained.",
+        ),
+        (["rollout_engine.reasoning_effort=high"], "the chat template of this model has no such switch"),
+        (["training.learning_rate=0"], "training.learning_rate"),
+        (["model.lora_rank=0"], "model.lora_rank"),
+        (["tinker_connect_timeout=0"], "tinker_connect_timeout"),
+    ],
+)
+def test_settings_that_nothing_can_act_on(
+    train: Rllm, server: RunningServer, settings: list[str], message: str
+) -> None:
+    ended = train(server.url, *settings)
+    assert ended.code == 2
+    assert message in ended.error
+
+
+def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
+    words = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}", "training.num_minibatches=1")
+    ended = train(server.url, "rllm.trainer.total_batches=2", *words)
+    assert ended.code == 0, ended.errors
+    lines = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
+    found = [line["actor/kl_ref"] for line in lines if "actor/kl_ref" in line]
+    assert len(found) == 2
+    assert abs(found[0]) < 1e-6 < found[1], "the reference is the model that the run starts with"
+
+
+@pytest.mark.parametrize(
+    ("loss_map", "message"),
+    [("{agent: gspoo}", "Did you mean 'gspo'?"), ("{nobody: ppo}", "nobody")],
+)
+def test_losses_of_roles_that_cannot_be(train: Rllm, server: RunningServer, loss_map: str, message: str) -> None:
+    ended = train(server.url, ONE_STEP, f"rllm.algorithm.loss_map={loss_map}")
+    assert message in ended.errors

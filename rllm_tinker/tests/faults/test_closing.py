@@ -1,0 +1,117 @@
+"""Closing leaves nothing behind: no thread, no task, no process, and nobody who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tinker.lib import internal_client_holder
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import BackendError
+from rllm_core.plugins.registry import Registry
+from rllm_tinker.backend import TinkerBackend
+from rllm_tinker.server.serve import RunningServer
+
+from .conftest import KEY
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+
+
+def _context(registry: Registry, url: str, **settings: Any) -> RunContext:
+    values = {"rllm.backend": "tinker", "tinker_base_url": url, "model.name": "tiny", "rllm.env.name": "guess"}
+    composed = compose(registry, [layer_from_dotted(values | settings, "the test")])
+    return RunContext(
+        config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=1, needs=frozenset()
+    )
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def _client_tasks() -> int:
+    """Tasks on the one loop that all clients of a process share."""
+    loop = internal_client_holder._internal_client_holder_thread_singleton.get_loop()
+
+    async def count() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    until = time.monotonic() + 5
+    while (found := asyncio.run_coroutine_threadsafe(count(), loop).result(5)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+async def _start_and_close(context: RunContext) -> None:
+    backend = TinkerBackend()
+    engine = await backend.start(context)
+    await engine.generate(np.array([5], np.int32), SamplingParams(max_tokens=2), session="s")
+    await backend.close()
+    await backend.close()
+
+
+def test_a_closed_backend_leaves_no_thread_and_no_task(registry: Registry, server: RunningServer) -> None:
+    context = _context(registry, server.url)
+    tasks = _client_tasks()
+    asyncio.run(_start_and_close(context))
+    threads = _threads()
+    asyncio.run(_start_and_close(context))
+    assert _threads() == threads
+    assert _client_tasks() == tasks
+
+
+def test_closing_after_a_failed_start(registry: Registry, server: RunningServer) -> None:
+    async def fail(context: RunContext) -> None:
+        backend = TinkerBackend()
+        with pytest.raises(BackendError):
+            await backend.start(context)
+        await backend.close()
+        await backend.close()
+
+    asyncio.run(_start_and_close(_context(registry, server.url)))
+    tasks, threads = _client_tasks(), _threads()
+    unknown = {"model.name": "unknown", "model.tokenizer": "tiny"}
+    asyncio.run(fail(_context(registry, server.url, **unknown)))
+    asyncio.run(fail(_context(registry, "http://127.0.0.1:9", tinker_connect_timeout=0.5)))
+    assert (_client_tasks(), _threads()) == (tasks, threads)
+
+
+def test_closing_a_backend_that_was_never_started() -> None:
+    asyncio.run(TinkerBackend().close())
+
+
+def test_closing_while_requests_are_under_way_lets_everybody_go(registry: Registry, server: RunningServer) -> None:
+    async def close_in_the_middle() -> tuple[list[Any], float]:
+        backend = TinkerBackend()
+        engine = await backend.start(_context(registry, server.url))
+        long = SamplingParams(max_tokens=400)
+        calls = [
+            asyncio.ensure_future(engine.generate(np.array([5], np.int32), long, session=str(number)))
+            for number in range(32)
+        ]
+        await asyncio.sleep(0.1)
+        # These have not even been sent.
+        calls += [asyncio.ensure_future(engine.generate(np.array([6], np.int32), long, session="late"))]
+        await asyncio.sleep(0)
+        begun = time.monotonic()
+        await backend.close()
+        closed = time.monotonic() - begun
+        async with asyncio.timeout(5):
+            return await asyncio.gather(*calls, return_exceptions=True), closed
+
+    tasks = _client_tasks()
+    found, seconds = asyncio.run(close_in_the_middle())
+    assert seconds < 5
+    assert all(isinstance(each, asyncio.CancelledError | BackendError) for each in found)
+    assert _client_tasks() == tasks
