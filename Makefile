@@ -11,6 +11,9 @@ TOOLS += hatchling editables
 # Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
 # source is read (benchmarks/peers.py), whatever Python they ask for.
 CONFORMANCE := verl trl
+# The oldest client that the server of `rllm tinker serve` works with, and what it imports beside the newest one's
+# requirements, in a folder of their own: a test runs a program with it.
+OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
@@ -38,6 +41,8 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 	  $(addprefix -e ,$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
+	  --target $(VENV)/oldest-tinker $(OLDEST_TINKER)
 	@touch $@
 
 demo: install

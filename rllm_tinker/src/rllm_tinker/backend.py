@@ -49,9 +49,9 @@ class TinkerBackend(Backend):
         prompts_per_request = await HttpHealth(url).wait(config.tinker_connect_timeout)
         waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
         self._service = await Service.connect(url, key, waiting)
-        # Where the hub cannot be reached transformers tries for a minute: what is quick to find wrong comes first.
-        renderer = make_renderer(config, self._base_model)
         self._trainer = await self._first_trainer(self._service)
+        # Where the hub cannot be reached transformers tries for a minute: what is quick to find wrong came first.
+        renderer = make_renderer(config, self._base_model)
         self._updater = Updater(
             config.training,
             total_steps=run.total_steps,

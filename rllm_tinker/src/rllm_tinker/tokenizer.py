@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
@@ -17,7 +18,7 @@ def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
     Raises:
         ConfigError: its tokenizer cannot be loaded, has no chat template, or lacks a switch that was asked for.
     """
-    name = config.model.tokenizer or base_model
+    name = _inside_checkpoint(config.model.tokenizer or base_model)
     tokenizer = _load(name)
     if tokenizer.chat_template is None:
         raise ConfigError(
@@ -26,6 +27,12 @@ def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
             "one.",
         )
     return Renderer(tokenizer, _stop_ids(tokenizer, name), _template_options(tokenizer, config))
+
+
+def _inside_checkpoint(name: str) -> str:
+    """The model's folder in a checkpoint of the backend `local`, which the local server takes too; or the name."""
+    folder = Path(name).expanduser() / "backend" / "model"
+    return str(folder) if (folder / "config.json").is_file() else name
 
 
 def _load(name: str) -> Any:

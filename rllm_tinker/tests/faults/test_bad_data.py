@@ -28,7 +28,7 @@ from rllm_tinker.state import FILE, read_state
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
 
-from .conftest import KEY, Rllm, metrics_of
+from .conftest import KEY, QUICK, Rllm, metrics_of
 
 RUN = Path("runs", "rllm-training", "default")
 CHECKPOINTS = RUN / "checkpoints"
@@ -39,10 +39,10 @@ def _updater(*, fused: bool = False) -> Updater:
 
 
 def test_a_prompt_that_is_longer_than_the_context(train: Rllm, server: RunningServer) -> None:
-    ended = train(server.url, "training.max_length=5")
-    assert ended.code == 1
-    assert "tokens leaves no room in a context of 5." in ended.error
-    assert "raise training.max_length if the model allows it" in ended.error
+    """No error: episodes end there, as with every backend, and it is counted."""
+    ended = train(server.url, "training.max_length=2", "rllm.trainer.total_batches=1")
+    assert ended.code == 0, ended.errors
+    assert metrics_of(RUN)[0]["batch/ended_max_prompt_length_exceeded"] == 1.0
 
 
 def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Callable[..., UpdatePlan]) -> None:
@@ -150,14 +150,27 @@ def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
         read_state(tmp_path)
 
 
-def test_checkpoints_that_are_not_of_this_run(train: Rllm, rllm: Rllm, server: RunningServer, tmp_path: Path) -> None:
+def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rllm, server: RunningServer) -> None:
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     other_model = train(server.url, "model.name=other", "--resume")
     assert other_model.code == 2
     assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
-    assert "backend" in to_local.error
+    assert "from runs/rllm-training/default/config.yaml" in to_local.error
+    assert find_damage(CHECKPOINTS / "latest") is None
+
+
+def test_a_checkpoint_of_the_backend_local_is_a_base_model_for_a_server(
+    train: Rllm, rllm: Rllm, tmp_path: Path
+) -> None:
+    assert rllm("train", "guess", *QUICK, "rllm.trainer.total_batches=1").code == 0
+    checkpoint = str(CHECKPOINTS / "latest")
+    options = ModelOptions(model=checkpoint, checkpoints=tmp_path / "saved")
+    with opened_service(options) as service, running_server(service) as running:
+        other = ("--model", checkpoint, "rllm.trainer.experiment_name=other", "rllm.trainer.total_batches=1")
+        ended = train(running.url, *other)
+    assert ended.code == 0, ended.errors
 
 
 def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServer, tmp_path: Path) -> None:

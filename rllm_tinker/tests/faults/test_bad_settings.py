@@ -109,8 +109,9 @@ def test_a_web_server_that_is_no_tinker_service_is_not_waited_for(train: Rllm, w
 
 
 def test_an_unknown_model(train: Rllm, server: RunningServer) -> None:
-    ended = train(server.url, "model.name=some/model", "model.tokenizer=tiny")
+    ended = train(server.url, "model.name=some/model")
     assert ended.code == 1
+    assert ended.seconds < 5, "the tokenizer was looked for"
     assert "Creating a LoRA model of 'some/model': the service does not know it (404): " in ended.error
     assert "There is no model 'some/model'; this server has 'tiny'." in ended.error
     assert "Check tinker_base_url and the names in the configuration." in ended.error
@@ -203,7 +204,8 @@ def test_settings_that_nothing_can_act_on(
 
 
 def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
-    words = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}", "training.num_minibatches=1")
+    loss = ("rllm.algorithm.kl_beta=0.01", "rllm.algorithm.loss_map={agent: gspo}")
+    words = (*loss, "training.num_minibatches=1", "training.num_epochs=1")
     ended = train(server.url, "rllm.trainer.total_batches=2", *words)
     assert ended.code == 0, ended.errors
     lines = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
@@ -214,7 +216,13 @@ def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: Runn
 
 @pytest.mark.parametrize(
     ("loss_map", "message"),
-    [("{agent: gspoo}", "Did you mean 'gspo'?"), ("{nobody: ppo}", "nobody")],
+    [
+        ("{agent: gspoo}", "rllm.algorithm.loss_map.agent: There is no loss named 'gspoo'. Did you mean 'gspo'"),
+        (
+            "{nobody: ppo}",
+            "warning: rllm.algorithm.loss_map names nobody; the groups of this step have the roles agent",
+        ),
+    ],
 )
 def test_losses_of_roles_that_cannot_be(train: Rllm, server: RunningServer, loss_map: str, message: str) -> None:
     ended = train(server.url, ONE_STEP, f"rllm.algorithm.loss_map={loss_map}")

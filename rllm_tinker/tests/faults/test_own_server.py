@@ -117,11 +117,15 @@ def test_a_run_that_is_interrupted_killed_and_loses_its_server_ends_with_the_sam
     assert metrics_of(run) == metrics_of(run.with_name("undisturbed"))
 
 
-def test_a_local_server_that_cannot_be_started_says_why(train: Rllm, tmp_path: Path) -> None:
-    file = tmp_path / "checkpoints"
-    file.write_text("not a folder")
+def test_a_local_server_that_cannot_be_started_says_why(
+    train: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no room for the model\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     ended = train(LOCAL, *_settings(tmp_path))
     assert ended.code == 1
-    assert "The local Tinker server could not be started: exit code 2" in ended.error
-    assert "The folder for checkpoints, " in ended.error
+    assert "The local Tinker server could not be started: exit code 3; its last words (" in ended.error
+    assert "server.log): no room for the model." in ended.error
     assert "`rllm tinker serve --model" in ended.error

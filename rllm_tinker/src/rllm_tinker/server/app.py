@@ -26,6 +26,8 @@ from rllm_tinker.server.training import Training
 from rllm_tinker.server.wire import PROTOBUF, json_answer, records
 
 API = "/api/v1"
+OLDEST_CLIENT = "0.22.3"
+"""The first version of tinker that can send every forward and backward pass as protobuf."""
 PAGE = 100
 LARGEST_PAGE = 10_000
 FINAL_SERVER_ERROR = 424
@@ -84,8 +86,11 @@ def _routes(service: Service) -> list[BaseRoute]:
     async def forward_backward(request: Request) -> Response:
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip() != PROTOBUF:
-            raise Unsupported(f"forward_backward reads {PROTOBUF}, not {kind!r}: use a tinker client from 0.25 on.")
+            raise _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
         return _response(training.forward_backward(await request.body()))
+
+    async def forward(_: Request) -> Response:
+        raise _too_old("forward passes are sent to forward_backward")
 
     async def client_config(_: Request) -> Response:
         response = _response(records.client_config(service.limits))
@@ -154,6 +159,7 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/unload_model", _long_handler(training.unload_model)),
         _post("/get_info", _handler(library.model)),
         _post("/weights_info", _handler(library.weights_info)),
+        _post("/forward", forward),
         _post("/client/config", client_config),
         _post("/client/dynamic_config", dynamic_config),
         _post("/create_session", _handler(library.create_session)),
@@ -197,6 +203,10 @@ def _long_handler(operation: LongOperation) -> Handler:
 
 def _response(answer: Answer, status: int = 200) -> Response:
     return Response(answer.body, status, media_type=answer.media_type)
+
+
+def _too_old(why: str) -> Unsupported:
+    return Unsupported(f"{why}: use a tinker client from {OLDEST_CLIENT} on (pip install --upgrade tinker).")
 
 
 def _page(request: Request) -> tuple[int, int]:

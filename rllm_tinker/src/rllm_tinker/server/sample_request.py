@@ -31,21 +31,24 @@ class SampleRequest:
     """How many of them are asked for; None: all."""
 
 
-NOT_SAMPLED = (
-    "topk_prompt_logprobs",
-    "topk_sample_logprobs",
-    "target_prompt_logprobs",
-    "prompt_alt_tokens_k",
-    "record_stability_info",
-)
+LEAVE_IT_OUT = "Leave it out."
+NOT_SAMPLED = {
+    "topk_prompt_logprobs": LEAVE_IT_OUT,
+    "topk_sample_logprobs": LEAVE_IT_OUT,
+    "target_prompt_logprobs": LEAVE_IT_OUT,
+    "prompt_alt_tokens_k": LEAVE_IT_OUT,
+    "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
+    "another one, such as importance_sampling.",
+}
+"""What can be asked for and is not done, and what to do instead."""
 
 
 def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleRequest:
     """Raises RequestRefused."""
     found = json_object(body)
-    for key in NOT_SAMPLED:
+    for key, instead in NOT_SAMPLED.items():
         if found.get(key):
-            raise RequestRefused(f"{key}: this server does not do that. Leave it out.")
+            raise RequestRefused(f"{key}: this server does not do that. {instead}")
     count = number_of(found, "num_samples") if "num_samples" in found else 1
     if not 1 <= count <= max_count:
         raise RequestRefused(f"num_samples is {count}; it must be between 1 and {max_count}.")

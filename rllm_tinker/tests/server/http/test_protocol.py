@@ -263,10 +263,14 @@ def test_tensors_whose_bytes_do_not_fit_are_refused_in_their_turn(server: Server
     assert server.result(server.step(model_id, 2)).status_code == 200
 
 
-def test_json_gradients_and_compressed_bodies_are_refused(server: Server) -> None:
-    response = server.post("forward_backward", model_id="x", seq_id=1)
+@pytest.mark.parametrize("route", ["forward_backward", "forward"])
+def test_what_clients_before_protobuf_send_is_refused_with_the_version_to_use(server: Server, route: str) -> None:
+    response = server.post(route, model_id="x", seq_id=1)
     assert response.status_code == 415
-    assert "0.25" in response.json()["detail"]
+    assert "use a tinker client from 0.22.3 on" in response.json()["detail"]
+
+
+def test_compressed_bodies_are_refused(server: Server) -> None:
     zipped = server.raw.post("/api/v1/forward_backward", content=b"x", headers={**PROTOBUF, "Content-Encoding": "zstd"})
     assert zipped.status_code == 415
     assert "zstd" in zipped.json()["detail"]

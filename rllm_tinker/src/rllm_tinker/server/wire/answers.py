@@ -88,8 +88,7 @@ def created(model_id: str) -> Answer:
 
 
 def loaded(path: str, model_id: str) -> Answer:
-    # Written out: 0.25 has no model_id in its type.
-    return json_answer({"path": path, "model_id": model_id, "type": "load_weights"})
+    return answer(types.LoadWeightsResponse(path=path, model_id=model_id, type="load_weights"))
 
 
 def stepped(metrics: Mapping[str, float]) -> Answer:

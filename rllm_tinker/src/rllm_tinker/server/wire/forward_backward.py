@@ -53,8 +53,9 @@ def forward_backward_of(request: ForwardBackwardRequest) -> ForwardBackward:
 
 
 def _loss_config(message: Any) -> dict[str, float]:
-    tagged = getattr(message, "loss_fn_config_v2", None)  # absent before 0.30 or so
+    tagged = message.loss_fn_config_v2
     if not tagged:
+        # As clients before 0.30 or so send it.
         return dict(message.loss_fn_config)
     texts = sorted(key for key, value in tagged.items() if value.HasField("text"))
     if texts:

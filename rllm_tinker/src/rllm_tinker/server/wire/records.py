@@ -24,15 +24,14 @@ def client_config(limits: Limits) -> Answer:
         fwdbwd_max_chunk_len=limits.fwdbwd_max_chunk_len,
         fwdbwd_max_chunk_bytes_count=limits.fwdbwd_max_chunk_bytes,
     )
-    # Newer clients have these no more: 0.22.3 to 0.24.1 send all passes as protobuf where the first two are set, and
-    # those before 0.30 or so ask whether a checkpoint can be loaded without creating a model first.
+    # Newer clients no longer ask: those before 0.25 send every pass as protobuf where the first two are set, and those
+    # before 0.30 or so ask whether a checkpoint can be loaded without creating a model first.
     older = {"proto_write_fwdbwd": True, "fwd_via_fwdbwd": True, "create_model_via_load_weights": True}
     return json_answer({**config.model_dump(), **older})
 
 
 def dynamic_config() -> Answer:
-    # Written out: 0.25 has no cancelling in its type.
-    return json_answer({"refresh_interval_sec": 300, "sample_cancel_enabled": True})
+    return answer(types.ClientDynamicConfigResponse(sample_cancel_enabled=True))
 
 
 def session_created(session_id: str) -> Answer:
@@ -142,16 +141,16 @@ def training_run_list(runs: Sequence[dict[str, Any]], *, offset: int, limit: int
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    message = types.Checkpoint(
+    expires = checkpoint.expires
+    return types.Checkpoint(
         checkpoint_id=checkpoint.path.checkpoint_id,
         checkpoint_type="training" if checkpoint.path.kind == "weights" else "sampler",
         time=_moment(checkpoint.created),
         tinker_path=str(checkpoint.path),
         size_bytes=checkpoint.size,
-    )
-    # Written out: older types do not have them.
-    expires = None if checkpoint.expires is None else _moment(checkpoint.expires).isoformat()
-    return {**message.model_dump(mode="json"), "user_metadata": checkpoint.user_metadata, "expires_at": expires}
+        user_metadata=_texts(checkpoint.user_metadata),
+        expires_at=None if expires is None else _moment(expires),
+    ).model_dump(mode="json")
 
 
 def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str] | None:
