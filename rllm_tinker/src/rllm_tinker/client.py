@@ -215,6 +215,8 @@ class Service:
         except BaseException:
             given_up.set()
             raise
+        # Whatever fails on the client's loop is told by a result, or is of one that nobody wants any more.
+        client.holder.get_loop().set_exception_handler(_note)
         return cls(client, base_url, api_key, waiting)
 
     async def create(self, model: ModelSection, seed: int) -> Trainer:
@@ -275,6 +277,10 @@ class Service:
             await asyncio.wait_for(asyncio.wrap_future(ended), seconds)
         except Exception as error:  # noqa: BLE001  (the run is over, and may have failed for the same reason)
             logger.info("the session was not ended: %s", error)
+
+
+def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    logger.info("in the client: %s", context.get("exception") or context["message"])
 
 
 def _model_input(*chunks: NDArray[np.int32]) -> tinker.ModelInput:

@@ -22,7 +22,7 @@ KEY = "tml-test"
 TIMES = "time/"
 
 QUICK = (
-    "rllm.rollout.n=4",
+    "rllm.rollout.n=2",
     "data.train_batch_size=2",
     "rllm.rollout.n_val=1",
     "rllm.trainer.val_before_train=false",
@@ -30,6 +30,7 @@ QUICK = (
     "rllm.trainer.save_freq=1",
 )
 """A few games per step: what is tested is the machinery, not whether it learns."""
+MINIBATCHES = ("training.num_epochs=1", "training.num_minibatches=2")
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,8 @@ def train(rllm: Rllm) -> Rllm:
     """A short training run of `guess` with the backend `tinker`: ``train(url, *words)``."""
 
     def run(url: str, *words: str) -> Ended:
-        return rllm(
-            "train", "guess", "rllm/backend=tinker", f"tinker_base_url={url}", "--model", "tiny", *QUICK, *words
-        )
+        named = ("train", "guess", "rllm/backend=tinker", f"tinker_base_url={url}", "--model", "tiny")
+        return rllm(*named, *QUICK, *MINIBATCHES, *words)
 
     return run
 

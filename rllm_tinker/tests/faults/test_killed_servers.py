@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -60,7 +61,7 @@ def server(tmp_path: Path) -> Iterator[Restarted]:
 
 
 def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_same_numbers(
-    server: Restarted, train: Rllm, tmp_path: Path
+    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
     undisturbed = train(server.url, *settings, "rllm.trainer.experiment_name=undisturbed")
@@ -78,6 +79,8 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
         server.start()
     resumed = train(server.url, *settings, "--resume")
 
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"], "printed beside the error"
     assert resumed.code == 0, resumed.errors
     assert f"resuming after step {len(MOMENTS)}" in resumed.output
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))

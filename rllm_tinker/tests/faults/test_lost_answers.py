@@ -105,6 +105,7 @@ def trained(
     return dict(zip(proxies, asyncio.run(all_of_them()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
 def test_a_fault_of_every_route_changes_nothing(
     trained: dict[Fault | None, Trained], proxies: dict[Fault | None, FaultyProxy], fault: Fault
