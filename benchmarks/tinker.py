@@ -159,7 +159,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
-        server = runner.run(LocalServer.start(model="tiny", checkpoints=folder, seed=0))
+        server = runner.run(LocalServer.start(model="tiny", checkpoints=folder, seed=0, longest=60.0))
         at_start = resident_megabytes(server.process.pid, "VmRSS")
         client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
         calls = {"bare": bare_lora_loop(load_model(ModelSection(), 0)), "server": through_server(client)}

@@ -1,4 +1,4 @@
-"""`rllm train guess` through the Tinker API: the real client over HTTP, a server that the run starts by itself, LoRA."""
+"""`rllm train guess` through the Tinker API: the real client over HTTP, LoRA, a server that the run starts itself."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from rllm_tinker.engine import TinkerEngine
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.local_server import LocalServer
 from rllm_tinker.settings import LOCAL, TinkerConfig
+from rllm_tinker.started_from import check_saved_model
 from rllm_tinker.state import SavedState, read_state, state_named_by, write_state
 from rllm_tinker.tokenizer import make_renderer
 from rllm_tinker.update import Updater
@@ -37,6 +38,7 @@ class TinkerBackend(Backend):
         self._engine: TinkerEngine | None = None
         self._reference: Sampler | None = None
         self._reference_path: str | None = None
+        self._starts_from_base = True
 
     async def start(self, run: RunContext) -> TinkerEngine:
         config: TinkerConfig = run.backend_config
@@ -44,9 +46,16 @@ class TinkerBackend(Backend):
         self._config, self._run = config, run
         self._named_state = state_named_by(config.model.name)
         self._base_model = self._named_state.base_model if self._named_state else config.model.name
+        if self._named_state is not None and config.training.resume_from_tinker_id is not None:
+            raise ConfigError(
+                f"model.name is the checkpoint {config.model.name}, and training.resume_from_tinker_id is "
+                f"{config.training.resume_from_tinker_id!r}: both say which weights to start from.",
+                "Leave one of the two out.",
+            )
         url, key = await self._address()
-        health = self._server or HttpHealth(url)
-        prompts_per_request = await HttpHealth(url).wait(config.tinker_connect_timeout)
+        self._url = LOCAL if self._server is not None else url
+        health = self._server or HttpHealth(url, key)
+        prompts_per_request = await HttpHealth(url, key).wait(config.tinker_connect_timeout)
         waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
         self._service = await Service.connect(url, key, waiting)
         self._trainer = await self._first_trainer(self._service)
@@ -61,6 +70,9 @@ class TinkerBackend(Backend):
         of_model = await self._service.max_context(self._base_model)
         longest = config.training.max_length
         max_context = longest if of_model is None else min(longest, of_model)
+        if "ref_logprobs" in run.needs:
+            # The reference's log-probs of a row are asked for with a request that samples one token behind it.
+            max_context -= 1
         engine = TinkerEngine(renderer, max_context=max_context, prompts_per_request=prompts_per_request)
         self._engine = engine
         await self.publish(0)
@@ -84,16 +96,14 @@ class TinkerBackend(Backend):
 
     async def save(self, folder: Path) -> None:
         path = await self._trainer.save(_unique_name())
-        config = self._config
-        write_state(
-            folder,
-            SavedState(
-                path=path,
-                base_model=self._base_model,
-                service=config.tinker_base_url or SERVICE_URL,
-                reference=self._reference_path,
-            ),
+        state = SavedState(
+            path=path,
+            base_model=self._base_model,
+            service=self._url,
+            starts_from_base=self._starts_from_base,
+            reference=self._reference_path,
         )
+        write_state(folder, state)
 
     async def load(self, folder: Path) -> None:
         assert self._service is not None
@@ -104,6 +114,9 @@ class TinkerBackend(Backend):
                 "Resume with the model.name the run was started with.",
             )
         try:
+            check_saved_model(
+                await self._service.saved_model(state.path), state.path, self._config.model, self._base_model
+            )
             self._trainer = await self._service.resume(state.path)
         except BackendError as error:
             raise CheckpointError(
@@ -115,8 +128,15 @@ class TinkerBackend(Backend):
                     else "look whether it has expired there."
                 ),
             ) from error
-        if "ref_logprobs" in self._run.needs:
-            await self._refer_to(self._service, state.reference)
+        self._starts_from_base = state.starts_from_base
+        if "ref_logprobs" not in self._run.needs:
+            return
+        if state.reference is None and not state.starts_from_base:
+            raise CheckpointError(
+                f"The run of {folder} started from weights of its own without a reference model, so none was kept.",
+                "Leave rllm.algorithm.kl_beta as it was, or start a new run with it.",
+            )
+        await self._refer_to(self._service, state.reference)
 
     async def close(self) -> None:
         service, self._service = self._service, None
@@ -136,7 +156,10 @@ class TinkerBackend(Backend):
         if base_url == LOCAL:
             checkpoints = self._config.training.default_local_dir
             self._server = await LocalServer.start(
-                model=self._base_model, checkpoints=checkpoints, seed=self._run.config.rllm.trainer.seed
+                model=self._base_model,
+                checkpoints=checkpoints,
+                seed=self._run.config.rllm.trainer.seed,
+                longest=self._config.tinker_timeout,
             )
             return self._server.url, self._server.api_key
         url = base_url or os.environ.get(URL_VARIABLE) or SERVICE_URL
@@ -145,20 +168,23 @@ class TinkerBackend(Backend):
 
     async def _first_trainer(self, service: Service) -> Trainer:
         """The LoRA model that the run starts with, and its reference."""
-        resume = self._config.training.resume_from_tinker_id
+        resume, model = self._config.training.resume_from_tinker_id, self._config.model
         if resume is not None:
             path = resume if resume.startswith("tinker://") else await service.newest_checkpoint(resume)
+            check_saved_model(await service.saved_model(path), path, model, self._base_model)
             trainer = await service.resume(path)
         elif self._named_state is not None:
-            trainer = await service.create_from(self._named_state.path)
+            path = self._named_state.path
+            check_saved_model(await service.saved_model(path), path, model, self._base_model)
+            trainer = await service.create_from(path)
         else:
-            lora = self._config.model.model_copy(update={"name": self._base_model})
+            lora = model.model_copy(update={"name": self._base_model})
             trainer = await service.create(lora, derive_seed(self._run.seed, "model"))
+        # Fresh LoRA weights change nothing: the base model is the model that the run starts with.
+        self._starts_from_base = resume is None and self._named_state is None
         if "ref_logprobs" in self._run.needs:
-            # Fresh LoRA weights change nothing: the base model is the model that the run starts with.
-            fresh = resume is None and self._named_state is None
-            start = None if fresh else await trainer.save_for_sampling(f"reference-{_unique_name()}")
-            await self._refer_to(service, start)
+            kept = None if self._starts_from_base else await trainer.save_for_sampling(f"reference-{_unique_name()}")
+            await self._refer_to(service, kept)
         return trainer
 
     async def _refer_to(self, service: Service, path: str | None) -> None:

@@ -10,10 +10,9 @@ import asyncio
 import logging
 import os
 import threading
-from asyncio import Task
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ logger = logging.getLogger("rllm_tinker")
 # The client logs what it also raises, and what it raises is told as an error of ours. Handlers of the user hear it.
 logging.getLogger("tinker").addHandler(logging.NullHandler())
 
+LOSS = "loss:sum"
 CLOSING = 5.0
 """Seconds that a service has to end the session."""
 GONE = 0.5
@@ -80,8 +80,22 @@ class Adam:
     grad_clip_norm: float
 
 
+T = TypeVar("T")
+Asked: TypeAlias = Coroutine[Any, Any, T]
+"""The answer to a request that has been sent."""
 CustomLoss = Callable[[Sequence[Any]], Any]
 """Takes the log-probs of every datum's targets, torch tensors (n,) with gradient; returns a loss tensor of shape ()."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """A LoRA model that the service keeps; None where it does not say."""
+
+    base_model: str
+    lora_rank: int | None
+    train_unembed: bool | None
+    train_attn: bool | None
+    train_mlp: bool | None
 
 
 class Sampler:
@@ -134,38 +148,33 @@ class Trainer:
         self._client = client
         self._waiting = waiting
 
-    @property
-    def training_run(self) -> str:
-        """The service's name of this model."""
-        return str(self._client.model_id)
-
     async def forward(self, data: Sequence[Datum]) -> Gradient:
         """Log-probs of all targets; leaves the gradient alone."""
         future = self._client.forward(_data(data), "cross_entropy")
         return _gradient(await self._waiting.for_result(future, "The forward pass"))
 
-    def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Task[Gradient]:
+    def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Asked[Gradient]:
         """Add the gradient of one of the service's own losses. Submitted at once; await for the result."""
         future = self._client.forward_backward(_data(data), loss, dict(config) or None)
-        return asyncio.create_task(self._gradient_of(future))
+        return self._gradient_of(future)
 
-    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Task[Gradient]:
+    def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Asked[Gradient]:
         """Add the gradient of a loss that is computed here. Submitted at once; await for the result."""
 
         def with_metrics(_: list[tinker.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
             return loss(logprobs), {}
 
         future = self._client.forward_backward_custom(_data(data), with_metrics)
-        return asyncio.create_task(self._gradient_of(future))
+        return self._gradient_of(future)
 
-    def optim_step(self, step: Adam) -> Task[dict[str, float]]:
+    def optim_step(self, step: Adam) -> Asked[dict[str, float]]:
         """Make an optimiser step of the gradient so far. Submitted at once; await for its metrics."""
         future = self._client.optim_step(tinker.AdamParams(**vars(step)))
 
         async def result() -> dict[str, float]:
             return dict((await self._waiting.for_result(future, "The optimiser step")).metrics or {})
 
-        return asyncio.create_task(result())
+        return result()
 
     async def sampler(self, kind: Literal["snapshot", "inflight"]) -> Sampler:
         """Samples from the weights as they are now; `inflight` goes on with newer ones."""
@@ -254,6 +263,18 @@ class Service:
         limits = {model.model_name: model.max_context_length for model in found.supported_models}
         return limits.get(base_model)
 
+    async def saved_model(self, path: str) -> SavedModel:
+        """What a path of `Trainer.save` holds."""
+        rest = await self._rest_client()
+        found = await self._waiting.for_result(rest.get_weights_info_by_tinker_path(path), f"Looking up {path}")
+        return SavedModel(
+            base_model=found.base_model,
+            lora_rank=found.lora_rank,
+            train_unembed=found.train_unembed,
+            train_attn=found.train_attn,
+            train_mlp=found.train_mlp,
+        )
+
     async def newest_checkpoint(self, training_run: str) -> str:
         """Path of the newest state that was saved of a training run."""
         rest = await self._rest_client()
@@ -298,7 +319,10 @@ def _data(data: Sequence[Datum]) -> list[tinker.Datum]:
 
 
 def _gradient(output: Any) -> Gradient:
+    if LOSS not in output.metrics:
+        known = ", ".join(sorted(output.metrics)) or "none"
+        raise BackendError(f"The service returned no metric {LOSS!r} ({known}).", "Use another version of the server.")
     return Gradient(
         logprobs=[np.asarray(one["logprobs"].data, np.float32) for one in output.loss_fn_outputs],
-        loss=float(output.metrics.get("loss:sum", 0.0)),
+        loss=float(output.metrics[LOSS]),
     )

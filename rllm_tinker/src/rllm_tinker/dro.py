@@ -6,13 +6,12 @@ With the log-prob that the weights of the moment give it, value and gradient the
 
 from __future__ import annotations
 
-from asyncio import Task
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_tinker.client import Gradient, Trainer
+from rllm_tinker.client import Asked, Gradient, Trainer
 from rllm_tinker.datums import Rows
 from rllm_tinker.native import NativeLoss
 
@@ -25,7 +24,7 @@ def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
 
 async def submit_dro(
     trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
-) -> Task[Gradient]:
+) -> Asked[Gradient]:
     """Ask for the gradient of `dro`, once a forward pass has given the prompts' log-probs; await again for the result.
 
     The loss is A logprob - beta / 2 (logprob - old)^2 per token; `columns` hold weight * A already, and a weight on the

@@ -111,6 +111,7 @@ class TinkerEngine:
         """Ask for the samples of some calls, and hand them out."""
         sampler, version = self._sampler, self.weight_version
         assert sampler is not None, "nothing has been published"
+        _let_go_with(calls)
         prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
         try:
             found = await sampler.sample(prompts, calls[0].sampling, sorted(self.renderer.stop_ids), seeds)
@@ -145,3 +146,16 @@ class TinkerEngine:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _let_go_with(calls: Sequence[_Call]) -> None:
+    """Cancel the task of this request once nobody waits for any of its samples: the service then stops sampling."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def look(_: asyncio.Future[Completion]) -> None:
+        if all(call.future.done() for call in calls):
+            task.cancel()
+
+    for call in calls:
+        call.future.add_done_callback(look)

@@ -14,8 +14,11 @@ from rllm_tinker.seeds import ADVERTISED, MOST
 
 HEALTH = "/api/v1/healthz"
 BETWEEN_TRIES = 0.2
-BUSY = (408, 429)
-"""Answers that say to ask again later, as those from 500 on do."""
+NOT_FOR_US = (401, 403, 408, 429)
+"""Answers of a service that is there and does not say how it is. What it thinks of the key is told by what is asked."""
+LONGEST_LOOK = 5.0
+"""Seconds that an answer may take."""
+SHORTEST_LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,14 @@ class _Look:
 class HttpHealth:
     """Asks the service's health route."""
 
-    def __init__(self, base_url: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._base_url = base_url.rstrip("/")
-        self._timeout = timeout
+        self._headers = {} if api_key is None else {"X-API-Key": api_key}
 
     async def problem(self) -> str | None:
-        """What is wrong with the service just now; None: it answers."""
-        return (await self._ask()).problem
+        """What is wrong with the service just now; None: it answers, whatever it thinks of this question."""
+        look = await self._ask(LONGEST_LOOK)
+        return None if look.of_another_kind else look.problem
 
     async def wait(self, patience: float) -> int:
         """Wait until the service answers; returns how many prompts it takes in one request.
@@ -47,7 +51,7 @@ class HttpHealth:
         """
         started = time.monotonic()
         while True:
-            look = await self._ask()
+            look = await self._ask(min(LONGEST_LOOK, max(patience - (time.monotonic() - started), SHORTEST_LOOK)))
             if look.problem is None:
                 prompts = look.said.get(ADVERTISED, 1)
                 return min(prompts, MOST) if isinstance(prompts, int) and prompts > 0 else 1
@@ -59,20 +63,22 @@ class HttpHealth:
                 )
             await asyncio.sleep(BETWEEN_TRIES)
 
-    async def _ask(self) -> _Look:
+    async def _ask(self, seconds: float) -> _Look:
         where = self._base_url
         try:
-            async with httpx.AsyncClient(timeout=self._timeout) as client:
-                response = await client.get(where + HEALTH)
+            async with httpx.AsyncClient(timeout=seconds) as client:
+                response = await client.get(where + HEALTH, headers=self._headers)
             said = response.json()
         except httpx.TimeoutException:
-            return _Look(f"no Tinker service answers at {where} within {self._timeout:g} s")
+            return _Look(f"no Tinker service answers at {where} within {seconds:.3g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return _Look(f"no Tinker service can be reached at {where} ({type(error).__name__}: {error})")
         except ValueError:
             said = None
         status = response.status_code
-        if status in BUSY or status >= 500:
+        if status in NOT_FOR_US:
+            return _Look(None)
+        if status >= 500:
             return _Look(f"the Tinker service at {where} is not well (status {status})")
         if status != 200 or not isinstance(said, dict) or said.get("status") != "ok":
             problem = f"what answers at {where} is no Tinker service ({HEALTH} has status {status})"

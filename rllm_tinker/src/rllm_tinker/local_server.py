@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,16 +37,17 @@ class LocalServer:
     """What it has written."""
 
     @classmethod
-    async def start(cls, *, model: str, checkpoints: str, seed: int) -> LocalServer:
-        """Start one and wait until it listens, however long its model takes to load.
+    async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float) -> LocalServer:
+        """Start one and wait until it listens.
 
         Args:
             model: `tiny`, a folder or a hub id.
             checkpoints: folder for what the run saves.
             seed: of the run, for the weights of `tiny`.
+            longest: seconds that it has to load its model.
 
         Raises:
-            BackendError: it ends instead.
+            BackendError: it ends instead, or takes longer.
         """
         folder = Path(tempfile.mkdtemp(prefix="rllm-tinker-"))
         announcement, log = folder / "address.json", folder / "server.log"
@@ -65,8 +67,15 @@ class LocalServer:
             )
         server = cls("", key, process, log)
         try:
+            until = time.monotonic() + longest
             while not announcement.exists():
                 server._raise_if_ended()
+                if time.monotonic() > until:
+                    raise BackendError(
+                        f"The local Tinker server has not started within {longest:g} s. It said: "
+                        f"{server._last_words()}.",
+                        "Raise tinker_timeout, or name a model folder of this machine.",
+                    )
                 await asyncio.sleep(POLL)
         except BaseException:
             await server.stop()
@@ -108,5 +117,8 @@ class LocalServer:
             )
 
     def _how(self) -> str:
+        return f"exit code {self.process.returncode}; its last words ({self.log}): {self._last_words()}"
+
+    def _last_words(self) -> str:
         said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES:]
-        return f"exit code {self.process.returncode}; its last words ({self.log}): {' | '.join(said) or 'none'}"
+        return " | ".join(said) or "nothing"

@@ -76,4 +76,5 @@ def columns_of(
 
 def _bounds(low: float, high: float) -> dict[str, float]:
     """Bounds of the ratio, where ours are distances from 1."""
-    return {"clip_low_threshold": 1 - low, "clip_high_threshold": 1 + high}
+    # No ratio is below 0: a bound there is none, and the service refuses numbers below.
+    return {"clip_low_threshold": max(0.0, 1 - low), "clip_high_threshold": 1 + high}

@@ -38,7 +38,9 @@ class TrainingSection(Section):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="How the learning rate falls to 0 over the run."
     )
-    warmup_steps_ratio: Fraction = Field(0.0, description="Share of the run in which the learning rate rises.")
+    warmup_steps_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Share of the run in which the learning rate rises."
+    )
     beta1: Fraction = Field(0.9, description="AdamW beta1.")
     beta2: Fraction = Field(0.95, description="AdamW beta2.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
@@ -72,8 +74,8 @@ class RolloutEngineSection(Section):
     )
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
-        description="Which weights a rollout samples from: those published last when it asked, or, with `inflight`, "
-        "whatever is newest while it is being served.",
+        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one place that "
+        "the service updates. Here nothing is sampled meanwhile, so that rollouts are the same.",
     )
 
 

@@ -22,8 +22,10 @@ class SavedState(BaseModel):
     base_model: str
     service: str
     """URL of the service that keeps them, or `local`."""
+    starts_from_base: bool = True
+    """Whether the run started from the base model, and not from weights of its own."""
     reference: str | None = None
-    """Weights of the reference model for sampling; null: the base model, or no reference."""
+    """Weights of the reference model for sampling; null: there is none, or it is the base model."""
 
 
 def state_named_by(model_name: str) -> SavedState | None:

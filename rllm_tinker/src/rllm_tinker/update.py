@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import math
 from asyncio import Task
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.learning_rate import learning_rate
-from rllm_core.algorithms.loss_terms import rollout_weights
+from rllm_core.algorithms.loss_terms import loss_terms, rollout_weights
 from rllm_core.algorithms.minibatches import minibatch_weights, minibatches
 from rllm_core.algorithms.role_losses import RoleLosses
+from rllm_core.algorithms.update_metrics import Means, note_policy, note_rollout
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
-from rllm_tinker.client import Adam, Gradient, Trainer
-from rllm_tinker.custom_loss import custom_loss, loss_input
+from rllm_tinker.client import Adam, Asked, Gradient, Trainer
+from rllm_tinker.custom_loss import custom_loss, loss_input, sampled_entropy
 from rllm_tinker.datums import Rows
 from rllm_tinker.dro import submit_dro, uniform_weight
 from rllm_tinker.native import NativeLoss, columns_of, native_loss
 from rllm_tinker.settings import TrainingSection
-from rllm_tinker.update_metrics import UpdateMetrics
 
 
 class Updater:
@@ -49,44 +50,57 @@ class Updater:
             weight_decay=settings.weight_decay,
             grad_clip_norm=settings.max_grad_norm,
         )
-        metrics, steps = UpdateMetrics(batch), list[Task[dict[str, float]]]()
+        means = Means()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         try:
-            for number, chosen in enumerate(dealt):
-                step = await self._minibatch(trainer, Rows.of(batch, chosen), plan, adam, number, metrics)
-                steps += [] if step is None else [step]
-            for said in await asyncio.gather(*steps):
-                metrics.add_step(said)
-        except BaseException:
-            for step in steps:
-                step.cancel()
-            raise
-        return {"actor/lr": rate} | metrics.means()
+            async with asyncio.TaskGroup() as tasks:
+                steps = [
+                    await self._minibatch(tasks, trainer, Rows.of(batch, chosen), plan, adam, number, means)
+                    for number, chosen in enumerate(dealt)
+                ]
+        except BaseExceptionGroup as several:
+            # What was asked for beside what failed has been let go.
+            raise several.exceptions[0] from None
+        for step in steps:
+            _note_step(means, {} if step is None else step.result())
+        return {"actor/lr": rate} | means.metrics()
 
     async def _minibatch(
-        self, trainer: Trainer, rows: Rows, plan: UpdatePlan, adam: Adam, number: int, metrics: UpdateMetrics
+        self,
+        tasks: asyncio.TaskGroup,
+        trainer: Trainer,
+        rows: Rows,
+        plan: UpdatePlan,
+        adam: Adam,
+        number: int,
+        means: Means,
     ) -> Task[dict[str, float]] | None:
         """Wait for a minibatch's gradient; returns the optimiser step, asked for and not waited for.
 
         Requests are executed in the order of asking, so what only the service needs is not waited for here. None: there
         is nothing to learn from these rows.
         """
-        weights = minibatch_weights(
-            rows.batch, np.array(rows.rows, np.int64), plan.aggregation, self._max_response_length
-        )
-        parts = await self._submit(trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
+        chosen = np.array(rows.rows, np.int64)
+        weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
+        parts = await self._submit(tasks, trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
         if not parts:
             return None
-        step = trainer.optim_step(adam) if self._fused else None
-        gradients = await asyncio.gather(*(gradient for _, gradient in parts))
+        step = tasks.create_task(trainer.optim_step(adam)) if self._fused else None
+        gradients = [await task for _, task in parts]
         loss = _finite(sum(gradient.loss for gradient in gradients), plan)
-        metrics.add("actor/loss", loss)
+        means.add("actor/loss", loss)
         for (part, _), gradient in zip(parts, gradients, strict=True):
-            metrics.add_logprobs(part, gradient.logprobs, first=number == 0)
-        return trainer.optim_step(adam) if step is None else step
+            _note_tokens(means, part, gradient, plan, before_any_step=number == 0)
+        return tasks.create_task(trainer.optim_step(adam)) if step is None else step
 
     async def _submit(
-        self, trainer: Trainer, rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, seed: int
+        self,
+        tasks: asyncio.TaskGroup,
+        trainer: Trainer,
+        rows: Rows,
+        weights: NDArray[np.float32],
+        plan: UpdatePlan,
+        seed: int,
     ) -> list[tuple[Rows, Task[Gradient]]]:
         """Ask for the gradients of all roles, of which the service adds up one."""
         submitted: list[tuple[Rows, Task[Gradient]]] = []
@@ -97,18 +111,19 @@ class Updater:
             if native is None or plan.kl is not None or plan.entropy_coeff:
                 computed_here += part.rows
             elif (gradient := await self._native(trainer, part, native, corrected, plan)) is not None:
-                submitted.append((part, gradient))
+                submitted.append((part, tasks.create_task(gradient)))
             else:
                 computed_here += part.rows
         if computed_here:
             part = Rows.of(rows.batch, computed_here)
             loss = custom_loss(part, weights, plan, self._role_losses, seed)
-            submitted.append((part, trainer.forward_backward_custom(part.datums(), loss)))
+            asked = trainer.forward_backward_custom(part.datums(), loss)
+            submitted.append((part, tasks.create_task(asked)))
         return submitted
 
     async def _native(
         self, trainer: Trainer, rows: Rows, loss: NativeLoss, weights: NDArray[np.float32], plan: UpdatePlan
-    ) -> Task[Gradient] | None:
+    ) -> Asked[Gradient] | None:
         batch = rows.batch
         assert batch.advantages is not None
         assert batch.old_logprobs is not None
@@ -117,6 +132,21 @@ class Updater:
             return trainer.forward_backward(rows.datums(**columns), loss.name, loss.config)
         weight = uniform_weight(rows, weights)
         return None if weight is None else await submit_dro(trainer, rows, loss, weight, columns)
+
+
+def _note_tokens(means: Means, rows: Rows, gradient: Gradient, plan: UpdatePlan, *, before_any_step: bool) -> None:
+    """Note what the service says of the sampled tokens of some rows."""
+    logprobs = torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled])
+    inputs = loss_input(rows, logprobs, 0)
+    note_policy(means, inputs, loss_terms(inputs, plan), sampled_entropy(inputs))
+    if before_any_step:
+        note_rollout(means, inputs)
+
+
+def _note_step(means: Means, said: Mapping[str, float]) -> None:
+    """Note what the service says of an optimiser step, ``grad_norm`` and the like; ``:mean`` and so on are cut."""
+    for name, value in said.items():
+        means.add(f"actor/{name.partition(':')[0]}", float(value))
 
 
 def _finite(loss: float, plan: UpdatePlan) -> float:

@@ -111,3 +111,29 @@ def test_samples_without_a_finite_log_prob_for_every_token_are_refused(logprobs:
     answer = SampledSequence(tokens=np.array([5], np.int32), logprobs=np.array(logprobs, np.float32))
     with pytest.raises(BackendError, match="1 tokens with"):
         _all(_engine(FakeSampler(answer)), [([7], 1)])
+
+
+def test_a_request_is_let_go_when_nobody_waits_for_it_any_more() -> None:
+    cancelled = asyncio.Event()
+
+    class Slow:
+        async def sample(self, *_: Any) -> list[SampledSequence]:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+            return []
+
+    async def give_up() -> None:
+        engine = _engine(Slow())
+        calls = [
+            asyncio.create_task(engine.generate([7], SamplingParams(max_tokens=4, seed=seed), session="s"))
+            for seed in range(2)
+        ]
+        await asyncio.sleep(0.05)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait_for(cancelled.wait(), 5)
+
+    asyncio.run(give_up())

@@ -22,6 +22,7 @@ NATIVE = [
     "reinforce",
     "cross_entropy",
     "cispo",
+    {"name": "cispo", "eps_clip": 1.5},
     "dro",
     {"name": "dro", "beta": 2.0},
     {"name": "gspo", "sequence_eps_clip": 0.02, "sequence_eps_clip_high": 0.03},

@@ -13,6 +13,7 @@ from rllm_core.algorithms.learning_rate import learning_rate
 from rllm_core.algorithms.loss_terms import loss_terms, token_objective
 from rllm_core.algorithms.minibatches import minibatch_weights, minibatches
 from rllm_core.algorithms.role_losses import RoleLosses
+from rllm_core.algorithms.update_metrics import Means, note_critic, note_policy, note_rollout
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import RllmError
@@ -21,7 +22,6 @@ from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
-from rllm_local.update_metrics import Means, note_critic, note_policy, note_rollout
 from rllm_local.value_gradient import ValueGradient
 
 

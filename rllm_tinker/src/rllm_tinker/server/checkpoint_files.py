@@ -2,7 +2,8 @@
 
 - ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter as peft writes it.
 - ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in folders for sampling.
-- ``model.json``: the base model, the `LoraSpec`, and the version of this format.
+- ``model.json``: the base model (what it was called, and the fingerprint of its weights), the `LoraSpec`, and the
+  version of this format. The name is for people: the fingerprint alone says whether an adapter belongs to a model.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ from torch import Tensor
 from rllm_tinker.server.lora import AdapterWeights, Factors, LoraModel, peft_config
 from rllm_tinker.server.messages import LoraSpec, RequestRefused
 
-FORMAT = 1
-RECORD = "model.json"
-ADAPTER = "adapter_model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
+FORMAT = 2
+RECORD_FILE = "model.json"
+ADAPTER_FILE = "adapter_model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
 PREFIX = "base_model.model."
 """What peft's files put before the names of a model's parameters."""
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """The base model that an adapter belongs to."""
+
+    name: str
+    """What clients called it when it was saved."""
+    sha256: str
+    """See `rllm_local.reference.fingerprint`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,45 +60,45 @@ class SavedModel:
         return AdapterWeights(spec=self.spec, factors=MappingProxyType(factors))
 
 
-def write(folder: Path, base_name: str, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
+def write(folder: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
     """Write into an existing empty folder.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
     """
     adapter = {f"{PREFIX}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
-    _save(adapter, folder / ADAPTER)
+    _save(adapter, folder / ADAPTER_FILE)
     config = peft_config(lora.spec, lora.names)
-    config.base_model_name_or_path = base_name
+    config.base_model_name_or_path = base.name
     config.inference_mode = True
     config.save_pretrained(str(folder))
     if optimizer is not None:
-        _save(optimizer, folder / OPTIMIZER)
+        _save(optimizer, folder / OPTIMIZER_FILE)
     # Last, so that a folder that has it is complete.
-    record = {"format": FORMAT, "base_model": base_name, "lora": asdict(lora.spec)}
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    record = {"format": FORMAT, "base_model": asdict(base), "lora": asdict(lora.spec)}
+    (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def read(folder: Path, base_name: str) -> SavedModel:
+def read(folder: Path, base: BaseWeights) -> SavedModel:
     """What `write` wrote, on the CPU.
 
     Raises:
-        RequestRefused: the folder is damaged, of another format, or of another base model.
+        RequestRefused: the folder is damaged, of another format, or of a base model with other weights.
     """
     record = _record(folder)
-    if record.get("format") != FORMAT:
-        raise RequestRefused(f"{folder.name} is of format {record.get('format')}; this server reads format {FORMAT}.")
-    if record.get("base_model") != base_name:
-        raise RequestRefused(
-            f"{folder.name} is an adapter of the model {record.get('base_model')!r}, and this server has "
-            f"{base_name!r}. Start the server with that model."
-        )
+    _check_format(record.get("format"), folder.name)
     try:
-        spec = LoraSpec(**record["lora"])
+        trained_on, spec = BaseWeights(**record["base_model"]), LoraSpec(**record["lora"])
     except (KeyError, TypeError) as error:
-        raise _damaged(folder, RECORD, error) from error
-    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(folder / ADAPTER).items()}
-    optimizer = _load(folder / OPTIMIZER) if (folder / OPTIMIZER).exists() else None
+        raise _damaged(folder, RECORD_FILE, error) from error
+    if trained_on.sha256 != base.sha256:
+        raise RequestRefused(
+            f"{folder.name} was trained on other weights of the base model ({trained_on.name!r} then) than this "
+            f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
+            "others with the same files in the model's folder, of all with the same --dtype."
+        )
+    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(folder / ADAPTER_FILE).items()}
+    optimizer = _load(folder / OPTIMIZER_FILE) if (folder / OPTIMIZER_FILE).exists() else None
     return SavedModel(spec, adapter, optimizer)
 
 
@@ -108,15 +119,25 @@ def check_fits(saved: SavedModel, lora: LoraModel, what: str) -> None:
             )
 
 
+def _check_format(found: object, what: str) -> None:
+    if found == 1:
+        raise RequestRefused(
+            f"{what} is of format 1, which does not say which weights its base model had; loading it onto others would "
+            "give a wrong model without a word. Train it anew, or load it with peft: its files are what peft writes."
+        )
+    if found != FORMAT:
+        raise RequestRefused(f"{what} is of format {found}; this server reads format {FORMAT}.")
+
+
 def _record(folder: Path) -> dict[str, Any]:
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RequestRefused(f"{folder.name} holds no saved model, or only a part of one: no {RECORD}.") from error
+        raise RequestRefused(f"{folder.name} holds no saved model, or only a part of one: no {RECORD_FILE}.") from error
     except ValueError as error:
-        raise _damaged(folder, RECORD, error) from error
+        raise _damaged(folder, RECORD_FILE, error) from error
     if not isinstance(record, dict):
-        raise _damaged(folder, RECORD, TypeError("not an object"))
+        raise _damaged(folder, RECORD_FILE, TypeError("not an object"))
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 from rllm_core.errors import ConfigError
 from rllm_local.model import LoadedModel
+from rllm_local.reference import fingerprint
 from rllm_tinker.server import checkpoint_files
+from rllm_tinker.server.checkpoint_files import BaseWeights
 from rllm_tinker.server.learner import MAX_LOGITS, Learner
 from rllm_tinker.server.lora import AdapterWeights, LoraModel, merged_copy
 from rllm_tinker.server.messages import (
@@ -87,15 +90,15 @@ class Host:
         """
         learner = self._find(model_id)
         state = learner.adam.state() if optimizer else None
-        checkpoint_files.write(folder, self.base.name, learner.lora, state)
+        checkpoint_files.write(folder, self._base_weights, learner.lora, state)
 
     def load_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
         """Put back what `save_state` wrote; a LoRA model that does not exist is made from it.
 
         Raises:
-            RequestRefused: the folder is damaged, or of another model. Nothing has changed then.
+            RequestRefused: the folder is damaged, or of a base model with other weights. Nothing has changed then.
         """
-        saved = checkpoint_files.read(folder, self.base.name)
+        saved = checkpoint_files.read(folder, self._base_weights)
         learner = self._learners.get(model_id) or self._learner(saved.spec)
         learner.restore(saved, optimizer=optimizer, what=folder.name)
         self._learners[model_id] = learner
@@ -108,9 +111,9 @@ class Host:
         """The weights in a folder that `save_state` wrote.
 
         Raises:
-            RequestRefused: the folder is damaged, or of another model.
+            RequestRefused: the folder is damaged, or of a base model with other weights.
         """
-        saved = checkpoint_files.read(folder, self.base.name)
+        saved = checkpoint_files.read(folder, self._base_weights)
         checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), folder.name)
         return saved.weights
 
@@ -125,6 +128,11 @@ class Host:
     def prompt_logprobs(self, model: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
         """See `prompts.prompt_logprobs`; `model` is one of `merged`."""
         return prompt_logprobs(model, prompt, max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary)))
+
+    @cached_property
+    def _base_weights(self) -> BaseWeights:
+        """Told apart when it first matters: a large model's fingerprint takes seconds."""
+        return BaseWeights(self.base.name, fingerprint(self.model))
 
     def _learner(self, spec: LoraSpec) -> Learner:
         return Learner(LoraModel(self.model, spec), self.base, max_tokens_per_microbatch=self._max_tokens)

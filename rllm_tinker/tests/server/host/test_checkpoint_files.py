@@ -108,15 +108,28 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing(
     assert torch.equal(weights_of(host, "other"), before)
 
 
-def test_the_state_of_another_base_model_is_refused(make_host: Any, saved: Path, build_untied: Any) -> None:
-    with pytest.raises(RequestRefused, match="adapter of the model 'tiny', and this server has 'big'"):
-        make_host(name="big").load_state("m", saved, optimizer=True)
-    renamed = make_host(build_untied())
-    for load in (lambda: renamed.load_state("m", saved, optimizer=True), lambda: renamed.load_weights(saved)):
-        with pytest.raises(RequestRefused, match="saved does not fit this LoRA model"):
-            load()
-    with pytest.raises(RequestRefused, match="no LoRA model 'm'"):
-        renamed.weights("m")
+def test_the_state_of_another_base_model_is_refused(
+    make_host: Any, saved: Path, build_tied: Any, build_untied: Any
+) -> None:
+    other_weights = build_tied()
+    with torch.no_grad():
+        other_weights.model.norm.weight[0] += 0.5
+    for model in (other_weights, build_untied()):
+        other = make_host(model)
+        for load in (lambda: other.load_state("m", saved, optimizer=True), lambda: other.load_weights(saved)):
+            with pytest.raises(
+                RequestRefused, match=r"saved was trained on other weights .*'tiny'.* --seed .* folder .* --dtype"
+            ):
+                load()
+        with pytest.raises(RequestRefused, match="no LoRA model 'm'"):
+            other.weights("m")
+
+
+def test_the_base_model_may_have_another_name(host: Host, make_host: Any, saved: Path, weights_of: Flat) -> None:
+    renamed = make_host(name="./tiny")
+    renamed.load_state("m", saved, optimizer=True)
+    assert torch.equal(weights_of(renamed, "m"), weights_of(host, "m"))
+    renamed.load_weights(saved)
 
 
 def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
@@ -132,8 +145,10 @@ def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path
         ("model.json", None, "saved holds no saved model, or only a part of one: no model.json"),
         ("model.json", "{", "saved is damaged: its model.json cannot be read"),
         ("model.json", "[]", "saved is damaged: its model.json cannot be read"),
-        ("model.json", '{"format": 1, "base_model": "tiny"}', "saved is damaged: its model.json cannot be read"),
-        ("model.json", '{"format": 99}', "saved is of format 99; this server reads format 1"),
+        ("model.json", '{"format": 2}', "saved is damaged: its model.json cannot be read"),
+        ("model.json", '{"format": 2, "base_model": "tiny"}', "saved is damaged: its model.json cannot be read"),
+        ("model.json", '{"format": 99}', "saved is of format 99; this server reads format 2"),
+        ("model.json", '{"format": 1, "base_model": "tiny"}', "format 1, .* does not say which weights .* Train it anew"),
         ("adapter_model.safetensors", None, "saved is damaged: its adapter_model.safetensors"),
         ("adapter_model.safetensors", "garbage", "saved is damaged: its adapter_model.safetensors"),
         ("optimizer.safetensors", "garbage", "saved is damaged: its optimizer.safetensors"),
@@ -164,5 +179,6 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_of_the_operating_system(
 
 def test_the_record_says_what_the_model_is(saved: Path) -> None:
     record = json.loads((saved / "model.json").read_text())
-    assert record["base_model"] == "tiny"
+    assert record["base_model"]["name"] == "tiny"
+    assert len(record["base_model"]["sha256"]) == 64
     assert record["lora"]["rank"] == 8
