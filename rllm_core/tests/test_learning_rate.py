@@ -29,7 +29,7 @@ def _rates(total: int, **settings: object) -> list[float]:
     return [learning_rate(section, step, total) for step in range(total)]
 
 
-@given(schedule=schedules, ratio=st.floats(0, 0.99), total=st.integers(1, 300))
+@given(schedule=schedules, ratio=st.floats(0, 1), total=st.integers(1, 300))
 def test_rates_are_positive_rise_then_never_rise_again_and_peak_at_the_set_rate(
     schedule: str, ratio: float, total: int
 ) -> None:

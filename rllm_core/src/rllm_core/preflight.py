@@ -18,8 +18,7 @@ NEVER = (0, -1)
 
 def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
     """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend."""
-    if plan.backend.plugin.check is not None:
-        plan.backend.plugin.check(plan.composed.backend_config)
+    check_backend(plan)
     _check_world(plan)
     if train_tasks and not plan.config.rllm.trainer.val_only:
         check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))
@@ -37,6 +36,12 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
             "there are no validation tasks.",
             _GIVE_SOME,
         )
+
+
+def check_backend(plan: RunPlan) -> None:
+    """Raise ConfigError for what the backend sees to be wrong without loading anything heavy."""
+    if plan.backend.plugin.check is not None:
+        plan.backend.plugin.check(plan.composed.backend_config)
 
 
 _GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."

@@ -49,7 +49,8 @@ def tinker() -> None:
     default="float32",
     show_default=True,
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type of weights and activations.",
+    help="Type of the base model's weights and of activations. Adapters, and the layers they are merged into to be "
+    "sampled from, are float32 always.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the weights of `tiny`; as trainer.seed of a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="LoRA models at a time.")
@@ -118,6 +119,8 @@ def serve(
         key = "tml-local" if api_key is None else "YOUR_KEY"
         click.echo(f"serving {model} at {url}; clients call it {' or '.join(service.names)}")
         click.echo(f"checkpoints: {checkpoints.resolve()}")
+        if api_key is not None:
+            click.echo("clients must send the key of --api-key or TINKER_API_KEY; without one any would do")
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
         sys.stdout.flush()
 

@@ -19,6 +19,8 @@ NOT_FOR_US = (401, 403, 408, 429)
 LONGEST_LOOK = 5.0
 """Seconds that an answer may take."""
 SHORTEST_LOOK = 0.2
+REFUSED = 5.0
+"""Seconds that a connection may be refused at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class _Look:
 
     problem: str | None
     said: dict[str, Any] = field(default_factory=dict)
+    refused: bool = False
+    """Whether nobody listens there, which only a server that is just being started will change."""
     of_another_kind: bool = False
     """Whether a web server answers that is no Tinker service: waiting will not make it one."""
 
@@ -55,7 +59,8 @@ class HttpHealth:
             if look.problem is None:
                 prompts = look.said.get(ADVERTISED, 1)
                 return min(prompts, MOST) if isinstance(prompts, int) and prompts > 0 else 1
-            if look.of_another_kind or time.monotonic() - started >= patience:
+            limit = min(REFUSED, patience) if look.refused else patience
+            if look.of_another_kind or time.monotonic() - started >= limit:
                 raise BackendError(
                     f"{look.problem[0].upper()}{look.problem[1:]}.",
                     "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local to "
@@ -72,7 +77,8 @@ class HttpHealth:
         except httpx.TimeoutException:
             return _Look(f"no Tinker service answers at {where} within {seconds:.3g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return _Look(f"no Tinker service can be reached at {where} ({type(error).__name__}: {error})")
+            problem = f"no Tinker service can be reached at {where} ({type(error).__name__}: {error})"
+            return _Look(problem, refused=isinstance(error, httpx.ConnectError))
         except ValueError:
             said = None
         status = response.status_code

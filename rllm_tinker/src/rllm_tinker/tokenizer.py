@@ -40,6 +40,8 @@ def _load(name: str) -> Any:
         return _tiny()
     from transformers import AutoTokenizer
 
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ConfigError(f"The tokenizer {name!r} is to be a folder, and there is none.", "Check its path.")
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, ImportError) as error:

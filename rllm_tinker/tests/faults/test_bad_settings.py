@@ -141,7 +141,7 @@ MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
 @pytest.mark.parametrize(
     ("resume", "code", "message"),
     [
-        (MISSING, 1, f"Looking up {MISSING}: the service does not know it (404): No checkpoint {MISSING}: it was never"),
+        (MISSING, 1, f"Looking up {MISSING}: the service does not know it (404): No checkpoint {MISSING}: it was "),
         ("7c9e6679:train:0", 1, "Looking up 7c9e6679:train:0: the service does not know it (404): "),
         ("tinker://run/sampler_weights/x", 2, "which is neither a checkpoint nor a training run. Checkpoints are writ"),
         ("tinker://run", 2, "training.resume_from_tinker_id is 'tinker://run', which is neither"),

@@ -25,7 +25,7 @@ class TrainingSection(Section):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="How the learning rate falls to 0 over the run."
     )
-    warmup_steps_ratio: Fraction = Field(0.0, description="Share of the run in which the learning rate rises.")
+    warmup_steps_ratio: float = Field(0.0, ge=0, le=1, description="Share of the run in which the learning rate rises.")
     beta1: Fraction = Field(0.9, description="AdamW beta1.")
     beta2: Fraction = Field(0.95, description="AdamW beta2.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")

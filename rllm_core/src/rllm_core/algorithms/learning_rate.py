@@ -19,7 +19,7 @@ class LearningRateSettings(Protocol):
 
     @property
     def warmup_steps_ratio(self) -> float:
-        """Share of the run in which it rises, in [0, 1)."""
+        """Share of the run in which it rises, in [0, 1]."""
 
 
 def learning_rate(settings: LearningRateSettings, global_step: int, total_steps: int) -> float:

@@ -109,7 +109,7 @@ class AlgorithmSection(Section):
         None, description="How the learning rate falls over the run; null means the backend's own key."
     )
     warmup_steps_ratio: Annotated[float | None, ByPlugins()] = Field(
-        None, ge=0, lt=1, description="Share of the run in which the learning rate rises; null: the backend's own key."
+        None, ge=0, le=1, description="Share of the run in which the learning rate rises; null: the backend's own key."
     )
     entropy: EntropySection = Field(default_factory=EntropySection, description="Entropy bonus and its schedule.")
     rollout_correction: RolloutCorrectionSection = Field(

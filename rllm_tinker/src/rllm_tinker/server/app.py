@@ -71,8 +71,7 @@ def create_app(service: Service, key: str | None = None) -> FastAPI:
 
 
 def _routes(service: Service) -> list[BaseRoute]:
-    sampling, library = Sampling(service), Library(service)
-    training = Training(service, sampling)
+    training, sampling, library = Training(service), Sampling(service), Library(service)
 
     async def retrieve_future(request: Request) -> Response:
         request_id = text_of(json_object(await request.body()), "request_id")
@@ -156,7 +155,7 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/save_weights", _handler(training.save_weights)),
         _post("/load_weights", _handler(training.load_weights)),
         _post("/create_model", _handler(training.create_model)),
-        _post("/unload_model", _long_handler(training.unload_model)),
+        _post("/unload_model", _handler(training.unload_model)),
         _post("/get_info", _handler(library.model)),
         _post("/weights_info", _handler(library.weights_info)),
         _post("/forward", forward),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -112,11 +114,25 @@ def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
         ) from error
 
 
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save it as a whole, unless it is there: clients of other servers on the same checkpoints read it meanwhile."""
+    if folder.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        tokenizer.save_pretrained(Path(beside) / folder.name)
+        try:
+            (Path(beside) / folder.name).rename(folder)
+        except OSError:
+            # Another server may have been faster.
+            if not folder.exists():
+                raise
+
+
 def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
     """What clients on this machine can load the tokenizer by. That of `tiny` is nowhere until it is saved."""
     if options.model == "tiny":
         folder = (options.checkpoints / "tokenizer-of-tiny").resolve()
-        loaded.tokenizer.save_pretrained(folder)
+        _save_tokenizer(loaded.tokenizer, folder)
         return str(folder)
     folder_or_none = folder_of(options.model)
     return options.model if folder_or_none is None else str(folder_or_none.resolve())

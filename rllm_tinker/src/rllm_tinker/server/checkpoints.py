@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+from pydantic import TypeAdapter
 
 from rllm_core.files import sync_file, sync_folder, write_atomically
 from rllm_tinker.server.messages import LoraSpec, RequestRefused
 from rllm_tinker.server.refusals import NotFound, ServerError
 from rllm_tinker.server.tinker_path import KINDS, TinkerPath, is_name, model_of_folder
+
+logger = logging.getLogger("rllm_tinker.server")
 
 RECORD = "checkpoint.json"
 LEFT_OVER_AFTER = 3600.0
@@ -34,7 +40,10 @@ class Checkpoint:
     expires: float | None = None
     size: int = 0
     """Bytes."""
-    user_metadata: Mapping[str, str] | None = None
+    user_metadata: Mapping[str, Any] | None = None
+
+
+_CHECKED = TypeAdapter(Checkpoint)
 
 
 class Checkpoints:
@@ -71,7 +80,7 @@ class Checkpoints:
 
     def of_model(self, model_id: str) -> list[Checkpoint]:
         """Oldest first."""
-        found = (self._read(path) for path in self._paths_of(model_id))
+        found = (self._read_if_sound(path) for path in self._paths_of(model_id))
         kept = [checkpoint for checkpoint in found if checkpoint is not None and not self._expired(checkpoint)]
         return sorted(kept, key=lambda checkpoint: checkpoint.created)
 
@@ -120,7 +129,7 @@ class Checkpoints:
     def delete_expired(self) -> None:
         for model_id in self.model_ids():
             for path in self._paths_of(model_id):
-                checkpoint = self._read(path)
+                checkpoint = self._read_if_sound(path)
                 if checkpoint is not None and self._expired(checkpoint):
                     _remove(path.below(self.root))
 
@@ -139,11 +148,19 @@ class Checkpoints:
         file = path.below(self.root) / RECORD
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            return Checkpoint(**{**found, "path": path, "spec": LoraSpec(**found["spec"])})
-        except FileNotFoundError:
+            return _CHECKED.validate_python({**found, "path": path})
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise ServerError(f"{file} is not the record of a checkpoint: {error}. Delete its folder.") from error
+
+    def _read_if_sound(self, path: TinkerPath) -> Checkpoint | None:
+        """For lists: what is damaged is logged and left out, or nobody would see the others."""
+        try:
+            return self._read(path)
+        except ServerError as error:
+            logger.warning("%s", error)
+            return None
 
     def _recover(self) -> None:
         """Undo what a killed server left half done."""

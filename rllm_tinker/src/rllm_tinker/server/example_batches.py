@@ -13,6 +13,10 @@ from torch import Tensor
 
 from rllm_tinker.server.losses import Targets
 from rllm_tinker.server.messages import Example
+from rllm_tinker.server.target_logprobs import target_logprobs
+
+MAX_TARGETS = 1 << 24
+"""Padded targets of a micro-batch; 128 MiB in int64. Few tokens can have many targets each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +33,10 @@ class ExampleBatch:
     real: Tensor
     """Which of `targets` are targets, bool; n_target of them."""
 
-    def logprobs(self, model: Any) -> Tensor:
-        """(n_target,) float32 under a Hugging Face causal model, with a gradient if torch's mode says so."""
-        logits = model(input_ids=self.tokens, use_cache=False).logits
+    def logprobs(self, model: Any, max_positions: int) -> Tensor:
+        """(n_target,) float32, see `target_logprobs`."""
         # Gathered before padding is left out: to select rows of a vocabulary's width would be a copy of them.
-        return torch.log_softmax(logits.float(), dim=-1).gather(-1, self.targets)[self.real]
+        return target_logprobs(model, self.tokens, self.targets, max_positions)[self.real]
 
     def with_logprobs(self, logprobs: Tensor) -> Targets:
         """What the loss reads."""
@@ -55,16 +58,22 @@ class ExampleBatch:
 
 
 def example_batches(examples: Sequence[Example], max_tokens: int, device: torch.device) -> Iterator[ExampleBatch]:
-    """Cut examples into micro-batches of at most `max_tokens` padded tokens (one example at least), short ones first.
+    """Cut examples into micro-batches, short ones first.
 
-    Each row is computed by itself, so the cut changes nothing but the rounding of sums.
+    Each has one example at least, and else `max_tokens` padded tokens and `MAX_TARGETS` padded targets at most. Each
+    row is computed by itself, so the cut changes nothing but the rounding of sums.
     """
-    lengths = np.array([len(example.tokens) for example in examples])
+    lengths = [len(example.tokens) for example in examples]
+    depths = [example.targets.size // len(example.tokens) for example in examples]
     order = np.argsort(lengths, kind="stable").tolist()
     start = 0
     while start < len(order):
-        end = start + 1
-        while end < len(order) and (end + 1 - start) * lengths[order[end]] <= max_tokens:
+        end, depth = start + 1, depths[order[start]]
+        while end < len(order):
+            depth = max(depth, depths[order[end]])
+            padded = (end + 1 - start) * lengths[order[end]]
+            if padded > max_tokens or padded * depth > MAX_TARGETS:
+                break
             end += 1
         yield _pad(tuple(order[start:end]), examples, device)
         start = end

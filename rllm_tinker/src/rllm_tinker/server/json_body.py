@@ -35,5 +35,15 @@ def text_of(found: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def metadata_of(found: Mapping[str, Any], max_bytes: int) -> dict[str, Any] | None:
+    """What a client notes about a session, a model or a checkpoint."""
+    value = found.get("user_metadata")
+    if value is not None and not isinstance(value, dict):
+        raise RequestRefused(f"user_metadata is of type {type(value).__name__}; it must be an object.")
+    if len(json.dumps(value)) > max_bytes:
+        raise RequestRefused(f"user_metadata is larger than {max_bytes} bytes. Keep it short.")
+    return value
+
+
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")

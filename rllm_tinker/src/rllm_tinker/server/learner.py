@@ -25,7 +25,7 @@ from rllm_tinker.server.messages import (
 )
 
 MAX_LOGITS = 1 << 28
-"""Of one forward and backward pass: 1 GiB in float32, several times over. Bounds the memory of large vocabularies."""
+"""In memory at a time, 1 GiB in float32, several times over: of one micro-batch, or of a piece of a long example."""
 
 
 class Learner:
@@ -35,7 +35,8 @@ class Learner:
         self.lora = lora
         self.adam = Adam(lora.parameters())
         self._base = base
-        self._max_tokens = max(1, min(max_tokens_per_microbatch, MAX_LOGITS // base.vocabulary))
+        self._max_positions = max(1, MAX_LOGITS // base.vocabulary)
+        self._max_tokens = max(1, min(max_tokens_per_microbatch, self._max_positions))
         self._trained = list(lora.parameters().values())
 
     def forward_backward(self, request: ForwardBackward) -> ForwardBackwardResult:
@@ -50,7 +51,7 @@ class Learner:
         total = 0.0
         with torch.set_grad_enabled(not request.forward_only), self._all_or_nothing():
             for batch in example_batches(request.examples, self._max_tokens, self.lora.model.device):
-                outputs = batch.logprobs(self.lora.model)
+                outputs = batch.logprobs(self.lora.model, self._max_positions)
                 losses = loss.function(batch.with_logprobs(outputs), config)
                 share = losses.sum()
                 if not torch.isfinite(share):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from rllm_tinker.server.checkpoints import Checkpoint
 from rllm_tinker.server.futures import Answer
-from rllm_tinker.server.json_body import json_object, number_of, text_of
+from rllm_tinker.server.json_body import json_object, metadata_of, number_of, text_of
+from rllm_tinker.server.messages import RequestRefused
 from rllm_tinker.server.refusals import NotFound
+from rllm_tinker.server.sampling import own_name
 from rllm_tinker.server.service import Service
 from rllm_tinker.server.sessions import TrainedModel
 from rllm_tinker.server.tinker_path import TinkerPath
@@ -22,7 +25,10 @@ class Library:
 
     def create_session(self, body: bytes) -> Answer:
         found = json_object(body)
-        session = self._service.sessions.create(found.get("user_metadata"), found.get("display_name"))
+        most, name = self._service.limits.max_metadata_bytes, found.get("display_name")
+        if name is not None and (not isinstance(name, str) or len(name) > most):
+            raise RequestRefused(f"display_name must be a text of {most} letters at most.")
+        session = self._service.sessions.create(metadata_of(found, most), name)
         return records.session_created(session.session_id)
 
     def heartbeat(self, body: bytes) -> Answer:
@@ -51,7 +57,9 @@ class Library:
 
     def weights_info(self, body: bytes) -> Answer:
         path = TinkerPath.parse(text_of(json_object(body), "tinker_path"))
-        return records.weights_info(self._service.checkpoints.get(path))
+        checkpoint = self._service.checkpoints.get(path)
+        # Clients ask for a model of this name next.
+        return records.weights_info(replace(checkpoint, base_model=own_name(self._service, checkpoint)))
 
     def capabilities(self) -> Answer:
         return records.capabilities(self._service.names, self._service.host.base)

@@ -1,4 +1,4 @@
-"""What this server allows before it refuses, evicts or gives up. One place for every bound."""
+"""What this server allows before it refuses, evicts or gives up, of what clients send and of what is held for them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,37 @@ class Limits:
     keep_unretrieved: float = 3600.0
     max_pending_samples: int = 20_000
     max_samples_per_request: int = 1024
+    max_pending_sample_tokens: int = 1 << 27
+    """Prompts and replies of all samples that are pending; room for them is set aside when they are queued."""
 
     turn_deadline: float = 120.0
     """Seconds that a training request waits for an earlier one that has not arrived."""
     max_turns_ahead: int = 1024
     """How far a training request may run ahead of the next one to execute."""
+    max_remembered_turns: int = 4096
+    """Training requests of a model whose kind is remembered, to tell one that is sent again from another."""
     max_waiting_bytes: int = 512 * MIB
     """Bodies of training requests that wait for their turn, of all models together."""
 
     session_idle: float = 600.0
     """Seconds without heartbeat or request after which a session ends."""
+    max_sessions: int = 4096
     max_models: int = 16
+    max_samplers: int = 4096
+    """Sampling sessions of a session: each save_weights_and_get_sampling_client makes one."""
     max_snapshots: int = 32
     """Weights for sampling that are held in memory."""
     max_ended_sessions: int = 1024
     """Sessions that are remembered after their end, to tell clients what became of them."""
 
+    max_metadata_bytes: int = 65_536
+    """What a client may note about a session, a model or a checkpoint."""
     max_body_bytes: int = 64 * MIB
+    max_sparse_numbers: int = 1 << 24
+    """What the sparse tensors of a request may stand for: as many numbers as the largest body could hold dense."""
     fwdbwd_max_chunk_len: int = 1024
     """Examples per request; clients cut what they send by this."""
     fwdbwd_max_chunk_bytes: int = 5_000_000
     sweep_interval: float = 1.0
+    checkpoint_sweep_interval: float = 60.0
+    """Seconds between looks for expired checkpoints."""

@@ -50,10 +50,6 @@ class AdapterWeights:
     factors: Mapping[str, Factors]
     """By the name of the linear layer in the base model."""
 
-    @property
-    def nbytes(self) -> int:
-        return sum(factors.down.nbytes + factors.up.nbytes for factors in self.factors.values())
-
 
 class LoraModel:
     """A base model with an adapter that can be trained."""
@@ -122,14 +118,31 @@ def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
 
 @torch.no_grad()
 def merged_copy(base: Any, weights: AdapterWeights) -> Any:
-    """A plain model that answers as the adapted one does. It shares all tensors with `base` but the adapted weights."""
+    """A plain model that answers as the adapted one does. It shares all tensors with `base` but the adapted weights.
+
+    Those are float32 whatever the base model is: most of what training changes is lost in bfloat16.
+    """
     merged = sharing_copy(base)
     for name, factors in weights.factors.items():
         layer = merged.get_submodule(name)
         device = layer.weight.device
         change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
-        layer.weight = nn.Parameter((layer.weight.float() + change).to(layer.weight.dtype), requires_grad=False)
+        merged.set_submodule(name, _MergedLinear(layer.weight.float() + change, layer.bias))
     return merged
+
+
+class _MergedLinear(nn.Linear):
+    """A linear layer that computes in float32, and answers in the type it is given."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """weight: (n_out, n_in) float32; bias: (n_out,)."""
+        super().__init__(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            self.bias = nn.Parameter(bias.float(), requires_grad=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.float()).to(input.dtype)
 
 
 def _copy(parameter: nn.Parameter) -> Tensor:

@@ -15,7 +15,7 @@ from rllm_tinker.server.lora import AdapterWeights
 
 
 @dataclass(eq=False)
-class Sampler:
+class ModelSampler:
     """A model and what is sampling from it."""
 
     model: Any
@@ -68,10 +68,10 @@ class MergedModels:
         self._make_engine = make_engine
         self._executor = executor
         self._limit = limit
-        self._base = Sampler(merge(None), make_engine)
+        self._base = ModelSampler(merge(None), make_engine)
         self._newest = self._base
         # In order of last use.
-        self._merged: OrderedDict[AdapterWeights, Sampler] = OrderedDict()
+        self._merged: OrderedDict[AdapterWeights, ModelSampler] = OrderedDict()
         # Served in order of arrival, so that weights which wait for a place get it however busy the others are.
         self._entrance = asyncio.Lock()
         self._someone_left = asyncio.Event()
@@ -82,7 +82,7 @@ class MergedModels:
         return tuple(self._merged)
 
     @asynccontextmanager
-    async def use(self, weights: AdapterWeights | None) -> AsyncIterator[Sampler]:
+    async def use(self, weights: AdapterWeights | None) -> AsyncIterator[ModelSampler]:
         """The sampler of some weights, which stays while it is used. Waits for a place where all are taken."""
         sampler = await self._enter(weights)
         try:
@@ -97,7 +97,7 @@ class MergedModels:
             sampler.unwanted = True
             self._let_go(weights, sampler)
 
-    async def _enter(self, weights: AdapterWeights | None) -> Sampler:
+    async def _enter(self, weights: AdapterWeights | None) -> ModelSampler:
         if weights is None:
             sampler = self._base
         else:
@@ -112,7 +112,7 @@ class MergedModels:
                 other.rest()
         return sampler
 
-    async def _admit(self, weights: AdapterWeights) -> Sampler:
+    async def _admit(self, weights: AdapterWeights) -> ModelSampler:
         while len(self._merged) >= self._limit:
             idle = next((each for each, sampler in self._merged.items() if not sampler.users), None)
             if idle is None:
@@ -121,10 +121,10 @@ class MergedModels:
             else:
                 del self._merged[idle]
         model = await asyncio.get_running_loop().run_in_executor(self._executor, self._merge, weights)
-        self._merged[weights] = Sampler(model, self._make_engine)
+        self._merged[weights] = ModelSampler(model, self._make_engine)
         return self._merged[weights]
 
-    def _leave(self, weights: AdapterWeights | None, sampler: Sampler) -> None:
+    def _leave(self, weights: AdapterWeights | None, sampler: ModelSampler) -> None:
         sampler.users -= 1
         if sampler.users:
             return
@@ -134,10 +134,10 @@ class MergedModels:
             self._let_go(weights, sampler)
         self._someone_left.set()
 
-    def _let_go(self, weights: AdapterWeights, sampler: Sampler) -> None:
+    def _let_go(self, weights: AdapterWeights, sampler: ModelSampler) -> None:
         if sampler.unwanted and not sampler.users:
             self._merged.pop(weights, None)
             sampler.rest()
 
-    def _others(self, sampler: Sampler) -> Iterator[Sampler]:
+    def _others(self, sampler: ModelSampler) -> Iterator[ModelSampler]:
         return (each for each in (self._base, *self._merged.values()) if each is not sampler)

@@ -30,6 +30,11 @@ class SampleRequest:
     last_prompt_logprobs: int | None
     """How many of them are asked for; None: all."""
 
+    @property
+    def most_tokens(self) -> int:
+        """Of all samples, each with its prompt."""
+        return sum(map(len, self.prompts)) + len(self.prompts) * self.settings.max_tokens
+
 
 LEAVE_IT_OUT = "Leave it out."
 NOT_SAMPLED = {

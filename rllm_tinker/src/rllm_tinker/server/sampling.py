@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from rllm_tinker.server import wire
 from rllm_tinker.server.checkpoints import Checkpoint
 from rllm_tinker.server.futures import Answer
 from rllm_tinker.server.json_body import json_object, number_of, text_of
-from rllm_tinker.server.messages import RequestRefused, Sampled
+from rllm_tinker.server.messages import Sampled
 from rllm_tinker.server.refusals import Busy, Gone
 from rllm_tinker.server.sample_request import SampleRequest, sample_request
 from rllm_tinker.server.service import Service
-from rllm_tinker.server.sessions import Sampler
+from rllm_tinker.server.sessions import SamplingSession
 from rllm_tinker.server.tinker_path import TinkerPath
 
 
@@ -24,7 +25,8 @@ class Sampling:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, asyncio.Task[Answer]] = {}
+        self._pending_tokens = 0
         self._loading = asyncio.Lock()
 
     async def create_session(self, body: bytes) -> Answer:
@@ -36,15 +38,11 @@ class Sampling:
             if found.get("base_model") is not None:
                 service.check_name(text_of(found, "base_model"))
             if found.get("model_path") is None:
-                sampler = Sampler(sampler_id=sampler_id, base_model=text_of(found, "base_model"))
+                sampler = SamplingSession(sampler_id=sampler_id, base_model=text_of(found, "base_model"))
             else:
                 sampler = await self._from_checkpoint(sampler_id, text_of(found, "model_path"))
-            session.samplers[sampler_id] = sampler
+            service.sessions.add_sampler(sampler)
         return wire.sampling_session(sampler_id)
-
-    def add(self, sampler: Sampler) -> None:
-        """A sampling session whose weights are in memory. Raises Gone when its session has ended meanwhile."""
-        self._service.sessions.get(sampler.sampler_id).samplers[sampler.sampler_id] = sampler
 
     def submit(self, body: bytes) -> Answer:
         """Start to sample; one that is sent again is not sampled again."""
@@ -53,12 +51,14 @@ class Sampling:
         sampler = service.sessions.sampler(request.sampler_id)
         request_id = f"{request.sampler_id}:{request.number}"
         if not service.futures.knows(request_id):
-            if service.futures.pending >= service.limits.max_pending_samples:
-                raise Busy(f"{service.futures.pending} requests are pending; send this one again later.")
+            self._check_room(request)
             self._check_held(sampler)
             service.futures.open(request_id)
-            task = service.spawn(self._serve(request_id, sampler, request))
+            self._pending_tokens += request.most_tokens
+            task = service.spawn(self._serve(sampler, request))
             self._running[request_id] = task
+            # Not at the end of the task: one that is cancelled before it has begun never gets there.
+            task.add_done_callback(partial(self._finish, request_id, request.most_tokens))
         return wire.promise(request_id, samples=len(request.prompts))
 
     def cancel(self, body: bytes) -> Answer:
@@ -68,15 +68,16 @@ class Sampling:
             task.cancel()
         return wire.json_answer({})
 
-    async def _serve(self, request_id: str, sampler: Sampler, request: SampleRequest) -> None:
-        try:
-            answer = await self._service.answer(self._sample(sampler, request), "Sampling")
-        except asyncio.CancelledError:
-            answer = wire.user_failure("The client cancelled this request.")
-        self._running.pop(request_id, None)
-        self._service.futures.finish(request_id, answer)
+    async def _serve(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
+        return await self._service.answer(self._sample(sampler, request), "Sampling")
 
-    async def _sample(self, sampler: Sampler, request: SampleRequest) -> Answer:
+    def _finish(self, request_id: str, tokens: int, task: asyncio.Task[Answer]) -> None:
+        del self._running[request_id]
+        self._pending_tokens -= tokens
+        cancelled = wire.user_failure("The client cancelled this request.")
+        self._service.futures.finish(request_id, cancelled if task.cancelled() else task.result())
+
+    async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
         weights = await self._weights(sampler)
         pool = self._service.samplers
         logprobs = None
@@ -92,7 +93,15 @@ class Sampling:
             samples = [nothing] * len(request.prompts)
         return wire.samples_answer(samples, logprobs)
 
-    def _check_held(self, sampler: Sampler) -> None:
+    def _check_room(self, request: SampleRequest) -> None:
+        """Raise Busy when too much is being sampled already. One request is taken in any case."""
+        pending, limits = self._service.futures.pending, self._service.limits
+        if pending >= limits.max_pending_samples:
+            raise Busy(f"{pending} requests are pending; send this one again later.")
+        if self._running and self._pending_tokens + request.most_tokens > limits.max_pending_sample_tokens:
+            raise Busy(f"Samples of {self._pending_tokens} tokens are pending; send this request again later.")
+
+    def _check_held(self, sampler: SamplingSession) -> None:
         """Raise Gone when the weights have left memory and are not on disk."""
         held = sampler.snapshot is None or self._service.snapshots.get(sampler.snapshot) is not None
         if not held and sampler.model_path is None:
@@ -102,7 +111,7 @@ class Sampling:
                 "save_weights_and_get_sampling_client, or by name with save_weights_for_sampler: those stay on disk."
             )
 
-    async def _weights(self, sampler: Sampler) -> Any:
+    async def _weights(self, sampler: SamplingSession) -> Any:
         if sampler.snapshot is None:
             return None
         held = self._service.snapshots.get(sampler.snapshot)
@@ -111,13 +120,12 @@ class Sampling:
         self._check_held(sampler)
         return held
 
-    async def _from_checkpoint(self, sampler_id: str, model_path: str) -> Sampler:
+    async def _from_checkpoint(self, sampler_id: str, model_path: str) -> SamplingSession:
         checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path))
-        check_base_model(self._service, checkpoint)
         await self._load(checkpoint)
-        return Sampler(
+        return SamplingSession(
             sampler_id=sampler_id,
-            base_model=checkpoint.base_model,
+            base_model=own_name(self._service, checkpoint),
             model_path=model_path,
             snapshot=_snapshot_key(checkpoint),
         )
@@ -138,13 +146,12 @@ def sampler_id_of(session_id: str, number: int) -> str:
     return f"{session_id}:sample:{number}"
 
 
-def check_base_model(service: Service, checkpoint: Checkpoint) -> None:
-    """Raise RequestRefused when the checkpoint was made on another base model than this server's."""
-    if checkpoint.base_model not in service.names:
-        raise RequestRefused(
-            f"{checkpoint.path} was trained on {checkpoint.base_model!r}; this server has "
-            f"{', '.join(map(repr, service.names))}. Start the server with that model."
-        )
+def own_name(service: Service, checkpoint: Checkpoint) -> str:
+    """What this server calls a checkpoint's base model, which may have had another name when it was saved.
+
+    Whether it is the same model, the host tells from the weights when it loads them.
+    """
+    return checkpoint.base_model if checkpoint.base_model in service.names else service.names[0]
 
 
 def _snapshot_key(checkpoint: Checkpoint) -> str:

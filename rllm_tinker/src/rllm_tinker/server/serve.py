@@ -171,15 +171,18 @@ async def _serve(
     try:
         while not server.started and not serving.done():
             await asyncio.sleep(POLL)
-        ready()
+        if server.started:
+            ready()
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
         # Requests for pending results would be held for a while, and connections with them.
         service.futures.close()
         server.should_exit = True
-        await serving
-        listening.close()
+        try:
+            await serving
+        finally:
+            listening.close()
 
 
 def _wait_for_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

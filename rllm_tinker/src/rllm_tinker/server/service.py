@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -35,9 +35,6 @@ from rllm_tinker.server.turns import Backlog, Turns
 T = TypeVar("T")
 
 logger = logging.getLogger("rllm_tinker.server")
-
-CHECKPOINT_SWEEP = 60.0
-"""Seconds between looks for expired checkpoints."""
 
 
 class ModelHost(Protocol):
@@ -94,9 +91,9 @@ class Service:
         """Call it on the worker thread, after everything that was handed in before."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
-    def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run it beside everything else; it raises nothing."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -119,11 +116,13 @@ class Service:
         if name not in self.names:
             known = ", ".join(map(repr, self.names))
             raise NotFound(
-                f"There is no model {name!r}; this server has {known}. Ask for that, or start the server with "
-                f"`--name {name}` to have its model called so."
+                f"There is no model {name!r}; this server has {known}. Ask for that, or start a server with "
+                f"`--model {name}` (or with `--name {name}` beside another --model, to have that called so)."
             )
 
-    def add_model(self, model_id: str, base_model: str, spec: LoraSpec, metadata: Any) -> TrainedModel:
+    def add_model(
+        self, model_id: str, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
+    ) -> TrainedModel:
         """Raises RequestRefused when there are too many."""
         session = self.sessions.get(model_id)
         self.sessions.check_room()
@@ -155,20 +154,23 @@ class Service:
         checkpoints_at = loop.time()
         while True:
             await asyncio.sleep(self.limits.sweep_interval)
-            self.futures.sweep()
-            for session in self.sessions.idle():
-                await self.end_session(
-                    session,
-                    f"was ended after {self.limits.session_idle:g} s without a sign of its client, and its models "
-                    "were released. Go on from the last checkpoint with a new client.",
-                )
-            if loop.time() >= checkpoints_at:
-                checkpoints_at = loop.time() + CHECKPOINT_SWEEP
-                await self.answer(self._delete_expired(), "Deleting expired checkpoints")
+            try:
+                self.futures.sweep()
+                await self._end_idle_sessions()
+                if loop.time() >= checkpoints_at:
+                    checkpoints_at = loop.time() + self.limits.checkpoint_sweep_interval
+                    await self.in_worker(self.checkpoints.delete_expired)
+            except Exception:
+                # Nobody waits for this, and without the next round memory would fill.
+                logger.exception("Discarding what is too old failed; it is tried again")
 
-    async def _delete_expired(self) -> Answer:
-        await self.in_worker(self.checkpoints.delete_expired)
-        return wire.json_answer({})
+    async def _end_idle_sessions(self) -> None:
+        for session in self.sessions.idle():
+            await self.end_session(
+                session,
+                f"was ended after {self.limits.session_idle:g} s without a sign of its client, and its models "
+                "were released. Go on from the last checkpoint with a new client.",
+            )
 
     async def close(self) -> None:
         """Stop what runs beside; what the worker thread executes ends by itself."""

@@ -31,7 +31,7 @@ class TrainedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampler:
+class SamplingSession:
     """What a sampling session samples from."""
 
     sampler_id: str
@@ -50,7 +50,8 @@ class Session:
     user_metadata: Mapping[str, Any] | None = None
     display_name: str | None = None
     models: dict[str, TrainedModel] = field(default_factory=dict)
-    samplers: dict[str, Sampler] = field(default_factory=dict)
+    samplers: dict[str, SamplingSession] = field(default_factory=dict)
+    """Least recently used first."""
 
 
 class Sessions:
@@ -66,6 +67,12 @@ class Sessions:
         return iter(tuple(self._open.values()))
 
     def create(self, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
+        """Raises RequestRefused when there are too many."""
+        if len(self._open) >= self._limits.max_sessions:
+            raise RequestRefused(
+                f"This server has {len(self._open)} sessions, as many as it takes. End programs that are done "
+                f"(ServiceClient.close); silent ones are ended after {self._limits.session_idle:g} s."
+            )
         session = Session(
             session_id=str(uuid4()),
             last_seen=self._clock(),
@@ -103,12 +110,24 @@ class Sessions:
         model.last_request = time.time()
         return model
 
-    def sampler(self, sampler_id: str) -> Sampler:
+    def sampler(self, sampler_id: str) -> SamplingSession:
         """Raises NotFound or Gone."""
-        sampler = self.get(sampler_id).samplers.get(sampler_id)
+        samplers = self.get(sampler_id).samplers
+        sampler = samplers.pop(sampler_id, None)
         if sampler is None:
-            raise NotFound(f"No sampling session {sampler_id!r}: create one first.")
+            raise NotFound(
+                f"No sampling session {sampler_id!r}: create one first. Of each client's, the "
+                f"{self._limits.max_samplers} used last are kept."
+            )
+        samplers[sampler_id] = sampler
         return sampler
+
+    def add_sampler(self, sampler: SamplingSession) -> None:
+        """Where there are too many, it takes the place of the one used longest ago. Raises Gone."""
+        samplers = self.get(sampler.sampler_id).samplers
+        samplers[sampler.sampler_id] = sampler
+        while len(samplers) > self._limits.max_samplers:
+            del samplers[next(iter(samplers))]
 
     def check_room(self) -> None:
         """Raise RequestRefused when there are as many models as this server takes."""

@@ -1,4 +1,4 @@
-"""Weights for sampling that are held in memory, the least recently used leaving when there are too many."""
+"""Weights for sampling that are held in memory. When there are too many, the least recently used leave."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Snapshots:
         return held.weights
 
     def put(self, key: str, weights: Any, *, on_disk: bool) -> None:
-        """Hold weights, in place of any of the same key. Those that are `on_disk` too leave last: though they could
-        be read again, they were given a name in order to be kept in use, while each training step leaves one without.
+        """Hold weights, in place of any of the same key. Those that are `on_disk` too leave first: they can be read
+        again, while without the others their samplers are lost.
         """
         self.drop(key)
         while len(self._held) >= self._max_held:
-            unnamed = (key for key, held in self._held.items() if not held.on_disk)
-            self.drop(next(unnamed, next(iter(self._held))))
+            readable = (key for key, held in self._held.items() if held.on_disk)
+            self.drop(next(readable, next(iter(self._held))))
         self._held[key] = _Held(weights, on_disk)
 
     def drop(self, key: str) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from rllm_tinker.server import wire
 from rllm_tinker.server.checkpoints import Checkpoint
 from rllm_tinker.server.futures import Answer
-from rllm_tinker.server.json_body import json_object, number_of, text_of
+from rllm_tinker.server.json_body import json_object, metadata_of, number_of, text_of
 from rllm_tinker.server.messages import RequestRefused
-from rllm_tinker.server.sampling import Sampling, check_base_model, sampler_id_of
+from rllm_tinker.server.sampling import own_name, sampler_id_of
 from rllm_tinker.server.service import Service, inflight_key
-from rllm_tinker.server.sessions import Sampler, TrainedModel
+from rllm_tinker.server.sessions import SamplingSession, TrainedModel
 from rllm_tinker.server.tinker_path import Kind, TinkerPath
 
 Found = Mapping[str, Any]
@@ -27,20 +27,19 @@ class Training:
     once, its number would be missing, and those after it would wait.
     """
 
-    def __init__(self, service: Service, sampling: Sampling) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._sampling = sampling
 
     def create_model(self, body: bytes) -> Answer:
         """A new LoRA model."""
         found = json_object(body)
         model_id = self._new_model_id(found)
-        if self._service.futures.knows(f"{model_id}:0"):
+        if self._was_asked_for(model_id):
             return wire.promise(f"{model_id}:0", model_id)
         name = text_of(found, "base_model")
         self._service.check_name(name)
         wire.check_optimizer(found)
-        model = self._service.add_model(model_id, name, wire.lora_spec(found), found.get("user_metadata"))
+        model = self._service.add_model(model_id, name, wire.lora_spec(found), self._metadata(found))
 
         async def create() -> Answer:
             await self._service.in_worker(self._service.host.create, model_id, model.spec)
@@ -54,13 +53,13 @@ class Training:
         if found.get("session_id") is None:
             return self.submit("load_weights", body, self._load_into)
         model_id = self._new_model_id(found)
-        if self._service.futures.knows(f"{model_id}:0"):
+        if self._was_asked_for(model_id):
             return wire.promise(f"{model_id}:0", model_id)
         wire.check_optimizer(found)
         checkpoint = self._checkpoint(found)
-        name = found.get("base_model") or checkpoint.base_model
+        name = found.get("base_model") or own_name(self._service, checkpoint)
         self._service.check_name(name)
-        model = self._service.add_model(model_id, name, checkpoint.spec, found.get("user_metadata"))
+        model = self._service.add_model(model_id, name, checkpoint.spec, self._metadata(found))
         return self._begin(model, "load_weights", partial(self._load, model_id, checkpoint, found))
 
     def forward_backward(self, body: bytes) -> Answer:
@@ -69,7 +68,7 @@ class Training:
         model = self._service.sessions.model(request.model_id)
 
         def compute() -> Answer:
-            asked = wire.forward_backward_of(request)
+            asked = wire.forward_backward_of(request, self._service.limits.max_sparse_numbers)
             return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
 
         async def execute() -> Answer:
@@ -87,16 +86,22 @@ class Training:
     def save_weights_for_sampler(self, body: bytes) -> Answer:
         return self.submit("save_weights_for_sampler", body, self._save_for_sampler)
 
-    async def unload_model(self, body: bytes) -> Answer:
+    def unload_model(self, body: bytes) -> Answer:
         """Let go of a model before its session ends."""
         service, model_id = self._service, text_of(json_object(body), "model_id")
-        model = service.sessions.model(model_id)
-        request_id = model.turns.request_id(0) + ":unload"
+        request_id = f"{model_id}:unload"
+
+        async def unload() -> Answer:
+            await service.release_model(service.sessions.get(model_id), model_id, "The model was unloaded.")
+            return wire.unloaded(model_id)
+
+        async def execute() -> None:
+            service.futures.finish(request_id, await service.answer(unload(), "unload_model"))
+
         if not service.futures.knows(request_id):
+            service.sessions.model(model_id)
             service.futures.open(request_id)
-            session = service.sessions.get(model_id)
-            await service.release_model(session, model_id, "The model was unloaded.")
-            service.futures.finish(request_id, wire.unloaded(model_id))
+            service.spawn(execute())
         return wire.promise(request_id, model_id)
 
     def submit(self, kind: str, body: bytes, operation: Operation) -> Answer:
@@ -113,6 +118,14 @@ class Training:
     def _new_model_id(self, found: Found) -> str:
         session = self._service.sessions.get(text_of(found, "session_id"))
         return f"{session.session_id}:train:{number_of(found, 'model_seq_id')}"
+
+    def _metadata(self, found: Found) -> Found | None:
+        return metadata_of(found, self._service.limits.max_metadata_bytes)
+
+    def _was_asked_for(self, model_id: str) -> bool:
+        """Creations are sent again too, even after their result was discarded: the model must live on then."""
+        service = self._service
+        return model_id in service.sessions.get(model_id).models or service.futures.knows(f"{model_id}:0")
 
     def _begin(self, model: TrainedModel, kind: str, create: Callable[[], Awaitable[Answer]]) -> Answer:
         """Turn 0. A model that could not be created is none."""
@@ -166,7 +179,9 @@ class Training:
         inflight = found.get("kind", "snapshot") == "inflight"
         key = inflight_key(model.model_id) if inflight else sampler_id
         weights = await self._service.in_worker(self._service.host.weights, model.model_id)
-        self._sampling.add(Sampler(sampler_id=sampler_id, base_model=model.base_model, snapshot=key))
+        self._service.sessions.add_sampler(
+            SamplingSession(sampler_id=sampler_id, base_model=model.base_model, snapshot=key)
+        )
         self._service.snapshots.put(key, weights, on_disk=False)
         return wire.saved_for_sampler(sampler_id=sampler_id)
 
@@ -179,7 +194,7 @@ class Training:
             spec=model.spec,
             created=time.time(),
             expires=service.checkpoints.expiry(found.get("ttl_seconds")),
-            user_metadata=found.get("user_metadata"),
+            user_metadata=self._metadata(found),
         )
 
         def save(folder: Path) -> None:
@@ -190,7 +205,6 @@ class Training:
 
     def _checkpoint(self, found: Found) -> Checkpoint:
         checkpoint = self._service.checkpoints.get(TinkerPath.parse(text_of(found, "path")))
-        check_base_model(self._service, checkpoint)
         if found.get("optimizer") and checkpoint.path.kind != "weights":
             raise RequestRefused(f"{checkpoint.path} has no optimizer state. Load one of save_state, under …/weights/.")
         return checkpoint

@@ -20,8 +20,6 @@ Work = Callable[[], Awaitable[Answer]]
 Failure = Callable[[str], Answer]
 """The answer that tells a client of a failure."""
 
-REMEMBERED_KINDS = 4096
-
 
 @dataclass(slots=True)
 class Backlog:
@@ -48,8 +46,8 @@ class Turns:
         self._next = 0
         """The next number to start; all below have been started or given up."""
         self._waiting: dict[int, _Turn] = {}
-        self._kinds: dict[int, str] = {}
-        self._given_up: set[int] = set()
+        self._kinds: dict[int, str | None] = {}
+        """Of the last numbers; None: the request never came, and was given up."""
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -87,39 +85,43 @@ class Turns:
 
     def close(self, why: str) -> None:
         """Fail whatever waits; what is being executed ends by itself."""
+        self._cancel_deadline()
         for number in sorted(self._waiting):
             self._fail(number, why)
 
     def _check_repeated(self, number: int, kind: str) -> None:
-        if number in self._given_up:
+        before = self._kinds.get(number, kind)
+        if before is None:
             raise RequestRefused(
                 f"Request {number} of {self.model_id} came over {self._limits.turn_deadline:g} s after later ones; "
                 "those have failed meanwhile. Go on from the last checkpoint with a new training client."
             )
-        before = self._kinds.get(number, kind)
         if before != kind:
             raise RequestRefused(
                 f"Request {number} of {self.model_id} was {before} and is now {kind}. Use every number once; two "
                 "programs cannot train the same model."
             )
 
-    def _remember(self, number: int, kind: str) -> None:
+    def _remember(self, number: int, kind: str | None) -> None:
         self._kinds[number] = kind
-        if len(self._kinds) > REMEMBERED_KINDS:
+        if len(self._kinds) > self._limits.max_remembered_turns:
             del self._kinds[next(iter(self._kinds))]
 
     def _go_on(self) -> None:
         """Execute what has its turn; when that is missing, wait for it until the deadline."""
         if self._task is not None:
             return
+        if self._next in self._waiting:
+            self._cancel_deadline()
+            self._task = asyncio.create_task(self._execute(), name=f"turns of {self.model_id}")
+        elif self._waiting and self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._limits.turn_deadline, self._give_up)
+
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if self._next in self._waiting:
-            self._task = asyncio.create_task(self._execute(), name=f"turns of {self.model_id}")
-        elif self._waiting:
-            loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(self._limits.turn_deadline, self._give_up)
 
     async def _execute(self) -> None:
         try:
@@ -135,7 +137,8 @@ class Turns:
     def _give_up(self) -> None:
         self._deadline = None
         missing, held = self._next, sorted(self._waiting)
-        self._given_up.update(set(range(missing, held[-1])) - set(held))
+        for number in sorted(set(range(missing, held[-1])) - set(held)):
+            self._remember(number, None)
         self._next = held[-1] + 1
         for number in held:
             self._fail(

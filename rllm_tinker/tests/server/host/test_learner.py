@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from rllm_core.errors import ConfigError
+from rllm_tinker.server import learner
+from rllm_tinker.server.example_batches import example_batches
 from rllm_tinker.server.host import Host
 from rllm_tinker.server.losses import LOSSES
 from rllm_tinker.server.messages import AdamStep, Example, ForwardBackward, LoraSpec, RequestRefused
@@ -79,6 +81,41 @@ def test_results_do_not_depend_on_how_examples_are_cut(loss: str, make_host: Any
         assert cut.metrics["loss:sum"] == pytest.approx(whole.metrics["loss:sum"], rel=1e-5)
         for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("build", ["build_tied", "build_untied"])
+@pytest.mark.parametrize("many", [None, 3])
+def test_logits_of_a_long_example_are_never_there_at_once(
+    build: str, many: int | None, make_host: Any, make_request: Requests, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    base, asked = request.getfixturevalue(build)(), make_request("cross_entropy", (40, 3, 22), many=many)
+    results = []
+    for most in (learner.MAX_LOGITS, 7 * base.get_input_embeddings().num_embeddings + 1):
+        monkeypatch.setattr(learner, "MAX_LOGITS", most)
+        host = make_host(base)
+        host.create("m", LoraSpec(rank=8, seed=1))
+        widths: list[int] = []
+        outputs = host._learners["m"].lora.model.get_output_embeddings()
+        outputs.register_forward_hook(
+            lambda module, given, logits, widths=widths: widths.append(logits[..., 0].numel())
+        )
+        host.forward_backward("m", replace(asked, forward_only=True))
+        results.append((host.forward_backward("m", asked), _gradient(host), widths))
+    (whole, gradient, _), (cut, cut_gradient, widths) = results
+    assert max(widths) == 7
+    assert gradient is not None
+    assert cut_gradient is not None
+    assert (cut_gradient - gradient).norm() < 1e-5 * gradient.norm()
+    for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+
+
+def test_an_example_with_many_targets_is_not_padded_to_the_length_of_another(make_examples: Any) -> None:
+    long, deep = make_examples((512,), "cross_entropy"), make_examples((1,), "cross_entropy", many=100_000)
+    batches = list(example_batches((*long, *deep, *long), 4096, torch.device("cpu")))
+    assert [batch.members for batch in batches] == [(1,), (0, 2)]
+    assert [batch.targets.shape for batch in batches] == [(1, 1, 100_000), (2, 512, 1)]
 
 
 def test_gradients_of_requests_add_up_until_a_step(host: Host, make_request: Requests, adam_step: AdamStep) -> None:

@@ -34,12 +34,13 @@ def gradient(server: Server, model_id: str, number: int, first: int = 1) -> str:
     return str(response.json()["request_id"])
 
 
-def sample(server: Server, sampler_id: str, number: int, **params: Any) -> httpx.Response:
+def sample(server: Server, sampler_id: str, number: int, num_samples: int = 1, **params: Any) -> httpx.Response:
     prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
     return server.post(
         "asample",
         sampling_session_id=sampler_id,
         seq_id=number,
+        num_samples=num_samples,
         prompt=prompt,
         sampling_params={"max_tokens": 2, **params},
     )
@@ -346,6 +347,23 @@ def test_without_a_key_any_is_accepted_but_none_is_not(server: Server) -> None:
     assert httpx.post(f"{server.url}/api/v1/client/config", json={}).status_code == 401
     assert httpx.post(f"{server.url}/api/v1/client/config", json={}, headers={"X-API-Key": "x"}).status_code == 200
     assert httpx.get(f"{server.url}/api/v1/healthz").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:80", "[::1]:80", "[::1]", "LOCALHOST"])
+def test_without_a_key_this_machine_is_answered_by_any_of_its_names(server: Server, host: str) -> None:
+    assert server.raw.get("/api/v1/sessions", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["attacker.example", "127.0.0.1.attacker.example:80", "10.0.0.1", "", "[::1", "::1"])
+def test_a_web_page_whose_name_was_made_to_mean_this_machine_gets_nothing(server: Server, host: str) -> None:
+    response = server.raw.get("/api/v1/sessions", headers={"Host": host})
+    assert response.status_code == 403
+    assert "TINKER_API_KEY" in response.json()["detail"]
+
+
+def test_with_a_key_the_server_may_be_called_anything(start: Start) -> None:
+    server = start(key="tml-right")
+    assert server.raw.get("/api/v1/sessions", headers={"Host": "trainer.example"}).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["tml-wrong", "", "tml-righ", "tml-right2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,17 +86,19 @@ def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
     asyncio.run(scenario())
 
 
-def test_the_snapshot_used_last_stays_and_unnamed_ones_leave_first() -> None:
+def test_weights_that_can_be_read_again_leave_first_and_then_those_used_longest_ago() -> None:
     left: list[str] = []
     snapshots = Snapshots(3, left.append)
-    snapshots.put("named", "named", on_disk=True)
     for name in ("one", "two"):
         snapshots.put(name, name, on_disk=False)
+    snapshots.put("named", "named", on_disk=True)
     snapshots.get("one")
     snapshots.put("three", "three", on_disk=False)
-    assert left == ["two"]
-    snapshots.put("three", "newer", on_disk=False)
-    assert left == ["two", "three"]
+    assert left == ["named"]
+    snapshots.put("four", "four", on_disk=False)
+    assert left == ["named", "two"]
+    snapshots.put("four", "newer", on_disk=False)
+    assert left == ["named", "two", "four"]
     assert len(snapshots) == 3
 
 
@@ -154,6 +157,28 @@ def test_folders_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path)
     assert [found.path for found in store.of_model("a-b:train:0")] == [PATH]
     assert store.model_ids() == ["a-b:train:0"]
     store.delete_expired()
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[1]", "{}", '{"created": "x"}', "created-is-text", "metadata-is-list", "\udcff"]
+)
+def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
+    tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Checkpoints(tmp_path)
+    other = TinkerPath("a-b:train:0", "weights", "two")
+    for path in (PATH, other):
+        store.write(checkpoint(path), write("text"), overwrite=False)
+    record = PATH.below(tmp_path) / "checkpoint.json"
+    good = json.loads(record.read_text())
+    wrong = {"created-is-text": {**good, "created": "x"}, "metadata-is-list": {**good, "user_metadata": [1]}}
+    text = json.dumps(wrong[damaged]) if damaged in wrong else damaged
+    record.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert [found.path for found in store.of_model("a-b:train:0")] == [other]
+    store.delete_expired()
+    assert str(record) in caplog.text
+    with pytest.raises(ServerError, match="not the record of a checkpoint"):
+        store.get(PATH)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Requests may hold keys that are not known here, as newer clients send them; sett
 """
 
 from rllm_tinker.server.wire.answers import (
-    JSON,
     PROTOBUF,
     created,
     forward_backward_answer,
@@ -24,7 +23,6 @@ from rllm_tinker.server.wire.forward_backward import forward_backward_of, forwar
 from rllm_tinker.server.wire.settings import adam_step, check_optimizer, lora_spec
 
 __all__ = [
-    "JSON",
     "PROTOBUF",
     "adam_step",
     "check_optimizer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ NUMPY_TYPES: dict[int, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardBackwardRequest:
-    """One that could be parsed; what it asks for is read by `examples_of` when its turn has come."""
+    """One that could be parsed; what it asks for is read by `forward_backward_of` when its turn has come."""
 
     model_id: str
     number: int
@@ -41,9 +42,10 @@ def forward_backward_request(body: bytes) -> ForwardBackwardRequest:
     return ForwardBackwardRequest(model_id=message.model_id, number=message.seq_id, message=message)
 
 
-def forward_backward_of(request: ForwardBackwardRequest) -> ForwardBackward:
-    """Raises RequestRefused for what this server does not do."""
+def forward_backward_of(request: ForwardBackwardRequest, max_sparse_numbers: int) -> ForwardBackward:
+    """Raises RequestRefused for what this server does not do, and for sparse tensors that stand for too much."""
     message = request.message
+    _check_sparse(message, max_sparse_numbers)
     return ForwardBackward(
         loss=message.loss_fn,
         config=_loss_config(message),
@@ -68,7 +70,8 @@ def _example(datum: Any, index: int) -> Example:
         raise RequestRefused(f"Datum {index}: {NOT_TEXT}")
     try:
         chunks = [np.frombuffer(chunk.encoded_text.tokens, np.int32) for chunk in datum.model_input]
-        arrays = {name: _array(tensor) for name, tensor in datum.loss_fn_inputs.items()}
+        length = sum(map(len, chunks))
+        arrays = {name: _array(tensor, length) for name, tensor in datum.loss_fn_inputs.items()}
     except (ValueError, IndexError, OverflowError, MemoryError) as error:
         raise RequestRefused(f"Datum {index}: a tensor's bytes do not fit its type and shape: {error}.") from error
     targets = arrays.pop("target_tokens", None)
@@ -81,11 +84,24 @@ def _example(datum: Any, index: int) -> Example:
     )
 
 
-def _array(tensor: Any) -> NDArray[Any]:
-    """Raises ValueError."""
+def _check_sparse(message: Any, most: int) -> None:
+    """A sparse tensor of a few bytes may claim any shape: what all of them stand for stays in proportion."""
+    tensors = (tensor for datum in message.data for tensor in datum.loss_fn_inputs.values())
+    numbers = sum(abs(math.prod(tensor.shape)) for tensor in tensors if tensor.HasField("sparse_csr"))
+    if numbers > most:
+        raise RequestRefused(
+            f"The sparse tensors of this request stand for {numbers} numbers; {most} are taken at once. Send fewer "
+            "examples in a request, or tensors with fewer columns."
+        )
+
+
+def _array(tensor: Any, length: int) -> NDArray[Any]:
+    """`length`: of the model input. Raises ValueError."""
     sparse = tensor.HasField("sparse_csr")
     flat = _numbers(tensor.sparse_csr.values if sparse else tensor.dense, tensor.dtype)
     shape = tuple(tensor.shape) or (len(flat),)
+    if sparse and shape[0] != length:
+        raise ValueError(f"sparse rows of shape {shape} beside {length} tokens")
     return _dense(flat, tensor.sparse_csr, shape) if sparse else flat.reshape(shape)
 
 
@@ -102,8 +118,7 @@ def _dense(values: NDArray[Any], csr: Any, shape: tuple[int, ...]) -> NDArray[An
     """Rows from compressed sparse rows; what is not listed is 0."""
     rows, columns = np.frombuffer(csr.crow_indices, np.int64), np.frombuffer(csr.col_indices, np.int64)
     fits = len(shape) == 2 and len(rows) == shape[0] + 1 and len(columns) == len(values) == rows[-1]
-    # A sparse tensor of a few bytes may claim any shape: what it stands for must stay in proportion.
-    if not fits or rows[0] != 0 or (np.diff(rows) < 0).any() or shape[1] > 1 << 20 or shape[0] * shape[1] > 1 << 26:
+    if not fits or rows[0] != 0 or (np.diff(rows) < 0).any():
         raise ValueError(f"sparse rows of shape {shape}")
     dense = np.zeros(shape, values.dtype)
     if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:

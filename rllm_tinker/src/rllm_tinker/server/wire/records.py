@@ -13,7 +13,7 @@ from rllm_tinker.server.checkpoints import Checkpoint
 from rllm_tinker.server.futures import Answer
 from rllm_tinker.server.limits import Limits
 from rllm_tinker.server.messages import BaseModel
-from rllm_tinker.server.sessions import Sampler, Session, TrainedModel
+from rllm_tinker.server.sessions import SamplingSession, Session, TrainedModel
 from rllm_tinker.server.wire.answers import answer, json_answer
 
 OWNER = "local"
@@ -47,7 +47,7 @@ def session_info(session: Session) -> Answer:
         {
             "training_run_ids": list(session.models),
             "sampler_ids": list(session.samplers),
-            "user_metadata": session.user_metadata,
+            "user_metadata": _texts(session.user_metadata),
             "display_name": session.display_name,
         }
     )
@@ -57,7 +57,7 @@ def session_list(session_ids: Sequence[str]) -> Answer:
     return answer(types.ListSessionsResponse(sessions=list(session_ids)))
 
 
-def sampler_info(sampler: Sampler) -> Answer:
+def sampler_info(sampler: SamplingSession) -> Answer:
     return answer(
         types.GetSamplerResponse(
             sampler_id=sampler.sampler_id, base_model=sampler.base_model, model_path=sampler.model_path
