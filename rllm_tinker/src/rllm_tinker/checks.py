@@ -36,8 +36,8 @@ def check_config(config: TinkerConfig) -> None:
     if resume is not None and not (CHECKPOINT.fullmatch(resume) or TRAINING_RUN.fullmatch(resume)):
         raise ConfigError(
             f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
-            "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state), training runs "
-            "RUN.",
+            "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state); training "
+            "runs are written RUN.",
         )
 
 
