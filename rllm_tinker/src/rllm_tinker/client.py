@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ import tinker
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
+from rllm_tinker.exchange import Adam, Datum, Gradient, SampledSequence, SavedModel
 from rllm_tinker.seeds import seed_of_request
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
@@ -39,63 +39,11 @@ GONE = 0.5
 """As much for one that does not answer; the client must have begun, or it would not clean up."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Datum:
-    """One row as the service takes it: position i of `tokens` predicts `targets[i]`."""
-
-    tokens: NDArray[np.int32]
-    """(n,)"""
-    targets: NDArray[np.int32]
-    """(n,)"""
-    inputs: Mapping[str, NDArray[np.float32]]
-    """What the loss reads, by name, each (n,)."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Gradient:
-    """What a forward (and backward) pass returns."""
-
-    logprobs: list[NDArray[np.float32]]
-    """Of each datum's targets, (n,)."""
-    loss: float
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampledSequence:
-    """One sampled sequence."""
-
-    tokens: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adam:
-    """One step of the service's AdamW; a `grad_clip_norm` of 0 clips nothing."""
-
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    grad_clip_norm: float
-
-
 T = TypeVar("T")
 Asked: TypeAlias = Coroutine[Any, Any, T]
 """The answer to a request that has been sent."""
 CustomLoss = Callable[[Sequence[Any]], Any]
 """Takes the log-probs of every datum's targets, torch tensors (n,) with gradient; returns a loss tensor of shape ()."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedModel:
-    """A LoRA model that the service keeps; None where it does not say."""
-
-    base_model: str
-    lora_rank: int | None
-    train_unembed: bool | None
-    train_attn: bool | None
-    train_mlp: bool | None
 
 
 class Sampler:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.batch import TokenBatch
-from rllm_tinker.client import Datum
+from rllm_tinker.exchange import Datum
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_tinker.client import Asked, Gradient, Trainer
+from rllm_tinker.client import Asked, Trainer
 from rllm_tinker.datums import Rows
+from rllm_tinker.exchange import Gradient
 from rllm_tinker.native import NativeLoss
 
 

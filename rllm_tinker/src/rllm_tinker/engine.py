@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.renderer import Renderer
-from rllm_tinker.client import SampledSequence, Sampler
+from rllm_tinker.client import Sampler
+from rllm_tinker.exchange import SampledSequence
 
 QUIET_TURNS = 3
 """Turns of the event loop without a new call after which the calls so far are sent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rllm_core.errors import ConfigError
-from rllm_tinker.client import SavedModel
+from rllm_tinker.exchange import SavedModel
 from rllm_tinker.settings import ModelSection
 
 FLAGS = ("lora_rank", "train_unembed", "train_attn", "train_mlp")

@@ -20,10 +20,11 @@ from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
-from rllm_tinker.client import Adam, Asked, Gradient, Trainer
+from rllm_tinker.client import Asked, Trainer
 from rllm_tinker.custom_loss import custom_loss, loss_input, sampled_entropy
 from rllm_tinker.datums import Rows
 from rllm_tinker.dro import submit_dro, uniform_weight
+from rllm_tinker.exchange import Adam, Gradient
 from rllm_tinker.native import NativeLoss, columns_of, native_loss
 from rllm_tinker.settings import TrainingSection
 

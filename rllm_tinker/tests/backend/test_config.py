@@ -125,3 +125,10 @@ def test_what_the_api_cannot_do_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         planned(registry, "tinker_base_url=local", *words)
+
+
+def test_a_key_of_this_backend_without_it_says_which_backend_to_choose(registry: Registry) -> None:
+    with pytest.raises(
+        ConfigError, match=r"`tinker_base_url` \(from command line\) belongs to backend tinker, and this"
+    ):
+        compose(registry, layers_from_overrides(["tinker_base_url=local"]))

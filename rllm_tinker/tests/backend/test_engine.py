@@ -14,8 +14,8 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.renderer import Renderer
 from rllm_local.tiny import build_tokenizer
-from rllm_tinker.client import SampledSequence
 from rllm_tinker.engine import TinkerEngine
+from rllm_tinker.exchange import SampledSequence
 
 STOP = 2
 

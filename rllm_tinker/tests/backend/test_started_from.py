@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import ConfigError
-from rllm_tinker.client import SavedModel
+from rllm_tinker.exchange import SavedModel
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.started_from import check_saved_model
 

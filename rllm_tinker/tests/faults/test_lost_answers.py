@@ -19,8 +19,9 @@ from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
-from rllm_tinker.client import SampledSequence, Service, Trainer
+from rllm_tinker.client import Service, Trainer
 from rllm_tinker.datums import Rows
+from rllm_tinker.exchange import SampledSequence
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.server.serve import RunningServer
 from rllm_tinker.server.tinker_path import TinkerPath

@@ -89,6 +89,7 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     _settle_length_of_training(merged, backend.shared_keys)
     derive_keys(merged, backend.derived_keys, backend.params, saved)
     _require_unchanged(merged, decided)
+    _require_own_sections(merged, backend, registry)
     return _validated(merged, resolve(merged), backend.params, tuple(warnings))
 
 
@@ -261,6 +262,20 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
             raise ConfigError(
                 f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
                 "Only a configuration file or the command line may choose it.",
+            )
+
+
+def _require_own_sections(merged: Merged, backend: Any, registry: PluginSource) -> None:
+    """Sections and top-level keys of a backend that was not chosen are most likely a choice that was forgotten."""
+    for key in merged.tree:
+        if key in RunConfig.model_fields or key in backend.params.model_fields:
+            continue
+        owners = [entry.plugin.name for entry in registry.all("backend") if key in entry.plugin.params.model_fields]
+        if owners:
+            raise ConfigError(
+                f"`{key}` (from {merged.origin((key,))}) belongs to backend {' and '.join(owners)}, and this run has "
+                f"backend {backend.name}.",
+                f"Add rllm/backend={owners[0]}, or leave it out.",
             )
 
 
