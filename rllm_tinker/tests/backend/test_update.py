@@ -14,6 +14,7 @@ from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.errors import BackendError
 from rllm_tinker import update as update_module
 from rllm_tinker.datums import Rows
+from rllm_tinker.native import NativeLoss
 from rllm_tinker.settings import TrainingSection
 from rllm_tinker.update import Updater
 
@@ -199,3 +200,11 @@ def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
     connection.ask(trainer.sampler(kind))
     after = connection.ask(sampler.logprobs(tokens))
     assert (np.abs(after - before).max() > 1e-4) == (kind == "inflight")
+
+
+def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
+    with pytest.raises(BackendError, match=r"The forward and backward pass: the service refused it.*stable_reinforce"):
+        connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))
