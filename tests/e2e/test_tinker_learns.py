@@ -20,7 +20,7 @@ def rllm(folder: Path, *words: str) -> str:
 
 
 def test_guess_is_solved_in_at_least_90_of_100_games_and_the_checkpoint_plays_as_well(tmp_path: Path) -> None:
-    shorter = ["rllm.trainer.total_epochs=170", "rllm.algorithm.entropy.decay_steps=145"]
+    shorter = ["rllm.trainer.total_epochs=155", "rllm.algorithm.entropy.decay_steps=130"]
     rllm(tmp_path, "train", "guess", *OFFLINE, *shorter)
     run = tmp_path / "runs" / "rllm-training" / "default"
     figures = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])

@@ -122,10 +122,12 @@ def settle_effects(
 
 def honours(plugin: Any, key: str) -> bool:
     """Whether a record says, by `honours` or as a shared key, that it acts on a key of the core."""
+    return _lists(plugin, key) or any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
+
+
+def _lists(plugin: Any, key: str) -> bool:
     sections = (f"{name[:-1]}" for name in plugin.honours if name.endswith(".*"))
-    if key in plugin.honours or any(key.startswith(section) for section in sections):
-        return True
-    return any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
+    return key in plugin.honours or any(key.startswith(section) for section in sections)
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
@@ -145,7 +147,9 @@ def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> boo
 
 
 def _could_act(entry: Registered[Any], key: Key) -> bool:
-    return honours(entry.plugin, key.dotted) or _has_option(entry, key)
+    # A backend that has a key of the core's own under another name does not act on it: the core does.
+    acts = _lists if key.mark(ByPlugins) is None else honours
+    return acts(entry.plugin, key.dotted) or _has_option(entry, key)
 
 
 def _has_option(entry: Registered[Any], key: Key) -> bool:
