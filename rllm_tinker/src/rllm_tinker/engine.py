@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.errors import BackendError
+from rllm_core.rollout.prompts import checked_prompt
 from rllm_core.rollout.renderer import Renderer
 from rllm_tinker.client import Sampler
 from rllm_tinker.exchange import SampledSequence
@@ -64,17 +65,8 @@ class TinkerEngine:
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
         """See `RolloutEngine.generate`."""
-        prompt = np.asarray(prompt_ids, np.int32)
-        if sampling.max_tokens < 1:
-            raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
-        if not len(prompt):
-            raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
-        if len(prompt) >= self.max_context:
-            raise RolloutError(
-                f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
-                "Shorten the prompt, or raise training.max_length if the model allows it.",
-            )
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_context - len(prompt)))
+        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        sampling = replace(sampling, max_tokens=room)
         call = _Call(prompt, sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if len(self._waiting) == 1:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
 from rllm_core.errors import RolloutError
+from rllm_core.rollout.prompts import checked_prompt
 from rllm_core.rollout.renderer import Renderer
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache
@@ -99,17 +100,7 @@ class LocalEngine:
         stops: Stops | None = None,
     ) -> Completion:
         """See `RolloutEngine.generate`. Without `stops`, a reply ends with one of the renderer's stop ids."""
-        prompt = np.asarray(prompt_ids, np.int32)
-        if sampling.max_tokens < 1:
-            raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
-        if not len(prompt):
-            raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
-        if len(prompt) >= self.max_context:
-            raise RolloutError(
-                f"A prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}.",
-                "Shorten the prompt, or raise training.max_length if the model allows it.",
-            )
-        room = min(sampling.max_tokens, self.max_context - len(prompt))
+        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         request = _Request(buffer, len(prompt), sampling, session, future, stops)
