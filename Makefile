@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example rllm_tinker
+DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -17,13 +17,18 @@ OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
+# vLLM wants other versions than the rest, so that it is tested in an environment of its own.
+VENV_VLLM ?= .venv-vllm
+INSTALLED_VLLM := $(VENV_VLLM)/.installed
+DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
-.PHONY: help install demo test lint types tests docs clean
+.PHONY: help install demo test test-vllm lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
+	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make docs     make docs/reference/config.md from the schemas"
 	@echo "make clean    remove the virtual environment"
 
@@ -38,7 +43,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  $(addprefix -e ,$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))) $(TOOLS)
+	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS)))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
@@ -62,8 +67,21 @@ tests: install
 
 test: lint types tests
 
+$(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
+	$(VENV_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt torch
+	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
+	  $(addprefix -e ,$(patsubst plugins/rllm_vllm,plugins/rllm_vllm[cpu],$(DISTRIBUTIONS_VLLM))) pytest pytest-timeout
+# vLLM asks for them; their published builds do not load with torch's CPU build, and break `import transformers`.
+	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(INSTALLED_VLLM)
+	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
+	  -o norecursedirs= plugins/rllm_vllm/tests/real
+
 docs: install
 	$(BIN)/python -m rllm_core.config_reference > docs/reference/config.md
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV_VLLM)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.contracts.agent import Agent, AgentPlugin
+from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.observer import Observer, ObserverPlugin
@@ -184,9 +186,33 @@ def _step_rewards(inputs: AdvantageInput, params: NoParams) -> Advantages:
     return Advantages(values=inputs.step_rewards, level="step")
 
 
+class Parrot:
+    """A rollout engine that says the last token of its prompt."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.version = -1
+
+    async def start(self, setup: EngineSetup) -> None:
+        self.renderer, self.max_context = setup.renderer, setup.max_context
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        assert dict(weights)
+        self.version = version
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        token, logprob = np.array(prompt_ids[-1:], np.int32), np.array([-1.0], np.float32)
+        return Completion(token_ids=token, logprobs=logprob, finish_reason="length", weight_version=self.version)
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="session")
 def worlds() -> Registry:
-    """What is installed, with environments, an agent, an estimator and an observer for tests."""
+    """What is installed, with environments, an agent, an estimator, an observer and an engine for tests."""
     registry = Registry.load()
     multi = {"rllm.workflow.name": "multi_turn_workflow"}
     for world in (Paying, Lucky, Slow, Failing, Crowded):
@@ -213,6 +239,7 @@ def worlds() -> Registry:
         )
     )
     registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
+    registry.add(EnginePlugin(name="parrot", load=lambda: Parrot, **common))
     return registry
 
 

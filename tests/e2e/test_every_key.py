@@ -147,6 +147,7 @@ COUNTED_IN_EPOCHS = {
 }
 PARTLY_SOLVED = {
     "rllm.env.name": "lucky",
+    "rllm.rollout.engine": "parrot",
     "rllm.trainer.output_dir": "partly",
     "rllm.trainer.total_batches": 1,
     "rllm.rejection_sample.enable": True,
@@ -164,7 +165,7 @@ FILLED = {
     "rllm.rejection_sample.max_gen_batches": 2,
 }
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED)
-ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed"]
+ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"]
 READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN)]
 
 

@@ -12,6 +12,7 @@ from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import ByPlugins, Redundant, Refused, TakenOver
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.engine import EnginePlugin, HostedEngine
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
@@ -51,6 +52,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.on_missing_reward": "drop",
     "rllm.algorithm.on_precomputed_mismatch": "zero",
     "rllm.stepwise_advantage.mode": "per_step",
+    "rllm.rollout.engine": "deaf",
     "rllm.transform.grouping": "rllm-core/task_role",
     "rllm.rejection_sample.mode": "episode",
     "rllm.episode_logging.episode_log_dir": "elsewhere",
@@ -66,7 +68,7 @@ OTHER_VALUES: dict[str, Any] = {
 NOBODY_LISTENS = layer_from_dotted(
     {"rllm.backend": "deaf", "rllm.workflow.name": "deaf", "rllm.pipeline.stages": ["deaf", "log"]}, "set-up"
 )
-"""A run of whose plugins none acts on any key."""
+"""A run of whose plugins none acts on any key; an engine that a backend does not host is no part of it."""
 
 CORRECTION = "rllm.algorithm.rollout_correction"
 Planned = Callable[..., RunPlan]
@@ -88,6 +90,7 @@ def registry() -> Registry:
     common: dict[str, Any] = {"name": "deaf", "summary": "For tests."}
     registry.add(BackendPlugin(params=DeafSections, load=lambda: Backend, capabilities=can, **common))
     registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, **common))
+    registry.add(EnginePlugin(params=NoParams, load=lambda: HostedEngine, **common))
     reads, writes = frozenset({"tasks"}), frozenset({"episodes"})
     registry.add(StagePlugin(params=NoParams, load=lambda: Pipeline, reads=reads, writes=writes, **common))
     return registry
@@ -289,7 +292,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
         error = refusal(planned, recipe | {key: 0.1}, registry)
         assert error.message == f"`{key}` is 0.1 (from the test), and nothing this run uses acts on it."
-        assert "loss ppo, loss cispo, loss clip_cov." in error.hint
+        assert "loss ppo, loss cispo, loss clip_cov, loss vanilla, loss geo_mean." in error.hint
         assert error.hint.endswith(f"This run uses loss {loss} (its options: {options}).")
 
 

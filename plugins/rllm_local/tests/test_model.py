@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.model_files import model_folder
 from rllm_local import tiny
 from rllm_local.model import LoadedModel, load_model
-from rllm_local.model_name import model_folder
 from rllm_local.settings import ModelSection
 
 SMALL = {

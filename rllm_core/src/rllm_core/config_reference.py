@@ -15,7 +15,7 @@ from rllm_core.effect import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
 
-DISTRIBUTIONS = ("rllm-core", "rllm-envs", "rllm-estimators", "rllm-local", "rllm-tinker")
+DISTRIBUTIONS = ("rllm-core", "rllm-envs", "rllm-estimators", "rllm-local", "rllm-tinker", "rllm-verl", "rllm-vllm")
 """Whose plugins are on the page: those of this repository."""
 
 INTRODUCTION = """\

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.keys import KeyPath, known_keys
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import show_value
@@ -36,6 +36,7 @@ CHOSEN_BY = {
     "grouping": "rllm.transform.grouping",
     "rejection": "rllm.rejection_sample.mode",
     "agent": "rllm.agent.name",
+    "engine": "rllm.rollout.engine",
 }
 """Plugins that others call. Chosen, but with no plugin that honours the key that chooses them, they never run."""
 
@@ -90,6 +91,7 @@ def settle_effects(
     Raises:
         ConfigError: for the first key a user set that has no effect.
     """
+    _refuse_idle_keys(composed, chosen)
     idle: list[Key] = []
     warnings: list[str] = []
     chosen = [entry for entry in chosen if _is_called(entry, chosen)]
@@ -101,7 +103,7 @@ def settle_effects(
             if _set_by_user(key, composed):
                 warnings.append(f"{_is(key, composed)}: {redundant.reason}.")
             continue
-        acts = any(honours(entry.plugin, key.dotted) for entry in chosen) or any(_takes_over(c, key) for c in taking)
+        acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, composed.config, chosen, registry, acts)
         if why and why[0] == NOBODY and (own := [c for c in taking if _has_option(c.registered, key)]):
             names = ", ".join(f"{entry.registered.kind} {entry.plugin.name}" for entry in own)
@@ -120,14 +122,29 @@ def settle_effects(
     return _with_defaults(composed, idle), warnings
 
 
+def _refuse_idle_keys(composed: Composed, chosen: Sequence[Registered[Any]]) -> None:
+    """Raise ConfigError for a user's value under a key that the backend knows to be without effect."""
+    for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
+        acted_on = {row.native for row in backend.shared_keys} | {".".join(path) for path in known_keys(RunConfig)}
+        for key in sorted(composed.by_user - acted_on):
+            instead = next((text for name, text in backend.idle_keys.items() if _covers(name, key)), None)
+            if instead is not None:
+                value = f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]})"
+                raise ConfigError(f"{value}, and backend {backend.name} does not act on it.", instead)
+
+
+def _covers(pattern: str, key: str) -> bool:
+    """Whether a key is the one named, or lies in the section ``name.*``."""
+    return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
+
+
 def honours(plugin: Any, key: str) -> bool:
     """Whether a record says, by `honours` or as a shared key, that it acts on a key of the core."""
     return _lists(plugin, key) or any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
 
 
 def _lists(plugin: Any, key: str) -> bool:
-    sections = (f"{name[:-1]}" for name in plugin.honours if name.endswith(".*"))
-    return key in plugin.honours or any(key.startswith(section) for section in sections)
+    return any(_covers(name, key) for name in plugin.honours)
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
@@ -147,9 +164,16 @@ def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> boo
 
 
 def _could_act(entry: Registered[Any], key: Key) -> bool:
-    # A backend that has a key of the core's own under another name does not act on it: the core does.
-    acts = _lists if key.mark(ByPlugins) is None else honours
-    return acts(entry.plugin, key.dotted) or _has_option(entry, key)
+    return _acts_by_itself(entry, key) or _has_option(entry, key)
+
+
+def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
+    """Whether it acts on a key that is no option of it.
+
+    A backend that has the core's own key, or the option of another plugin, under another name does not act on it.
+    """
+    acts = _lists if key.mark(ByPlugins) is None or key.mark(TakenOver) else honours
+    return acts(entry.plugin, key.dotted)
 
 
 def _has_option(entry: Registered[Any], key: Key) -> bool:

@@ -21,6 +21,10 @@ class RllmError(Exception):
         self.hint = hint
         super().__init__(f"{message} {hint}".strip())
 
+    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str]]:
+        """Message and hint stay apart on the way from another process."""
+        return type(self), (self.message, self.hint)
+
 
 class ConfigError(RllmError):
     """A configuration value, key or file cannot be used."""

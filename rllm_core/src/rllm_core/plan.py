@@ -11,6 +11,7 @@ from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin, LossChoice
 from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import EngineChoice, EnginePlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -47,6 +48,8 @@ class RunPlan:
 
     composed: Composed
     backend: Registered[BackendPlugin[Any]]
+    engine: Chosen[EnginePlugin[Any]] | None
+    """The rollout engine that the backend hosts; None: its own."""
     environment: Chosen[EnvironmentPlugin[Any]] | None
     train_dataset: Chosen[DatasetPlugin[Any]] | None
     """Where training tasks come from; None: the environment."""
@@ -73,6 +76,13 @@ class RunPlan:
         return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
 
     @property
+    def engine_choice(self) -> EngineChoice | None:
+        if self.engine is None:
+            return None
+        chosen = self.engine
+        return EngineChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+
+    @property
     def tasks_per_step(self) -> int:
         """How many tasks a step draws at a time; fewer where there are no more."""
         rejection = self.config.rllm.rejection_sample
@@ -88,7 +98,7 @@ class RunPlan:
         """Every plugin the run uses, once each."""
         chosen: list[Chosen[Any]] = [*self.estimators, *self.losses, self.grouping, self.rejection]
         chosen += [self.workflow, self.agent]
-        chosen += [entry for entry in (self.environment, self.train_dataset, self.val_dataset) if entry]
+        chosen += [entry for entry in (self.engine, self.environment, self.train_dataset, self.val_dataset) if entry]
         chosen += [*self.trackers, *self.observers, *self.stages]
         found = [self.backend, *(entry.registered for entry in chosen)]
         return list({(entry.kind, entry.qualified_name): entry for entry in found}.values())

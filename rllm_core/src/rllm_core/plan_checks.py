@@ -58,6 +58,12 @@ def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
 
 def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:
     can, entry = backend.plugin.capabilities, loss.registered
+    if loss.plugin.only_on and backend.name not in loss.plugin.only_on:
+        raise ConfigError(
+            f"Loss {loss.plugin.name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, "
+            f"and this run has backend {backend.name}.",
+            "Choose another loss with rllm.algorithm.loss_fn, or another backend.",
+        )
     # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
     well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
     if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:

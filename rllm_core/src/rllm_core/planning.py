@@ -42,7 +42,9 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     check_plan(plan)
     taking = [*plan.estimators, *plan.losses, plan.rejection]
     settled, warnings = settle_effects(composed, plan.registered(), taking, registry)
-    plan = replace(plan, composed=settled)
+    # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
+    engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
+    plan = replace(plan, composed=settled, engine=engine)
     check_terms(plan)
     return replace(plan, warnings=(*composed.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan)))
 
@@ -63,11 +65,10 @@ class _Planner:
         return RunPlan(
             composed=self._composed,
             backend=self._registry.get("backend", config.backend),
+            engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
             environment=self._environment(workflow),
-            train_dataset=self._pick("dataset", data.train_dataset, "data.train_dataset")
-            if data.train_dataset
-            else None,
-            val_dataset=self._pick("dataset", data.val_dataset, "data.val_dataset") if data.val_dataset else None,
+            train_dataset=self._pick_if("dataset", data.train_dataset, "data.train_dataset"),
+            val_dataset=self._pick_if("dataset", data.val_dataset, "data.val_dataset"),
             agent=self._agent(workflow),
             workflow=workflow,
             grouping=self._pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
@@ -85,6 +86,9 @@ class _Planner:
         if isinstance(choice, str):
             choice = self._meant(kind, choice, where)
         return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
+
+    def _pick_if(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        return self._pick(kind, choice, where) if choice is not None else None
 
     def _meant(self, kind: str, name: str, where: str) -> str:
         """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.

@@ -17,8 +17,13 @@ NEVER = (0, -1)
 
 
 def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend."""
+    """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend.
+
+    Raises PluginError when the rollout engine cannot be loaded.
+    """
     check_backend(plan)
+    if plan.engine is not None:
+        plan.engine.registered.load()  # what it needs is installed, or this says what is not
     _check_world(plan)
     if train_tasks and not plan.config.rllm.trainer.val_only:
         check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))

@@ -246,6 +246,7 @@ class TrainingLoop:
             seed=self._settings.seed,
             total_steps=self.total_steps,
             needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
+            engine=self.plan.engine_choice,
         )
 
     def _tracked_run(self) -> TrackedRun:

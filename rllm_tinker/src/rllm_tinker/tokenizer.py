@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.rollout.model_files import model_folder, stop_ids
 from rllm_core.rollout.renderer import Renderer, options_without_thinking
 from rllm_tinker.settings import TinkerConfig
 
@@ -26,13 +27,13 @@ def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
             "Set model.tokenizer to that of a chat or instruct model, or to a folder whose tokenizer_config.json has "
             "one.",
         )
-    return Renderer(tokenizer, _stop_ids(tokenizer, name), _template_options(tokenizer, config))
+    stops = stop_ids(tokenizer, None if name == TINY else _stops_of_generation(name))
+    return Renderer(tokenizer, stops, _template_options(tokenizer, config))
 
 
 def _inside_checkpoint(name: str) -> str:
-    """The model's folder in a checkpoint of the backend `local`, which the local server takes too; or the name."""
-    folder = Path(name).expanduser() / "backend" / "model"
-    return str(folder) if (folder / "config.json").is_file() else name
+    """The model's folder in a checkpoint, which the local server takes too; or the name."""
+    return str(model_folder(Path(name).expanduser()) or name)
 
 
 def _load(name: str) -> Any:
@@ -63,18 +64,13 @@ def _tiny() -> Any:
     return build_tokenizer()
 
 
-def _stop_ids(tokenizer: Any, name: str) -> set[int]:
-    """Tokens that end a reply: the tokenizer's, and those that the model's generation settings add."""
-    found = {tokenizer.eos_token_id}
-    if name != TINY:
-        from transformers import GenerationConfig
+def _stops_of_generation(name: str) -> Any:
+    from transformers import GenerationConfig
 
-        try:
-            also = GenerationConfig.from_pretrained(name).eos_token_id
-        except (OSError, ValueError):
-            also = None  # many tokenizers are saved without
-        found |= set(also) if isinstance(also, list) else {also}
-    return {int(token) for token in found if token is not None}
+    try:
+        return GenerationConfig.from_pretrained(name).eos_token_id
+    except (OSError, ValueError):
+        return None  # many tokenizers are saved without
 
 
 def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.plugins import hookimpl
 from rllm_envs.options import GuessParams, SolverJudgeParams, SumParams
-from rllm_envs.recipes import GUESS_TINY, SUM_TINY
+from rllm_envs.recipes import GUESS_TINY, SUM_TINY, on_verl
 
 requires_api = 1
 
@@ -41,7 +41,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_guess,
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
-        recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY},
+        recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY, "verl/tiny": on_verl(GUESS_TINY)},
         # Binary search; the averages over all sixteen numbers.
         best_possible={"reward": 0.7625, "guesses": 3.375},
     )
@@ -52,7 +52,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_sum,
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
-        recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY},
+        recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},
         best_possible={"reward": 1.0},
     )
 

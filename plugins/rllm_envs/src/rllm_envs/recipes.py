@@ -37,3 +37,18 @@ SUM_TINY: dict[str, Any] = _OPTIMISER | {
     "rllm.trainer.test_freq": 60,
     "rllm.algorithm.entropy": {"coeff": 0.03, "final_coeff": 0.0, "decay_steps": 200},
 }
+
+_ON_VERL = {
+    "training.learning_rate": "actor_rollout_ref.actor.optim.lr",
+    "training.warmup_steps_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+    "training.num_epochs": "actor_rollout_ref.actor.ppo_epochs",
+}
+
+
+def on_verl(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The same numbers under the names of the backend `verl`, with the options of AdamW that other backends have."""
+    named = {_ON_VERL.get(key, key): value for key, value in recipe.items()}
+    return named | {
+        "actor_rollout_ref.actor.optim.betas": [0.9, 0.95],
+        "actor_rollout_ref.actor.optim.weight_decay": 0.0,
+    }

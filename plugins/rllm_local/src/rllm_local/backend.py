@@ -1,4 +1,4 @@
-"""LocalBackend: one model in this process, sampled from and trained in turn."""
+"""LocalBackend: one model in this process, trained here, and sampled from here or by an engine that is hosted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import torch
 
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.errors import RllmError
 from rllm_core.rollout.renderer import Renderer, options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
+from rllm_local.hosting import GIB, Hosting
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.reference import Reference
 from rllm_local.settings import LocalConfig
@@ -25,7 +27,6 @@ from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
 
 T = TypeVar("T")
-GIB = 1 << 30
 
 
 class LocalBackend(Backend):
@@ -34,8 +35,9 @@ class LocalBackend(Backend):
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
         self._loaded: LoadedModel | None = None
+        self._hosting: Hosting | None = None
 
-    async def start(self, run: RunContext) -> LocalEngine:
+    async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         loaded = await self._in_worker(load_model, settings.model, derive_seed(run.seed, "model"))
@@ -60,11 +62,17 @@ class LocalBackend(Backend):
             max_response_length=run.config.data.max_response_length,
             critic=self._critic,
         )
+        renderer = Renderer(loaded.tokenizer, loaded.stop_ids, thinking)
+        max_context = min(loaded.max_context, settings.training.max_length)
+        if run.engine is not None:
+            self._hosting = Hosting(run.engine, loaded, self._executor)
+            await self._hosting.start(renderer, max_context, settings)
+            return self._hosting.engine
         self._engine = LocalEngine(
             model,
-            Renderer(loaded.tokenizer, loaded.stop_ids, thinking),
+            renderer,
             self._executor,
-            max_context=min(loaded.max_context, settings.training.max_length),
+            max_context=max_context,
             max_concurrency=settings.local.max_concurrency,
             kv_cache_bytes=int(settings.local.kv_cache_gib * GIB),
         )
@@ -77,7 +85,10 @@ class LocalBackend(Backend):
         return await self._in_worker(self._updater.update, batch, plan)
 
     async def publish(self, version: int) -> None:
-        self._engine.publish(version)
+        if self._hosting is not None:
+            await self._hosting.publish(version)
+        else:
+            self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:
         loaded, optimizer = self._started(), self._updater.optimizer
@@ -92,6 +103,8 @@ class LocalBackend(Backend):
         await self._in_worker(load_state, folder, model, self._updater.optimizer, self._critic)
 
     async def close(self) -> None:
+        if self._hosting is not None:
+            await self._hosting.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _started(self) -> LoadedModel:

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.model_files import stop_ids
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
 from rllm_local.settings import ModelSection
 
@@ -49,7 +50,7 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        stop_ids=_stop_ids(model, tokenizer),
+        stop_ids=stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)),
         max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
     )
 
@@ -93,12 +94,6 @@ def _check_attention(model: Any, name: str) -> None:
             f"model.name={name!r} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
             "Use a model whose layers all have full attention, such as Llama or Qwen3.",
         )
-
-
-def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    generation = getattr(model.generation_config, "eos_token_id", None)
-    found = generation if isinstance(generation, list) else [generation]
-    return frozenset(int(token) for token in (*found, tokenizer.eos_token_id) if token is not None)
 
 
 def _device(name: str) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.rollout.model_files import model_folder
 from rllm_local.settings import LocalConfig
 
 TINY = "tiny"
@@ -29,14 +30,6 @@ def folder_of(name: str) -> Path | None:
     if folder is None:
         raise ConfigError(f"model.name={name!r}: {_what_is_there(path)}", how_to_name_a_model(name))
     return folder
-
-
-def model_folder(path: Path) -> Path | None:
-    """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
-    for folder in (path, path / "backend" / "model"):
-        if (folder / "config.json").is_file():
-            return folder
-    return None
 
 
 def how_to_name_a_model(name: str) -> str:

@@ -35,6 +35,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
                 "rllm.algorithm.kl_beta",
                 "rllm.algorithm.kl_estimator",
                 "rllm.algorithm.rollout_correction.*",
+                "rllm.rollout.engine",
             }
         ),
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.algorithms.losses import checked
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
 from rllm_core.errors import LossError, RllmError
+
+
+class RowRoles(Protocol):
+    """The part of a TokenBatch that says which role each row is of."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names."""
+
+    @property
+    def role(self) -> NDArray[np.int32]:
+        """(n_row,) index of each row's role, by row id."""
 
 
 class RoleLosses:
@@ -18,7 +33,7 @@ class RoleLosses:
     def __init__(self) -> None:
         self._loaded: dict[str, PolicyLoss] = {}
 
-    def __call__(self, batch: TokenBatch, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+    def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         """(n_sampled,) loss of each token.
 
         Raises:

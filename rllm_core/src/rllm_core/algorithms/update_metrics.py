@@ -22,6 +22,12 @@ class Means:
         self._sums[name] = self._sums.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
 
+    def merge(self, other: Means) -> None:
+        """Add everything that was added to `other`: in another micro-batch, or another process."""
+        for name, total in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0) + other._counts[name]
+
     def metrics(self) -> dict[str, float]:
         """By name; without those of which nothing was added."""
         return {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}

@@ -24,6 +24,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 FLAGS = {
     "backend": ("rllm.backend", "Backend, by name."),
+    "profile": ("rllm.profile", "Settings of the backend for one kind of machine, by name."),
     "estimator": ("rllm.algorithm.adv_estimator", "Advantage estimator, by name."),
     "grouping": ("rllm.transform.grouping", "Trajectory grouping, by name."),
     "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),

@@ -16,6 +16,7 @@ from rllm_core.resuming import saved_config, saved_value
 
 PLAYED = (
     "rllm.backend",
+    "rllm.profile",
     "rllm.env.",
     "rllm.workflow.",
     "rllm.agent.",
@@ -32,7 +33,7 @@ PLAYED = (
 
 
 @click.command("eval")
-@config_options("backend", "seed")
+@config_options("backend", "profile", "seed")
 def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None) -> None:
     """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
 

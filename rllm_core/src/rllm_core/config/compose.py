@@ -19,6 +19,7 @@ from rllm_core.config.keys import KeyPath, known_keys, section_of, value_at
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
+from rllm_core.config.packaged_keys import unlike_packaged
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
@@ -29,6 +30,7 @@ from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError, PluginError
 
 BACKEND_KEY = "rllm.backend"
+PROFILE_KEY = "rllm.profile"
 ENVIRONMENT_KEY = "rllm.env.name"
 
 
@@ -70,8 +72,9 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
+    profile = _profile(chosen, backend)
     schemas = (RunConfig, backend.params)
-    lower = packaged_layers(registry, backend)
+    lower = packaged_layers(registry, backend, profile)
     saved = merge_layers([layer for layer in user_layers if layer.tier is Tier.SAVED], schemas).tree
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
     if environment_name != NO_ENVIRONMENT:
@@ -90,7 +93,10 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     derive_keys(merged, backend.derived_keys, backend.params, saved)
     _require_unchanged(merged, decided)
     _require_own_sections(merged, backend, registry)
-    return _validated(merged, resolve(merged), backend.params, tuple(warnings))
+    tree = resolve(merged)
+    if problems := unlike_packaged(tree, merged, backend, profile):
+        raise as_config_error(problems)
+    return _validated(merged, tree, backend.params, tuple(warnings))
 
 
 def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
@@ -98,7 +104,7 @@ def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
     if not is_whole(layer):
         return [layer]
     backend = chosen_backend(registry, [layer])
-    choices = part_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, backend.model_key], Tier.SAVED)
+    choices = part_of(layer, [BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY, backend.model_key], Tier.SAVED)
     plain = _tree_of(registry, [choices])
     lower, upper = split_whole(layer, [plain])
     if not (backend.shared_keys or backend.derived_keys):
@@ -121,7 +127,7 @@ def _model_was_set(layer: Layer, backend: Any, registry: PluginSource) -> bool:
     if not sources:
         return False
     path = tuple(backend.model_key.split("."))
-    derived = _tree_of(registry, [part_of(layer, [BACKEND_KEY, ENVIRONMENT_KEY, *sources], Tier.SAVED)])
+    derived = _tree_of(registry, [part_of(layer, [BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY, *sources], Tier.SAVED)])
     return bool(value_at(derived, path) != value_at(layer.tree, path))
 
 
@@ -252,6 +258,22 @@ def _plugin(registry: PluginSource, kind: str, name: str, key: str, merged: Merg
     except PluginError as error:
         origin = merged.origin(tuple(key.split(".")))
         raise ConfigError(f"`{key}` (from {origin}): {error.message}", error.hint) from error
+
+
+def _profile(chosen: Merged, backend: Any) -> str | None:
+    """The profile that the user's layers choose.
+
+    Raises:
+        ConfigError: the backend has no such profile.
+    """
+    profile = _selected(chosen, PROFILE_KEY)
+    if profile is None or (isinstance(profile, str) and profile in backend.profiles):
+        return profile
+    path = tuple(PROFILE_KEY.split("."))
+    has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
+    raise ConfigError(
+        f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.", has
+    )
 
 
 def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,7 +13,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import wrong_value
-from rllm_core.config.resolve import escape, resolve_interpolations
+from rllm_core.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
 
@@ -33,7 +32,7 @@ def derive_keys(
     """
     if not derived:
         return
-    tree = deepcopy(resolve_interpolations(merged))
+    tree = resolved_at(merged, {_path(key) for row in derived for key in (row.native, *row.of)})
     for row in derived:
         if not _is_settled(merged, tree, saved, row):
             value, path = _derived(merged, tree, schema, row), _path(row.native)

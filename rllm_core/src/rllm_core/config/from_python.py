@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rllm_core.config.compose import BACKEND_KEY, Composed, chosen_backend
+from rllm_core.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
 from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
 from rllm_core.config.merge import merge_layers
@@ -100,15 +100,21 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) 
     words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     lower = [base_layer()]
     section = tree.get("rllm")
-    chosen = hydra.runtime.choices.get(BACKEND_GROUP)
+    option = hydra.runtime.choices.get(BACKEND_GROUP)
     # Without the group there is no backend in it; without the key this is no configuration that Hydra composed.
-    if chosen is not None and isinstance(section, dict) and "backend" in section:
-        backend = _agreed_backend(section["backend"], chosen, words)
+    profile = None
+    if option is not None and isinstance(section, dict) and "backend" in section:
+        name, _, of_option = option.partition("/")  # ``rllm/backend=verl/cpu`` is a profile
+        profile = of_option or None
+        backend = _agreed_backend(section["backend"], name, words)
         tree = {**tree, "rllm": {**section, "backend": backend}}
-        lower = packaged_layers(registry, chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})]))
+        record = chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})])
+        lower = packaged_layers(registry, record, profile)
     packaged = merge_layers(lower, [RunConfig]).tree
     own = [(path, value) for path, value in leaves(tree) if _differs(value_at(packaged, path), value)]
     layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
+    if profile is not None:
+        layers.append(Layer(COMMAND_LINE, _nested(tuple(PROFILE_KEY.split(".")), profile), Tier.COMMAND_LINE))
     for path in _keys_of_primary_file(hydra):
         value = value_at(tree, path)
         if value is not ABSENT:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
 from rllm_core.config.overrides import BACKEND_GROUP
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.backend_files import search_folder
+from rllm_core.plugins.backend_files import profile_file, search_folder
 from rllm_core.plugins.notices import warn_once
 
 DEFAULT = "default"
@@ -64,33 +64,62 @@ def _read_base(file: Path, stamp: int) -> Layer:
     return layer_from_file(file, DEFAULT, Tier.PACKAGED)
 
 
-def packaged_layers(registry: PluginSource, backend: Any) -> list[Layer]:
-    """The core's defaults and, above them, what the YAML file of a backend (its record) adds or changes.
+def packaged_layers(registry: PluginSource, backend: Any, profile: str | None = None) -> list[Layer]:
+    """The core's defaults and, above them, what the YAML file of a backend (its record) and of its profile change.
 
     Raises:
-        ConfigError: the backend's file is missing, misplaced or cannot be composed.
+        ConfigError: a file of the backend is missing, misplaced or cannot be composed.
     """
     base = base_layer()
     if backend.config_yaml is None:
         return [base]
+    origin = f"backend {backend.name}"
+    plain = _composed_by_hydra(*_sources(backend, None))
+    if profile is None:
+        return [base, Layer(origin, _own_part(plain, base.tree, backend, None), Tier.PACKAGED)]
+    tree = _composed_by_hydra(*_sources(backend, profile))
+    # Not the plain tree and a difference: a profile may compose other files, and then lacks keys of the plain one.
+    same, changed = _split_by(_own_part(tree, base.tree, backend, profile), plain)
+    return [base, Layer(origin, same, Tier.PACKAGED), Layer(f"{origin}, profile {profile}", changed, Tier.PACKAGED)]
+
+
+def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
+    """All that the packages say for a backend (its record), interpolations resolved."""
+    with _ONE_AT_A_TIME:
+        return _resolved(*_sources(backend, profile))
+
+
+def _sources(backend: Any, profile: str | None) -> tuple[str, str, tuple[tuple[str, str], ...], tuple[int, ...]]:
+    """What Hydra composes a backend's values from: the arguments of `_composed_by_hydra`."""
     try:
         entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
+        files = [FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())]
+        if profile is not None:
+            files.append(profile_file(backend, profile))
     except ValueError as error:
         raise ConfigError(
             f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or mend its package."
         ) from error
-    stamps = tuple(file.stat().st_mtime_ns for file in (FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())))
-    tree = _composed_by_hydra(str(FOLDER), backend.name, tuple(dict.fromkeys(entries)), stamps)
-    own = _difference(tree, base.tree)
+    stamps = tuple(file.stat().st_mtime_ns for file in files)
+    option = backend.name if profile is None else f"{backend.name}/{profile}"
+    return str(FOLDER), option, tuple(dict.fromkeys(entries)), stamps
+
+
+def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile: str | None) -> dict[str, Any]:
+    """What the backend adds to the core's defaults, or changes in them."""
+    own = _difference(tree, base)
     section = own.setdefault("rllm", {})
+    file = backend.name if profile is None else f"{backend.name}/{profile}"
     if not isinstance(section, dict) or isinstance(section.get("backend"), dict):
         raise ConfigError(
-            f"The file rllm/backend/{backend.name}.yaml of backend {backend.name!r} has its keys in the wrong place.",
+            f"The file rllm/backend/{file}.yaml of backend {backend.name!r} has its keys in the wrong place.",
             "It must begin with the line `# @package _global_`, and a section `rllm`, if any, is a mapping.",
         )
-    if base.tree["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
+    if base["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
         section["backend"] = backend.name
-    return [base, Layer(f"backend {backend.name}", own, Tier.PACKAGED)]
+    if profile is not None:
+        section["profile"] = profile
+    return own
 
 
 def search_path_entries() -> list[tuple[str, str]]:
@@ -120,7 +149,7 @@ def _entries_of_script(backends: Iterable[RegisteredPlugin]) -> Iterator[tuple[s
         except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a script)
             warn_once(f"backend {backend.name} cannot be composed: {error}")
             continue
-        if backend.name == chosen[-1].rpartition("/")[2]:
+        if backend.name in chosen[-1].split("/"):  # also `verl/cpu`, a profile, and `rllm-verl/verl`
             yield from ((backend.name, path) for path in backend.config_search_path)
 
 
@@ -130,14 +159,26 @@ def _entry(backend: Any) -> tuple[str, str]:
 
 @lru_cache(maxsize=32)
 def _composed_by_hydra(
-    folder: str, backend: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
+    folder: str, option: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The primary configuration with that backend, interpolations not resolved. `stamps` are for the cache alone."""
+    """The primary configuration with that option of the group of backends. `stamps` are for the cache alone."""
     with _ONE_AT_A_TIME:
-        return _compose_by_hydra(folder, backend, entries)
+        return _compose_by_hydra(folder, option, entries)
 
 
-def _compose_by_hydra(folder: str, backend: str, entries: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+@lru_cache(maxsize=32)
+def _resolved(
+    folder: str, option: str, entries: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
+) -> dict[str, Any]:
+    """The same with interpolations resolved."""
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(OmegaConf.create(_composed_by_hydra(folder, option, entries, stamps)), resolve=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _compose_by_hydra(folder: str, option: str, entries: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     import yaml
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -147,16 +188,16 @@ def _compose_by_hydra(folder: str, backend: str, entries: tuple[tuple[str, str],
     given = _composing_with.set(list(entries))
     try:
         with _own_hydra(), initialize_config_dir(folder, version_base=HYDRA_VERSION_BASE):
-            composed = compose(PRIMARY, [f"rllm/backend={backend}"])
+            composed = compose(PRIMARY, [f"rllm/backend={option}"])
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise yaml_error(error, mark.name if mark else f"rllm/backend/{backend}.yaml") from error
+        raise yaml_error(error, mark.name if mark else f"rllm/backend/{option}.yaml") from error
     except Exception as error:  # (the file may ask for another system's package, whose import may fail in any way)
         known = isinstance(error, HydraException | OmegaConfBaseException)
         reason = " ".join(("" if known else f"{type(error).__name__}: ", *str(error).split()))
         raise ConfigError(
-            f"The configuration of backend {backend!r} cannot be composed: {reason}",
-            f"Look at its file rllm/backend/{backend}.yaml.",
+            f"The configuration of backend {option!r} cannot be composed: {reason}",
+            f"Look at its file rllm/backend/{option}.yaml.",
         ) from error
     finally:
         _composing_with.reset(given)
@@ -191,3 +232,18 @@ def _difference(tree: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
         elif key not in base or base[key] != value or type(base[key]) is not type(value):
             changed[key] = value
     return changed
+
+
+def _split_by(tree: dict[str, Any], other: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of `tree` that `other` has too, and those that it has not."""
+    same: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value and isinstance(other.get(key), dict):
+            inner_same, inner_changed = _split_by(value, other[key])
+            same |= {key: inner_same} if inner_same else {}
+            changed |= {key: inner_changed} if inner_changed else {}
+        else:
+            equal = key in other and type(other[key]) is type(value) and other[key] == value
+            (same if equal else changed)[key] = value
+    return same, changed

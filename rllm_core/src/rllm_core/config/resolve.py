@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from rllm_core.config.keys import KeyPath
@@ -41,6 +42,16 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     return plain
 
 
+def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
+    """A copy of the tree in which the values of some keys are resolved; whether others are is left open.
+
+    Another system's configuration may hold hundreds of interpolations, which take far longer than all the rest.
+    """
+    if any(_is_open(merged.tree, path) for path in keys):
+        return deepcopy(resolve_interpolations(merged))
+    return deepcopy(merged.tree)
+
+
 def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:
     """Every key that holds no further keys, with its value. Lists and empty mappings count as values."""
     for key, value in tree.items():
@@ -62,6 +73,15 @@ def escape(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value
+
+
+def _is_open(tree: Any, path: KeyPath) -> bool:
+    """Whether an interpolation has a part in the value of a key: in it, or in the place of a section above it."""
+    for part in path:
+        if not isinstance(tree, dict):
+            break
+        tree = tree.get(part)
+    return any(isinstance(value, str) and "${" in value for _, value in leaves({"": tree}, into_lists=True))
 
 
 def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:

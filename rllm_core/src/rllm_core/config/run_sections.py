@@ -62,10 +62,13 @@ class WorkflowSection(Section):
 
 
 class RolloutSection(Section):
-    """How many attempts are made."""
+    """How many attempts are made, and by which engine."""
 
     n: Annotated[PositiveInt, ByPlugins()] = Field(8, description="Rollouts per task during training.")
     n_val: PositiveInt = Field(1, description="Rollouts per task during validation.")
+    engine: Annotated[Choice | None, ByPlugins(), Names("engine")] = Field(
+        None, description="Rollout engine that the backend hosts, by name; null means the backend's own."
+    )
 
 
 def _console() -> list[Choice]:

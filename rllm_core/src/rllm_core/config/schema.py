@@ -44,6 +44,9 @@ class RllmSection(Section):
     backend: Annotated[str, Names("backend")] = Field(
         "local", description="Backend, by name; also written rllm/backend=NAME."
     )
+    profile: str | None = Field(
+        None, description="Ready-made settings of the backend for one kind of machine, by name, such as `cpu` of verl."
+    )
     agent: AgentSection = Field(default_factory=AgentSection, description="Who plays, and limits of one attempt.")
     env: EnvSection = Field(default_factory=EnvSection, description="What is played.")
     workflow: WorkflowSection = Field(default_factory=WorkflowSection, description="How an attempt is made.")

@@ -68,6 +68,17 @@ class HoldsChoice:
     key: str
 
 
+@dataclass(frozen=True)
+class AsPackaged:
+    """A mapping, or a model that allows any key, which another system reads: the backend's YAML, with all that it
+    composes, says which keys there are and of what type their values are."""
+
+    free: frozenset[str] = frozenset()
+    """Mappings in it, by dotted key from the top, that take further keys."""
+    optional: frozenset[str] = frozenset()
+    """Keys that the YAML leaves out."""
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values never change after start."""
 

@@ -7,7 +7,6 @@ for an environment's values and for packaged YAML. A null of the core is no valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.problems import show_value
-from rllm_core.config.resolve import escape, resolve_interpolations
+from rllm_core.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import SharedKey
 
 
@@ -47,7 +46,9 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
     """Make all shared keys of `merged` agree. Returns warnings for the user."""
     if not shared:
         return []
-    tree = deepcopy(resolve_interpolations(merged))
+    tree = resolved_at(
+        merged, {_path(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
+    )
     warnings: list[str] = []
     by_core_key: dict[str, list[SharedKey]] = {}
     for row in shared:

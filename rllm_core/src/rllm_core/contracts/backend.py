@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rllm_core.batch import TokenBatch
     from rllm_core.config.schema import RunConfig
-    from rllm_core.contracts.engine import RolloutEngine
+    from rllm_core.contracts.engine import EngineChoice, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
 
 
@@ -96,6 +96,8 @@ class RunContext:
     """Length of the whole run in steps, for schedules."""
     needs: frozenset[str] = frozenset()
     """Columns that `process` will be asked for, ``old_logprobs`` aside."""
+    engine: EngineChoice | None = None
+    """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
 
     @property
     def recomputes_old_logprobs(self) -> bool:
@@ -185,11 +187,18 @@ class BackendPlugin(Plugin[ParamsT]):
     """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all."""
     config_search_path: tuple[str, ...] = ()
     """Further places where Hydra finds what that file asks for, such as ``pkg://verl.trainer.config``."""
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    """Ready-made settings above that file, by name, with one line on each: ``{"cpu": "Without a GPU."}``. The file of
+    one is ``rllm/backend/<name>/<profile>.yaml`` in the same folder; its defaults list begins with
+    ``/rllm/backend/<name>``. Chosen by ``rllm.profile`` or ``--profile``."""
     check: Callable[[Any], None] | None = None
     """Takes the backend's config sections and raises ConfigError for what is seen to be wrong without loading anything
     heavy, such as a model folder that is not there. Called before a run starts and by ``rllm config validate``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
+    idle_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
+    ``critic.*`` stands for everything in a section. A user's value there stops the run. Shared keys never do."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""

@@ -1,17 +1,28 @@
-"""Rollout engines: token ids in, sampled token ids and their log-probs out."""
+"""Rollout engines: token ids in, sampled token ids and their log-probs out.
+
+A backend samples with an engine of its own, or hosts one that is chosen by name: a `HostedEngine`, which has a copy of
+the weights and is given new ones as the backend trains.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from rllm_core.rollout.renderer import Renderer
 
+NamedTensors = Iterable[tuple[str, "Tensor"]]
+"""Weights by their names in a Hugging Face checkpoint of the model."""
 FinishReason = Literal["stop", "length"]
 
 
@@ -65,3 +76,73 @@ class RolloutEngine(Protocol):
     async def end_session(self, session: str) -> None:
         """Free what is cached for a conversation. Unknown names are fine."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineSetup:
+    """What a backend tells the engine that it hosts: its model, and how much of it at a time."""
+
+    folder: Path
+    """A Hugging Face folder with configuration and tokenizer, and without weights. Gone once `start` has returned."""
+    renderer: Renderer
+    """The engine's `renderer` from here on; its stop ids end a reply."""
+    max_context: int
+    """Most tokens of one conversation that this run needs; the engine may have room for fewer."""
+    max_concurrency: int
+    """Most conversations sampled at a time."""
+    kv_cache_bytes: int
+    """Memory for cached keys and values."""
+    dtype: Literal["float32", "bfloat16", "float16"]
+    """Type of the weights that it will be given."""
+
+
+class HostedEngine(RolloutEngine, Protocol):
+    """A rollout engine with weights of its own, in a backend that trains the model.
+
+    The backend calls `start`, `load_weights` (before anything is sampled, and after every update) and `close`, never
+    two of them at once. Each ends in bounded time.
+    """
+
+    async def start(self, setup: EngineSetup) -> None:
+        """Get ready to sample; weights follow.
+
+        Raises:
+            BackendError: it cannot run here, or takes too long.
+        """
+        ...
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        """Sample with these weights from here on, all of the model's, and forget what was cached under others.
+
+        Completions say `version`. One that was begun before says the older of the versions that sampled its tokens.
+
+        Raises:
+            BackendError: they are not this model's, or the engine fails or takes too long. It is of no use then.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release processes, memory and connections. Fine after a failure of any other method, and twice."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """An engine with its validated options. To another process send `qualified_name` and `params`, never the record."""
+
+    plugin: EnginePlugin[Any]
+    params: Any
+    qualified_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlugin(Plugin[ParamsT]):
+    """Offers a rollout engine to backends that can host one. Chosen by ``rllm.rollout.engine``.
+
+    `load` returns a factory that takes the options; making an engine starts nothing. A package that `load` cannot
+    import ends the run before the model is loaded.
+    """
+
+    kind: ClassVar[str] = "engine"
+
+    load: Callable[[], Callable[[Any], HostedEngine]]

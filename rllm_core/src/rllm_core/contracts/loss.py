@@ -56,6 +56,8 @@ class LossPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "loss"
 
     load: Callable[[], PolicyLoss]
+    only_on: frozenset[str] = frozenset()
+    """Names of the only backends that can compute it; empty: all that run losses written in torch can."""
     needs: frozenset[str] = frozenset()
     """Batch columns that must be filled before it runs, such as ``ref_logprobs``."""
     corrects_rollouts: bool = False

@@ -1,4 +1,4 @@
-"""Where a backend's YAML file must lie: ``rllm/backend/<name>.yaml`` in some folder, or Hydra does not find it."""
+"""Where a backend's YAML files must lie: ``rllm/backend/<name>.yaml`` in some folder, or Hydra does not find them."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def search_folder(backend: BackendPlugin[Any]) -> Path:
     if not file.is_file():
         raise ValueError(f"its defaults are missing: there is no file {file}")
     return file.parents[2]
+
+
+def profile_file(backend: BackendPlugin[Any], profile: str) -> Path:
+    """The YAML file of one of the backend's profiles.
+
+    Raises:
+        ValueError: there is none; the message says what is wrong, in a few words.
+    """
+    file = search_folder(backend) / "rllm" / "backend" / backend.name / f"{profile}.yaml"
+    if not file.is_file():
+        raise ValueError(f"its profile {profile} is missing: there is no file {file}")
+    return file

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rllm_core.contracts.backend import BackendPlugin
-from rllm_core.errors import PluginError
+from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
 from rllm_core.plugins.loading import reason_of
@@ -68,6 +68,10 @@ def _loads(registry: Registry) -> Iterator[Finding]:
             except PluginError as error:  # it knows itself what is missing, such as an optional package
                 subject = f"{kind} {entry.qualified_name}"
                 yield Finding(severity="note", subject=subject, problem=error.message, remedy=error.hint)
+                continue
+            except ConfigError as error:  # what it builds on is missing, or of another version
+                subject = f"{kind} {entry.qualified_name}"
+                yield Finding(severity="error", subject=subject, problem=error.message, remedy=error.hint)
                 continue
             except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
                 problem = f"it cannot be loaded: {reason_of(error)}"

@@ -8,9 +8,10 @@ COMMAND = "command"
 """Stands beside the kinds of plugins for commands of ``rllm``."""
 
 _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "rllm-verl": {"backend": ("verl",)},
+    "rllm-verl": {"backend": ("verl",), "loss": ("vanilla", "gpg", "geo_mean")},
     "rllm-tinker": {"backend": ("tinker",), COMMAND: ("tinker",)},
     "rllm-local": {"backend": ("local",)},
+    "rllm-vllm": {"engine": ("vllm",)},
     "rllm-envs": {"environment": ("guess", "sum")},
     "rllm-estimators": {
         "estimator": (

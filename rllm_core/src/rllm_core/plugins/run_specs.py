@@ -1,4 +1,4 @@
-"""Hooks of what a run is made of: backends, workflows, agents, environments, datasets, trackers, observers.
+"""Hooks of what a run is made of: backends, engines, workflows, agents, environments, datasets, trackers, observers.
 
 All are in ``specs``.
 """
@@ -11,6 +11,7 @@ from typing import Any
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
@@ -57,6 +58,47 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
                     capabilities=Capabilities(custom_losses=True),
                 )
             ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_engines() -> Iterable[EnginePlugin[Any]]:
+    """Offer rollout engines, chosen by ``rllm.rollout.engine``: they sample for backends that can host one::
+
+    from rllm_core.contracts.engine import EnginePlugin
+    from rllm_core.contracts.plugin import Params
+    from rllm_core.plugins import hookimpl
+
+    class RemoteParams(Params):
+        url: str = "http://127.0.0.1:8000"
+
+    class Remote:
+        def __init__(self, params):
+            self.url = params.url
+
+        async def start(self, setup):
+            self.renderer, self.max_context = setup.renderer, setup.max_context
+
+        async def load_weights(self, weights, version):
+            raise NotImplementedError("send them there, and forget what is cached")
+
+        async def generate(self, prompt_ids, sampling, *, session):
+            raise NotImplementedError("return a Completion here")
+
+        async def end_session(self, session):
+            pass
+
+        async def close(self):
+            pass
+
+    @hookimpl
+    def rllm_engines():
+        return [
+            EnginePlugin(
+                name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
+            )
+        ]
     """
     return ()
 

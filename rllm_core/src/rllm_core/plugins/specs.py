@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -39,6 +40,7 @@ from rllm_core.plugins.run_specs import (
     rllm_agents,
     rllm_backends,
     rllm_datasets,
+    rllm_engines,
     rllm_environments,
     rllm_observers,
     rllm_trackers,
@@ -53,6 +55,7 @@ __all__ = [
     "rllm_agents",
     "rllm_backends",
     "rllm_datasets",
+    "rllm_engines",
     "rllm_environments",
     "rllm_estimators",
     "rllm_groupings",
@@ -87,6 +90,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "rejection": Kind("rllm_rejections", RejectionPlugin),
         "stage": Kind("rllm_stages", StagePlugin),
         "backend": Kind("rllm_backends", BackendPlugin),
+        "engine": Kind("rllm_engines", EnginePlugin),
         "workflow": Kind("rllm_workflows", WorkflowPlugin),
         "agent": Kind("rllm_agents", AgentPlugin),
         "environment": Kind("rllm_environments", EnvironmentPlugin),

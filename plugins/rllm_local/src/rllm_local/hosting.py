@@ -1,0 +1,77 @@
+"""A rollout engine of another package in place of the backend's own: started for this model, given its weights."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rllm_core.contracts.engine import EngineChoice, EngineSetup, HostedEngine
+from rllm_core.rollout.renderer import Renderer
+from rllm_local.model import LoadedModel
+from rllm_local.settings import LocalConfig
+
+GIB = 1 << 30
+
+
+class Hosting:
+    """Owns a `HostedEngine` and gives it every version of the model's weights. The model is read on `executor`."""
+
+    def __init__(self, choice: EngineChoice, loaded: LoadedModel, executor: Executor) -> None:
+        self.engine: HostedEngine = choice.plugin.load()(choice.params)
+        self._loaded = loaded
+        self._executor = executor
+
+    async def start(self, renderer: Renderer, max_context: int, settings: LocalConfig) -> None:
+        """Start the engine and give it the model's weights as version 0."""
+        with tempfile.TemporaryDirectory(prefix="rllm-local-") as name:
+            folder = Path(name)
+            await self._in_worker(_save_without_weights, self._loaded, folder)
+            await self.engine.start(
+                EngineSetup(
+                    folder=folder,
+                    renderer=renderer,
+                    max_context=max_context,
+                    max_concurrency=settings.local.max_concurrency,
+                    kv_cache_bytes=int(settings.local.kv_cache_gib * GIB),
+                    dtype=settings.model.dtype,
+                )
+            )
+        await self.publish(0)
+
+    async def publish(self, version: int) -> None:
+        """The engine samples with the model's weights from here on."""
+        weights = await self._in_worker(checkpoint_weights, self._loaded.model)
+        await self.engine.load_weights(weights.items(), version)
+
+    async def close(self) -> None:
+        """End the engine, however far it got."""
+        await self.engine.close()
+
+    async def _in_worker(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+
+def _save_without_weights(loaded: LoadedModel, folder: Path) -> None:
+    config = copy.deepcopy(loaded.model.config)
+    config.architectures = [type(loaded.model).__name__]
+    config.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+
+
+def checkpoint_weights(model: Any) -> dict[str, torch.Tensor]:
+    """The model's weights, each once, as `save_pretrained` would name and shape them. They share the model's memory."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state: dict[str, torch.Tensor] = model.state_dict()
+    # Tied weights are parameters under two names, of which a checkpoint has the first.
+    every, once = (dict(model.named_parameters(remove_duplicate=each)) for each in (False, True))
+    named = {name: tensor for name, tensor in state.items() if name in once or name not in every}
+    reverted: dict[str, torch.Tensor] = revert_weight_conversion(model, named)
+    return reverted

@@ -1,0 +1,201 @@
+"""A rollout engine of another package: given the model and all its weights, told of every new version, and closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.config.schema import RllmSection, RunConfig
+from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.engine import (
+    Completion,
+    EngineChoice,
+    EnginePlugin,
+    EngineSetup,
+    HostedEngine,
+    NamedTensors,
+    SamplingParams,
+)
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import BackendError
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local.backend import LocalBackend
+from rllm_local.engine import LocalEngine
+from rllm_local.hosting import checkpoint_weights
+from rllm_local.settings import LocalConfig
+
+
+@dataclass
+class Copy:
+    """Samples from a model of its own, made from what it is given alone."""
+
+    params: NoParams
+    calls: list[str] = field(default_factory=list)
+
+    async def start(self, setup: EngineSetup) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+        self.calls.append("start")
+        self.setup, self.files = setup, sorted(path.name for path in setup.folder.iterdir())
+        self.renderer, self.max_context = setup.renderer, setup.max_context
+        self.tokenizer = AutoTokenizer.from_pretrained(setup.folder)
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.folder)).eval()
+        self.executor = ThreadPoolExecutor(max_workers=1)
+        self.engine = LocalEngine(
+            self.model,
+            setup.renderer,
+            self.executor,
+            max_context=setup.max_context,
+            max_concurrency=setup.max_concurrency,
+            kv_cache_bytes=setup.kv_cache_bytes,
+        )
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        self.calls.append(f"load {version}")
+        missing, unexpected = self.model.load_state_dict(dict(weights), strict=False)
+        assert (missing, unexpected) == (["lm_head.weight"], []), "tied to the embedding, and given once"
+        self.engine.publish(version)
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return await self.engine.generate(prompt_ids, sampling, session=session)
+
+    async def end_session(self, session: str) -> None:
+        await self.engine.end_session(session)
+
+    async def close(self) -> None:
+        self.calls.append("close")
+        if "start" in self.calls:
+            self.executor.shutdown()
+
+
+class Broken(Copy):
+    async def start(self, setup: EngineSetup) -> None:
+        raise BackendError("It does not start.")
+
+
+def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunContext:
+    plugin = EnginePlugin(name="copy", summary="For tests.", params=NoParams, load=lambda: engine)
+    correction = {"bypass_mode": False}
+    return RunContext(
+        config=RunConfig(rllm=RllmSection(algorithm={"rollout_correction": correction})),  # type: ignore[arg-type]
+        backend_config=LocalConfig(**({"training": {"learning_rate": 1e-2, "max_length": 200}} | sections)),
+        seed=0,
+        total_steps=10,
+        engine=EngineChoice(plugin=plugin, params=NoParams(), qualified_name="tests/copy"),
+    )
+
+
+def _run(context: RunContext, play: Callable[[LocalBackend, Any], Awaitable[Any]]) -> Any:
+    async def start_and_play() -> Any:
+        backend = LocalBackend()
+        try:
+            return await play(backend, await backend.start(context))
+        finally:
+            await backend.close()
+
+    return asyncio.run(start_and_play())
+
+
+async def _batch(engine: Copy) -> TokenBatch:
+    async def attempt(index: int) -> Trajectory:
+        prompt = engine.renderer.prompt([{"role": "user", "content": f"guess {index}"}])
+        reply = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=index), session=str(index))
+        trajectory = Trajectory("agent", reward=float(index % 2))
+        trajectory.add_step(prompt, reply.token_ids, reply.logprobs, weight_version=reply.weight_version)
+        return trajectory
+
+    trajectories = list(await asyncio.gather(*(attempt(index) for index in range(8))))
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=trajectories)])
+    advantages = np.repeat(np.where(np.arange(batch.n_rows) % 2, 1.0, -1.0), batch.row_lengths) * batch.loss_mask
+    return batch.with_columns(advantages=advantages.astype(np.float32))
+
+
+def test_it_samples_with_the_weights_that_are_trained_after_every_publish(make_plan: Callable[..., UpdatePlan]) -> None:
+    async def play(backend: LocalBackend, engine: Copy) -> Copy:
+        for step in range(3):
+            batch = await _batch(engine)
+            assert batch.weight_version.tolist() == [step] * 8
+            batch = await backend.process(batch, frozenset({"old_logprobs"}))
+            assert batch.old_logprobs is not batch.sampling_logprobs
+            np.testing.assert_allclose(batch.old_logprobs, batch.sampling_logprobs, atol=1e-5)
+            before = torch.cat([parameter.flatten() for parameter in engine.model.parameters()])
+            await backend.update(batch, make_plan(global_step=step, seed=step))
+            assert torch.equal(before, torch.cat([parameter.flatten() for parameter in engine.model.parameters()]))
+            await backend.publish(step + 1)
+        return engine
+
+    engine = _run(_context(Copy), play)
+    assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
+
+
+def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() -> None:
+    async def play(backend: LocalBackend, engine: Copy) -> Copy:
+        return engine
+
+    engine = _run(_context(Copy, local={"max_concurrency": 7, "kv_cache_gib": 0.5}), play)
+    setup = engine.setup
+    assert (setup.max_context, setup.max_concurrency, setup.kv_cache_bytes) == (200, 7, 1 << 29)
+    assert setup.dtype == "float32"
+    assert engine.model.config.architectures == ["LlamaForCausalLM"]
+    assert engine.tokenizer.decode([5, 6]) == setup.renderer.text([5, 6])
+    assert not [name for name in engine.files if name.endswith("safetensors")]
+    assert not setup.folder.exists()
+
+
+def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path, make_plan: Callable[..., UpdatePlan]) -> None:
+    async def train_and_save(backend: LocalBackend, engine: Copy) -> list[int]:
+        batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
+        await backend.update(batch, make_plan())
+        await backend.save(tmp_path)
+        await backend.publish(1)
+        return (await _batch(engine)).tokens.tolist()
+
+    async def resume(backend: LocalBackend, engine: Copy) -> list[int]:
+        await backend.load(tmp_path)
+        await backend.publish(1)
+        return (await _batch(engine)).tokens.tolist()
+
+    expected = _run(_context(Copy), train_and_save)
+    assert _run(_context(Copy), resume) == expected
+
+
+def test_one_that_does_not_start_is_closed_all_the_same() -> None:
+    made: list[Broken] = []
+
+    def make(params: NoParams) -> Broken:
+        made.append(Broken(params))
+        return made[0]
+
+    with pytest.raises(BackendError, match="does not start"):
+        _run(_context(make), lambda *_: asyncio.sleep(0))
+    assert made[0].calls == ["close"]
+
+
+def test_weights_have_the_names_and_shapes_that_a_saved_model_has(model: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model.save_pretrained(tmp_path)
+    saved, given = load_file(tmp_path / "model.safetensors"), checkpoint_weights(model)
+    assert {name: tensor.shape for name, tensor in given.items()} == {n: t.shape for n, t in saved.items()}
+
+
+def test_mixtures_of_experts_have_the_weights_of_their_checkpoints(tmp_path: Path) -> None:
+    """The model holds those of all experts in one tensor; a checkpoint, and what reads one, does not."""
+    from safetensors.torch import load_file
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=40, num_hidden_layers=1, num_local_experts=3, **sizes))
+    model.save_pretrained(tmp_path)
+    saved, given = load_file(tmp_path / "model.safetensors"), checkpoint_weights(model)
+    assert given.keys() == saved.keys()
+    assert all(torch.equal(given[name], saved[name]) for name in saved)

@@ -1,0 +1,139 @@
+"""VllmEngine: samples with vLLM in processes of its own. Token ids go in and out; vLLM never sees text."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
+from rllm_core.errors import BackendError
+from rllm_core.rollout.prompts import checked_prompt
+from rllm_core.rollout.renderer import Renderer
+from rllm_vllm.connection import Connection
+from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
+from rllm_vllm.options import VllmOptions
+from rllm_vllm.process import ServerProcess
+
+END = 15.0
+"""Seconds that vLLM has to end by itself when the run is over."""
+
+
+class VllmEngine:
+    """A `HostedEngine`. vLLM keeps what sessions share in its own prefix cache."""
+
+    renderer: Renderer
+    max_context: int
+
+    def __init__(self, options: VllmOptions) -> None:
+        self._options = options
+        self._version = 0
+        self._files: Path | None = None
+        self._process: ServerProcess | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def process_group(self) -> int:
+        """The id of the process group that vLLM's processes are in."""
+        if self._process is None:
+            raise BackendError("The engine vllm is not running.", "Call start() first.")
+        return self._process.pid
+
+    async def start(self, setup: EngineSetup) -> None:
+        """See `HostedEngine.start`. vLLM's weights are random until `load_weights`."""
+        self.renderer = setup.renderer
+        self._stop_ids = tuple(sorted(setup.renderer.stop_ids))
+        self._files = Path(tempfile.mkdtemp(prefix="rllm-vllm-"))
+        self._process = ServerProcess.spawn(self._files, self._options.threads)
+        self._connection = await Connection.to(self._process)
+        started: Started = await self._connection.ask(
+            Start(_arguments(setup, self._options)),
+            "Starting vLLM",
+            within=self._options.start_timeout,
+            option="start_timeout",
+        )
+        self.max_context = started.max_context
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        """See `HostedEngine.load_weights`."""
+        from rllm_vllm.weight_files import weight_files
+
+        with ExitStack() as stack:
+            folder = await asyncio.to_thread(stack.enter_context, weight_files(weights))
+            await self._running().ask(
+                LoadWeights(str(folder)),
+                "Giving vLLM new weights",
+                within=self._options.load_timeout,
+                option="load_timeout",
+            )
+        self._version = version
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """See `RolloutEngine.generate`. Raises BackendError when vLLM fails, ends, or takes too long."""
+        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        version = self._version
+        asked = Generate(
+            prompt_ids=tuple(prompt.tolist()),
+            max_tokens=room,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            stop_ids=self._stop_ids,
+        )
+        sampled: Sampled = await self._running().ask(
+            asked, "Sampling with vLLM", within=self._options.generate_timeout, option="generate_timeout"
+        )
+        return Completion(
+            token_ids=np.array(sampled.token_ids, np.int32),
+            logprobs=np.array(sampled.logprobs, np.float32),
+            finish_reason=sampled.finish_reason,
+            weight_version=version,
+        )
+
+    async def end_session(self, session: str) -> None:
+        """Nothing to do: vLLM drops what it has cached and nobody used for longest."""
+
+    async def close(self) -> None:
+        """See `HostedEngine.close`."""
+        if self._connection is not None:
+            await self._connection.close()
+        if self._process is not None:
+            await self._process.end(END)
+        if self._files is not None:
+            shutil.rmtree(self._files, ignore_errors=True)
+        self._connection = self._files = None
+
+    def _running(self) -> Connection:
+        if self._connection is None:
+            raise BackendError("The engine vllm is not running.", "Call start() first.")
+        return self._connection
+
+
+def _arguments(setup: EngineSetup, options: VllmOptions) -> dict[str, object]:
+    """Of vLLM's ``AsyncEngineArgs``; their names are in `options.OURS`."""
+    return {
+        **options.engine_args,
+        "model": str(setup.folder),
+        "tokenizer": str(setup.folder),
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "load_format": "dummy",
+        "dtype": setup.dtype,
+        "max_model_len": setup.max_context,
+        "max_num_seqs": setup.max_concurrency,
+        "kv_cache_memory_bytes": setup.kv_cache_bytes,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enforce_eager": options.enforce_eager,
+        "logprobs_mode": "processed_logprobs",
+        "worker_extension_cls": "rllm_vllm.worker.RllmWorker",
+        "disable_log_stats": True,
+    }

@@ -1,0 +1,101 @@
+"""What the training process and the process that runs vLLM tell each other. Plain data; sent pickled, as frames.
+
+Both ends are this package: the socket between them is a pair that nobody else holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+HEAD = 8
+"""Bytes that say how long a frame is."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Make the engine; answered with `Started`."""
+
+    arguments: Mapping[str, Any]
+    """Of vLLM's ``AsyncEngineArgs``."""
+
+
+@dataclass(frozen=True)
+class Started:
+    max_context: int
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Sample one reply; answered with `Sampled`."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class LoadWeights:
+    """Take all weights from the safetensors files in a folder, and forget what is cached; answered with None."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Stop working on an earlier request: nobody waits for it. Not answered."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The answer to a request that could not be done."""
+
+    what: str
+    """Type and words of the exception."""
+
+
+Body = Start | Generate | LoadWeights | Abort
+Answer = Started | Sampled | Failure | None
+
+
+@dataclass(frozen=True)
+class Request:
+    number: int
+    """Counts up; the reply has the same."""
+    body: Body
+
+
+@dataclass(frozen=True)
+class Reply:
+    number: int
+    answer: Answer
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """The next `Request` or `Reply`; raises EOFError when the other end has gone."""
+    try:
+        size = int.from_bytes(await reader.readexactly(HEAD), "little")
+        return pickle.loads(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EOFError from error
+
+
+def write(writer: asyncio.StreamWriter, message: Request | Reply) -> None:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    writer.write(len(data).to_bytes(HEAD, "little") + data)

@@ -1,0 +1,164 @@
+"""The process that runs vLLM: ``python -m rllm_vllm.server SOCKET``, where SOCKET is a file descriptor it inherits.
+
+It serves the training process until that closes its end of the socket, however it ends; then it takes vLLM's processes,
+which are in its process group, down with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from rllm_vllm.messages import (
+    Abort,
+    Answer,
+    Body,
+    Failure,
+    Generate,
+    LoadWeights,
+    Reply,
+    Request,
+    Sampled,
+    Start,
+    Started,
+    read,
+    write,
+)
+
+SHUTDOWN = 1.0
+"""Seconds that vLLM has to end by itself."""
+BETWEEN_LOOKS = 0.5
+"""Seconds between looks at whether vLLM's engine process is alive."""
+
+
+class Server:
+    """Answers requests, many at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._engine: Any = None
+        self._full_logprobs = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def serve(self) -> None:
+        """Serve until the other end has gone, or vLLM's engine process has."""
+        reading = asyncio.create_task(self._read())
+        watching = asyncio.create_task(self._watch())
+        await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (reading, watching, *self._tasks.values()):
+            task.cancel()
+        if self._engine is not None:
+            self._engine.shutdown(timeout=SHUTDOWN)
+
+    async def _read(self) -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                request: Request = await read(self._reader)
+                if isinstance(request.body, Abort):
+                    task = self._tasks.get(request.body.number)
+                    if task is not None:
+                        task.cancel()  # vLLM aborts a request whose generator is closed
+                else:
+                    self._tasks[request.number] = asyncio.create_task(self._reply(request))
+
+    async def _watch(self) -> None:
+        while self._engine is None or not self._engine.errored:
+            await asyncio.sleep(BETWEEN_LOOKS)
+        print("vLLM's engine process has ended.", file=sys.stderr, flush=True)  # noqa: T201  (this is the log)
+
+    async def _reply(self, request: Request) -> None:
+        try:
+            answer = await self._answer(request.number, request.body)
+        except Exception as error:  # noqa: BLE001  (whoever asked must learn that it failed)
+            answer = Failure(f"{type(error).__name__}: {error}")
+        finally:
+            del self._tasks[request.number]
+        write(self._writer, Reply(request.number, answer))
+
+    async def _answer(self, number: int, body: Body) -> Answer:
+        match body:
+            case Start():
+                return await self._start(body)
+            case Generate():
+                return await self._generate(str(number), body)
+            case LoadWeights():
+                await self._load_weights(body.folder)
+                return None
+            case Abort():
+                raise TypeError("an abort is not answered")
+
+    async def _start(self, start: Start) -> Started:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = dict(start.arguments)
+        if current_platform.is_cpu():
+            # Compiling takes 15 to 40 s there; vLLM's sampler would be compiled even then, unless torch is told not to.
+            arguments["enforce_eager"] = True
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._full_logprobs = all(await self._engine.collective_rpc("rllm_prepare"))
+        return Started(self._engine.model_config.max_model_len)
+
+    async def _generate(self, request_id: str, asked: Generate) -> Sampled:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
+            raise ValueError("this build of vLLM gives no log-probs before top-p and top-k; leave both as they are")
+        sampling = SamplingParams(
+            max_tokens=asked.max_tokens,
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            seed=asked.seed,
+            logprobs=0,
+            ignore_eos=True,
+            stop_token_ids=list(asked.stop_ids),
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = {"prompt_token_ids": list(asked.prompt_ids)}
+        async for output in self._engine.generate(prompt, sampling, request_id):
+            reply = output.outputs[0]
+            tokens = tuple(reply.token_ids)
+            logprobs = tuple(each[token].logprob for each, token in zip(reply.logprobs, tokens, strict=True))
+            return Sampled(tokens, logprobs, "stop" if reply.finish_reason == "stop" else "length")
+        raise RuntimeError("vLLM ended a request without an answer")
+
+    async def _load_weights(self, folder: str) -> None:
+        # Requests that are under way wait, and compute what they had cached again.
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        await self._engine.collective_rpc("rllm_load_weights", args=(folder,))
+        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise RuntimeError("vLLM could not forget what it had cached under other weights")
+        await self._engine.resume_generation()
+
+
+async def _serve(descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as connection:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        try:
+            await Server(reader, writer).serve()
+        finally:
+            writer.close()
+
+
+def main() -> None:
+    # Ctrl-C in the terminal is for the training process, which ends this one when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        asyncio.run(_serve(int(sys.argv[1])))
+    finally:
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

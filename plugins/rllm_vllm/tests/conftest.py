@@ -1,0 +1,37 @@
+"""Without vLLM: a server process that can answer everything but `start`, and what an engine is told at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm_core.contracts.engine import EngineSetup
+from rllm_core.rollout.renderer import Renderer
+from rllm_local import tiny
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> EngineSetup:
+    return EngineSetup(
+        folder=tmp_path,
+        renderer=Renderer(tiny.build_tokenizer(), {2, 7}),
+        max_context=99,
+        max_concurrency=5,
+        kv_cache_bytes=1 << 28,
+        dtype="bfloat16",
+    )
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a package `vllm` in the way of server processes; its code is all that they find of vLLM."""
+
+    def put(code: str) -> None:
+        folder = tmp_path / "in-the-way"
+        (folder / "vllm").mkdir(parents=True)
+        (folder / "vllm" / "__init__.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+
+    return put

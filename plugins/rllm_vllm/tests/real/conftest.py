@@ -1,0 +1,142 @@
+"""A small model whose head size vLLM's CPU kernels know, and vLLM sampling from it. Starting vLLM takes a minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.contracts.engine import EngineChoice
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.renderer import Renderer
+from rllm_local import tiny
+from rllm_local.engine import LocalEngine
+from rllm_local.hosting import Hosting
+from rllm_local.model import LoadedModel, load_model
+from rllm_local.settings import LocalConfig, LocalSection, ModelSection
+from rllm_vllm.engine import VllmEngine
+from rllm_vllm.options import VllmOptions
+
+torch.set_num_threads(1)
+MAX_CONTEXT = 256
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama with grouped heads of size 32, and the tokenizer of `tiny`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = tiny.build_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=MAX_CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=0.12,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=2,
+    )
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("tiny32")
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def loaded(folder: Path) -> LoadedModel:
+    """The model that vLLM is given. Shared: a test that changes its weights publishes them."""
+    return load_model(ModelSection(name=str(folder), device="cpu"), 0)
+
+
+@pytest.fixture(scope="session")
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of everything that shares an engine."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def renderer(loaded: LoadedModel) -> Renderer:
+    return Renderer(loaded.tokenizer, loaded.stop_ids)
+
+
+@pytest.fixture(scope="session")
+def make_hosting(loaded: LoadedModel, executor: ThreadPoolExecutor) -> Callable[..., Hosting]:
+    """The engine `vllm` as the local backend hosts it, not started; keyword arguments are its options."""
+
+    def make(**options: Any) -> Hosting:
+        entry = Registry.load().get("engine", "vllm")
+        params = VllmOptions(**options)
+        choice = EngineChoice(plugin=entry.plugin, params=params, qualified_name=entry.qualified_name)
+        return Hosting(choice, loaded, executor)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def settings() -> LocalConfig:
+    return LocalConfig(local=LocalSection(max_concurrency=32, kv_cache_gib=0.25))
+
+
+@pytest.fixture(scope="session")
+def hosting(
+    make_hosting: Callable[..., Hosting], runner: asyncio.Runner, renderer: Renderer, settings: LocalConfig
+) -> Iterator[Hosting]:
+    """vLLM with the model's weights."""
+    hosting = make_hosting()
+    try:
+        runner.run(hosting.start(renderer, MAX_CONTEXT, settings))
+        yield hosting
+    finally:
+        runner.run(hosting.close())
+
+
+@pytest.fixture(scope="session")
+def vllm(hosting: Hosting) -> VllmEngine:
+    assert isinstance(hosting.engine, VllmEngine)
+    return hosting.engine
+
+
+@pytest.fixture
+def own_engine(loaded: LoadedModel, renderer: Renderer, executor: ThreadPoolExecutor) -> LocalEngine:
+    """The local backend's own engine on the same model."""
+    return LocalEngine(
+        loaded.model, renderer, executor, max_context=MAX_CONTEXT, max_concurrency=32, kv_cache_bytes=1 << 26
+    )
+
+
+@pytest.fixture(scope="session")
+def plain_logprobs(loaded: LoadedModel) -> Callable[..., np.ndarray]:
+    """Log-probs of a reply by one forward pass of transformers, without a cache."""
+
+    def compute(prompt: list[int], reply: list[int], temperature: float) -> np.ndarray:
+        with torch.inference_mode():
+            logits = loaded.model(input_ids=torch.tensor([prompt + reply]), use_cache=False).logits[0]
+        logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1].double() / (temperature or 1.0), dim=-1)
+        return logprobs[torch.arange(len(reply)), torch.tensor(reply)].numpy()
+
+    return compute

@@ -1,0 +1,140 @@
+"""What vLLM samples is what the trainer's model would have sampled, before and after its weights change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_local.engine import LocalEngine
+from rllm_local.hosting import Hosting
+from rllm_local.model import LoadedModel
+from rllm_vllm.engine import VllmEngine
+
+PROMPT = [5, 6, 7, 8, 9]
+CLOSE = 1e-3
+Plain = Callable[..., np.ndarray]
+
+
+def _assert_agrees(completion: Completion, temperature: float, plain_logprobs: Plain, prompt: list[int]) -> None:
+    expected = plain_logprobs(prompt, completion.token_ids.tolist(), temperature)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=CLOSE, rtol=0)
+
+
+def _reply(
+    runner: asyncio.Runner, engine: VllmEngine | LocalEngine, prompt: list[int] | None = None, **sampling: Any
+) -> Completion:
+    params = SamplingParams(**({"max_tokens": 24, "seed": 2**62 + 5} | sampling))
+    return runner.run(engine.generate(prompt or PROMPT, params, session="a"))
+
+
+@pytest.fixture(params=[0, 1], ids=["first-weights", "changed-weights"])
+def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hosting, loaded: LoadedModel) -> int:
+    """Weights as vLLM was first given them, then others that were put in their place while it was running."""
+    if request.param:
+        with torch.no_grad():
+            for parameter in loaded.model.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    runner.run(hosting.publish(request.param))
+    number: int = request.param
+    return number
+
+
+def test_replies_agree_with_those_of_the_model_that_is_trained(
+    version: int, runner: asyncio.Runner, vllm: VllmEngine, own_engine: LocalEngine, plain_logprobs: Plain
+) -> None:
+    greedy, own = _reply(runner, vllm, temperature=0.0), _reply(runner, own_engine, temperature=0.0)
+    assert greedy.token_ids.tolist() == own.token_ids.tolist()
+    assert greedy.finish_reason == own.finish_reason
+    assert greedy.weight_version == version
+    np.testing.assert_allclose(greedy.logprobs, own.logprobs, atol=CLOSE, rtol=0)
+    for sampling in (
+        {"temperature": 1.0},
+        {"temperature": 0.6},
+        {"temperature": 1.0, "top_k": 5},
+        {"temperature": 0.8, "top_p": 0.5},
+    ):
+        sampled = _reply(runner, vllm, **sampling)
+        _assert_agrees(sampled, sampling["temperature"], plain_logprobs, PROMPT)
+
+
+def test_a_seed_gives_the_same_reply_alone_and_among_others(runner: asyncio.Runner, vllm: VllmEngine) -> None:
+    async def together() -> list[Completion]:
+        seeds = range(16)
+        calls = (vllm.generate(PROMPT, SamplingParams(max_tokens=24, seed=seed), session=str(seed)) for seed in seeds)
+        return await asyncio.gather(*calls)
+
+    replies = runner.run(together())
+    assert _reply(runner, vllm, seed=7).token_ids.tolist() == replies[7].token_ids.tolist()
+    assert len({tuple(reply.token_ids.tolist()) for reply in replies}) > 8
+
+
+def test_conversations_of_several_turns_run_at_once(
+    runner: asyncio.Runner, vllm: VllmEngine, plain_logprobs: Plain
+) -> None:
+    async def converse(index: int) -> list[tuple[list[int], Completion]]:
+        tokens, turns = [5 + index, 6, 7], []
+        for turn in range(3):
+            params = SamplingParams(max_tokens=8, seed=100 * index + turn)
+            completion = await vllm.generate(tokens, params, session=str(index))
+            turns.append((tokens, completion))
+            tokens = [*tokens, *completion.token_ids.tolist(), 9, 10]
+        await vllm.end_session(str(index))
+        return turns
+
+    async def all_of_them() -> list[list[tuple[list[int], Completion]]]:
+        return await asyncio.gather(*(converse(index) for index in range(12)))
+
+    for prompt, completion in (turn for turns in runner.run(all_of_them()) for turn in turns):
+        _assert_agrees(completion, 1.0, plain_logprobs, prompt)
+
+
+def test_a_reply_ends_with_a_stop_token_or_where_there_is_no_more_room(
+    runner: asyncio.Runner, vllm: VllmEngine
+) -> None:
+    replies = [_reply(runner, vllm, seed=seed, max_tokens=250) for seed in range(8)]
+    stopped = [reply for reply in replies if reply.finish_reason == "stop"]
+    assert stopped
+    for reply in replies:
+        ends = [token in vllm.renderer.stop_ids for token in reply.token_ids.tolist()]
+        assert ends == [False] * (len(ends) - 1) + [reply.finish_reason == "stop"]
+    cut = _reply(runner, vllm, prompt=[5] * (vllm.max_context - 1), max_tokens=9)
+    assert len(cut.token_ids) == 1
+    with pytest.raises(RolloutError, match="leaves no room"):
+        _reply(runner, vllm, prompt=[5] * vllm.max_context)
+
+
+def test_a_request_that_nobody_waits_for_is_dropped_and_others_go_on(runner: asyncio.Runner, vllm: VllmEngine) -> None:
+    async def give_up() -> Completion:
+        long = SamplingParams(max_tokens=250, seed=1)
+        abandoned = asyncio.create_task(vllm.generate([5], long, session="abandoned"))
+        await asyncio.sleep(0.01)
+        abandoned.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await abandoned
+        return await vllm.generate(PROMPT, SamplingParams(max_tokens=4, seed=1), session="b")
+
+    assert len(runner.run(give_up()).token_ids) <= 4
+
+
+def test_a_reply_that_is_under_way_goes_on_with_new_weights_and_says_the_older_version(
+    runner: asyncio.Runner, vllm: VllmEngine, hosting: Hosting
+) -> None:
+    async def change_meanwhile() -> list[Completion]:
+        running = [
+            asyncio.create_task(vllm.generate([5 + i], SamplingParams(max_tokens=250, seed=i), session=str(i)))
+            for i in range(24)
+        ]
+        await asyncio.sleep(0.05)
+        await hosting.publish(9)
+        return await asyncio.gather(*running)
+
+    before = _reply(runner, vllm).weight_version
+    assert {reply.weight_version for reply in runner.run(change_meanwhile())} == {before}
+    assert _reply(runner, vllm).weight_version == 9

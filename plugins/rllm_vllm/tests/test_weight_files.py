@@ -1,0 +1,78 @@
+"""Weights on their way: every tensor as it is, in files of bounded size, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from rllm_vllm import weight_files as module
+from rllm_vllm.weight_files import weight_files
+from rllm_vllm.worker import RllmWorker, _tensors
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_every_tensor_arrives_unchanged(in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 1000)
+    if not in_memory:
+        monkeypatch.setattr(module, "IN_MEMORY", tmp_path / "no-such-place")
+    weights = {f"layer.{index}": torch.randn(index + 1, 20) for index in range(9)}
+    weights |= {"turned": torch.randn(4, 6).T, "half": torch.ones(3, dtype=torch.bfloat16)}
+    with weight_files(weights.items()) as folder:
+        files = sorted(folder.iterdir())
+        arrived = dict(_tensors(folder))
+        assert len(files) > 3
+        assert max(path.stat().st_size for path in files) < 2000
+    assert not folder.exists()
+    assert arrived.keys() == weights.keys()
+    assert all(torch.equal(arrived[name], weights[name]) for name in weights)
+
+
+def test_where_memory_has_no_room_they_lie_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IN_MEMORY", tmp_path)
+    assert module._place(1000) == tmp_path
+    assert module._place(1 << 60) is None
+
+
+def test_log_probs_are_those_before_truncation() -> None:
+    """`rllm_prepare` on a sampler like vLLM's, which changes the logits where they are."""
+
+    class Truncating(torch.nn.Module):
+        def forward(
+            self, logits: torch.Tensor, generators: object, top_k: int, top_p: None
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            least = logits.topk(top_k).values[:, -1:]
+            logits.masked_fill_(logits < least, -torch.inf)
+            return logits.argmax(-1), logits.log_softmax(-1)
+
+    worker, sampler = RllmWorker(), torch.nn.Module()
+    sampler.topk_topp_sampler = Truncating()
+    worker.model_runner = torch.nn.Module()
+    assert not worker.rllm_prepare()
+    worker.model_runner.sampler = sampler
+    assert worker.rllm_prepare()
+    logits = torch.tensor([[1.0, 2.0, 3.0]])
+    expected = logits.log_softmax(-1)
+    sampled, logprobs = sampler.topk_topp_sampler(logits.clone(), {}, 1, None)
+    assert sampled.tolist() == [2]
+    assert torch.equal(logprobs, expected)
+
+
+def test_weights_that_are_missing_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(torch.nn.Linear):
+        def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
+            return {name for name, _ in weights}
+
+    config = ModuleType("vllm.config")
+    config.set_current_vllm_config = lambda _: contextlib.nullcontext()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.config", config)
+    worker = RllmWorker()
+    worker.vllm_config, worker.model_runner = None, SimpleNamespace(get_model=lambda: Model(2, 2))
+    with weight_files([("weight", torch.ones(2, 2))]) as folder, pytest.raises(ValueError, match=r"1 weights.*bias"):
+        worker.rllm_load_weights(str(folder))

@@ -1,0 +1,96 @@
+"""The rollout engine: chosen by name with options, of a backend that hosts one, or the run stops before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.contracts.engine import EnginePlugin
+from rllm_core.contracts.plugin import Params
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.preflight import preflight
+from rllm_core.types import Task
+
+KEY = "rllm.rollout.engine"
+MakePlan = Callable[..., RunPlan]
+
+
+class FastParams(Params):
+    threads: int = 1
+
+
+def _missing() -> Any:
+    raise PluginError("engine 'fast' needs the package fast.", "pip install fast")
+
+
+@pytest.fixture
+def registry(registry: Registry) -> Registry:
+    """Also an engine `fast`, and a backend `host` like `probe`, that hosts engines."""
+    registry.add(
+        EnginePlugin(name="fast", summary="For tests.", params=FastParams, load=_missing), distribution="rllm-fast"
+    )
+    probe = registry.get("backend", "probe").plugin
+    registry.add(replace(probe, name="host", honours=probe.honours | {KEY}))
+    return registry
+
+
+def test_a_run_has_the_backend_s_own_engine_unless_one_is_named(plan: MakePlan) -> None:
+    made = plan({"rllm.backend": "host"})
+    assert (made.engine, made.engine_choice) == (None, None)
+    assert not [entry for entry in made.registered() if entry.kind == "engine"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "threads"), [("fast", 1), ("rllm-fast/fast", 1), ({"name": "fast", "threads": 3}, 3)]
+)
+def test_it_is_named_as_every_plugin_is(plan: MakePlan, choice: Any, threads: int) -> None:
+    made = plan({"rllm.backend": "host", KEY: choice})
+    engine = made.engine_choice
+    assert engine is not None
+    assert (engine.qualified_name, engine.params) == ("rllm-fast/fast", FastParams(threads=threads))
+    assert [entry.name for entry in made.registered() if entry.kind == "engine"] == ["fast"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("quick", "rllm.rollout.engine: There is no engine named 'quick'"),
+        ("", "rllm.rollout.engine: '' is no engine"),
+        ("vllm", "engine 'vllm' is in rllm-vllm: pip install rllm-vllm"),
+        ({"name": "fast", "thread": 3}, "rllm.rollout.engine.thread is 3: engine 'fast' has no such option"),
+        ({"name": "fast", "threads": "3"}, "rllm.rollout.engine.threads is '3'"),
+    ],
+)
+def test_a_choice_that_cannot_be_used_is_refused(plan: MakePlan, choice: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan({"rllm.backend": "host", KEY: choice})
+    assert message in caught.value.message
+
+
+def test_a_backend_that_hosts_none_ends_the_run_naming_key_and_backends(plan: MakePlan) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan({KEY: "fast"})
+    assert caught.value.message.startswith('`rllm.rollout.engine` is "fast" (from my.yaml), and nothing')
+    assert caught.value.hint == "Acting on it: backend host. This run uses backend probe."
+
+
+def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(registry: Registry) -> None:
+    layers = [layer_from_dotted({KEY: "fast", "rllm.backend": "probe"}, "config.yaml of the run", Tier.SAVED)]
+    made = make_plan(compose(registry, layers), registry)
+    assert made.engine is None
+    assert made.config.rllm.rollout.engine is None
+    assert any("rllm.rollout.engine" in line and "back to its default" in line for line in made.warnings)
+
+
+def test_what_an_engine_needs_and_is_not_installed_ends_the_run_before_it_starts(plan: MakePlan) -> None:
+    made = plan({"rllm.backend": "host", KEY: "fast"})
+    with pytest.raises(PluginError, match=r"needs the package fast\. pip install fast"):
+        preflight(made, [Task(id="a"), Task(id="b")], [])

@@ -1,0 +1,143 @@
+"""VerlBackend: verl's worker groups train, verl's rollout servers sample; this drives both."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.errors import BackendError
+from rllm_core.plugins.notices import warn_once
+from rllm_core.seeding import derive_seed
+from rllm_verl.deadlines import Driver
+from rllm_verl.model import Model, open_model
+from rllm_verl.native import native_config, worker_environment
+from rllm_verl.quiet import quieten
+from rllm_verl.settings import VerlConfig
+from rllm_verl.state import SHARDS, MadeBy, check_made_by, move_model, write_made_by
+
+if TYPE_CHECKING:
+    from rllm_verl.processes import Process
+    from rllm_verl.rollouts import VerlEngine
+    from rllm_verl.session import Session
+
+T = TypeVar("T")
+
+
+class VerlBackend(Backend):
+    """What blocks (all of verl) runs on one thread; rollouts are awaited on the event loop, many at once."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._driver: Driver | None = None
+        self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._version = 0
+
+    async def start(self, run: RunContext) -> VerlEngine:
+        settings: VerlConfig = run.backend_config
+        self._deadlines = settings.deadlines
+        environment = worker_environment(settings)
+        # verl finds out what it runs on when it is imported, here as in the workers.
+        os.environ.update(environment)
+        quieten()
+        self._files = tempfile.TemporaryDirectory(prefix="rllm-verl-", ignore_cleanup_errors=True)
+        self._driver = Driver(self._processes, self._kill)
+        self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
+        self._native = native_config(settings, self._model, run.total_steps)
+        self._session = await self._start(lambda: self._connect(run, environment), "starting Ray")
+        session = self._session
+        await self._start(session.start_workers, "starting the training workers")
+        await self._start(session.start_servers, "starting the rollout servers")
+        await self.publish(0)
+        return session.engine(self._wake, self._deadlines.rollout)
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        session = self._started()
+        return await self._update(lambda: session.process(batch, needs), "computing log-probs")
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        session = self._started()
+        return await self._update(lambda: session.update(batch, plan), "updating the policy")
+
+    async def publish(self, version: int) -> None:
+        session = self._started()
+        self._version = version
+        await self._run(lambda: session.publish(version), "bringing weights to the rollout servers", "publish")
+
+    async def save(self, folder: Path) -> None:
+        session = self._started()
+        await self._run(lambda: session.save(folder / SHARDS, self._version), "saving a checkpoint", "checkpoint")
+        move_model(folder)
+        write_made_by(folder, self._made_by())
+
+    async def load(self, folder: Path) -> None:
+        session = self._started()
+        check_made_by(folder, self._made_by())
+        await self._run(lambda: session.load(folder / SHARDS), "loading a checkpoint", "checkpoint")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            self._session.kill()
+            try:
+                await self._run(self._session.close, "ending Ray", "close")
+            except BackendError as error:
+                # Whatever ends the run counts more than this.
+                warn_once(str(error))
+        if self._driver is not None:
+            self._driver.close()
+        if self._files is not None:
+            self._files.cleanup()
+
+    def _open_model(self, run: RunContext) -> Model:
+        assert self._files is not None
+        settings: VerlConfig = run.backend_config
+        return open_model(
+            settings.actor_rollout_ref["model"]["path"],
+            seed=derive_seed(run.seed, "model"),
+            folder=Path(self._files.name),
+            without_thinking=run.config.rllm.disable_thinking,
+        )
+
+    def _connect(self, run: RunContext, environment: dict[str, str]) -> Session:
+        from rllm_verl.session import Session  # it imports verl, for which the environment is set now
+
+        return Session(run, self._native, self._model, environment)
+
+    async def _wake(self) -> None:
+        """Weights were put away for an update that did not come, and somebody samples."""
+        if self._started().asleep:
+            await self.publish(self._version)
+
+    def _made_by(self) -> MadeBy:
+        from rllm_verl.installed import version
+
+        session = self._started()
+        return MadeBy(self._model.digest, session.n_workers, session.strategy, version())
+
+    async def _start(self, call: Callable[[], T], doing: str) -> T:
+        return await self._run(call, doing, "start")
+
+    async def _update(self, call: Callable[[], T], doing: str) -> T:
+        return await self._run(call, doing, "update")
+
+    async def _run(self, call: Callable[[], T], doing: str, deadline: str) -> T:
+        if self._driver is None:
+            raise BackendError("The verl backend has not been started.", "Call start() first.")
+        seconds = float(getattr(self._deadlines, deadline))
+        return await self._driver.run(call, doing=doing, seconds=seconds, key=f"deadlines.{deadline}")
+
+    def _processes(self) -> Sequence[Process]:
+        return self._session.processes if self._session is not None else ()
+
+    def _kill(self) -> None:
+        if self._session is not None:
+            self._session.kill()
+
+    def _started(self) -> Session:
+        if self._session is None:
+            raise BackendError("The verl backend has not been started.", "Call start() first.")
+        return self._session

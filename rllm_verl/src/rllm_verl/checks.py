@@ -1,0 +1,98 @@
+"""What can be seen to be wrong with the backend's configuration before anything is loaded or started."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.model_files import model_folder
+from rllm_verl.settings import VerlConfig
+from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
+
+TINY = "tiny"
+OF_THE_CPU = "rllm_hf"
+"""The rollout of the profile `cpu`."""
+POSITIVE = ("trainer.n_gpus_per_node", "trainer.nnodes", f"{ACTOR}.ppo_epochs", f"{ROLLOUT}.tensor_model_parallel_size")
+SERVERS = {"vllm": ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
+"""Rollouts with what they need: a module, and the extra of ours that installs it."""
+
+
+def check_config(config: VerlConfig) -> None:
+    """Raise ConfigError for values that cannot work, or that contradict each other."""
+    native = config.native()
+    _check_numbers(native)
+    _check_kl(native)
+    _check_micro_batches(native)
+    _check_rollout(native)
+    _check_model(_at(native, MODEL))
+
+
+def _check_numbers(native: dict[str, Any]) -> None:
+    for key in POSITIVE:
+        value = _at(native, key)
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"`{key}` is {value}: expected a whole number of at least 1.")
+    rate = _at(native, LEARNING_RATE)
+    if not isinstance(rate, int | float) or rate <= 0:
+        raise ConfigError(f"`{LEARNING_RATE}` is {rate}: expected more than 0.")
+
+
+def _check_kl(native: dict[str, Any]) -> None:
+    """The switch follows from the weight; set by hand it may say something else."""
+    used, weight = _at(native, f"{ACTOR}.use_kl_loss"), _at(native, f"{ACTOR}.kl_loss_coef")
+    if bool(used) != (weight > 0):
+        raise ConfigError(
+            f"`{ACTOR}.use_kl_loss` is {used}, and `{ACTOR}.kl_loss_coef` (`rllm.algorithm.kl_beta`) is {weight}.",
+            "Leave use_kl_loss out, and set rllm.algorithm.kl_beta; 0 means no divergence in the loss.",
+        )
+
+
+def _check_micro_batches(native: dict[str, Any]) -> None:
+    """Rows per micro-batch are counted where they are not filled with tokens."""
+    actor = native["actor_rollout_ref"]["actor"]
+    if not actor["use_dynamic_bsz"] and actor["ppo_micro_batch_size_per_gpu"] is None:
+        raise ConfigError(
+            f"`{ACTOR}.use_dynamic_bsz` is false, and `{ACTOR}.ppo_micro_batch_size_per_gpu` is not set.",
+            "Set it to the rows of a forward and backward pass, or leave use_dynamic_bsz=true.",
+        )
+
+
+def _check_rollout(native: dict[str, Any]) -> None:
+    rollout = native["actor_rollout_ref"]["rollout"]
+    if rollout["mode"] != "async":
+        raise ConfigError(f"`{ROLLOUT}.mode` is {rollout['mode']!r}, and only async can be used.", "Leave it out.")
+    module, extra = SERVERS.get(rollout["name"], ("", ""))
+    if module and find_spec(module) is None:
+        instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
+        raise ConfigError(
+            f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.",
+            f"pip install 'rllm-verl[{extra}]'.{instead}",
+        )
+    gpus = _at(native, "trainer.n_gpus_per_node") * _at(native, "trainer.nnodes")
+    if gpus % (size := rollout["tensor_model_parallel_size"]):
+        raise ConfigError(
+            f"`{ROLLOUT}.tensor_model_parallel_size` is {size}, and the run has {gpus} GPUs "
+            "(trainer.nnodes times trainer.n_gpus_per_node).",
+            "Choose a number that divides them.",
+        )
+
+
+def _check_model(name: str) -> None:
+    path = Path(name).expanduser()
+    if name == TINY or not (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
+        return
+    if model_folder(path) is None:
+        what = "the folder holds no config.json of a model" if path.is_dir() else "there is no such folder"
+        raise ConfigError(
+            f"{MODEL}={name!r}: {what}.",
+            "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
+        )
+
+
+def _at(tree: dict[str, Any], key: str) -> Any:
+    node: Any = tree
+    for part in key.split("."):
+        node = node[part]
+    return node

@@ -1,0 +1,77 @@
+"""Filling batch columns that need a forward pass: old and reference log-probs, and what estimators look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rllm_core.batch import TokenBatch
+from rllm_verl.rows import DealtRows, MicroBatching
+from rllm_verl.workers import Workers
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+ReferencePass = Callable[[Workers, "TensorDict"], "TensorDict"]
+"""Log-probs under the reference model: `reference_worker` or `without_adapter`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSettings:
+    """How columns are filled in a run."""
+
+    temperature: float
+    """Of the sampling."""
+    recompute_old_logprobs: bool
+    """Whether old log-probs are those of the trainer's own forward pass, not the sampler's."""
+    micro_batching: MicroBatching
+    """Of ``compute_log_prob``."""
+    reference: ReferencePass | None = None
+    """None: there is no reference model."""
+    reference_micro_batching: MicroBatching | None = None
+    """Of the pass for the reference model; None: as `micro_batching`."""
+
+
+def reference_worker(workers: Workers, data: TensorDict) -> TensorDict:
+    """The reference model is a frozen copy with workers of its own."""
+    return workers.compute_ref_log_prob(data)
+
+
+def without_adapter(workers: Workers, data: TensorDict) -> TensorDict:
+    """The reference model is the one that is trained, its LoRA adapter left out; no copy is needed."""
+    data.set_non_tensor("no_lora_adapter", True)
+    return workers.compute_log_prob(data)
+
+
+def fill_columns(workers: Workers, batch: TokenBatch, needs: frozenset[str], settings: ColumnSettings) -> TokenBatch:
+    """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
+
+    Unless they are to be recomputed, the sampling log-probs are the old log-probs.
+    """
+    columns = {"old_logprobs": batch.sampling_logprobs}
+    if settings.recompute_old_logprobs or "sum_pi_squared" in needs:
+        rows = _all_rows(workers, batch, settings.micro_batching)
+        squared = "sum_pi_squared" in needs
+        said = workers.compute_log_prob(_request(rows, settings, calculate_sum_pi_squared=squared))
+        if settings.recompute_old_logprobs:
+            columns["old_logprobs"] = rows.column(said["log_probs"])
+        if squared:
+            columns["sum_pi_squared"] = rows.column(said["sum_pi_squared"])
+    if settings.reference is not None and "ref_logprobs" in needs:
+        rows = _all_rows(workers, batch, settings.reference_micro_batching or settings.micro_batching)
+        said = settings.reference(workers, _request(rows, settings))
+        columns["ref_logprobs"] = rows.column(said["log_probs"])
+    return batch.with_columns(**columns)
+
+
+def _all_rows(workers: Workers, batch: TokenBatch, micro: MicroBatching) -> DealtRows:
+    return DealtRows.deal(batch, np.arange(batch.n_rows), workers.data_parallel_size, micro)
+
+
+def _request(rows: DealtRows, settings: ColumnSettings, **options: Any) -> TensorDict:
+    # Greedy sampling, at temperature 0, records log-probs at 1.
+    temperature = settings.temperature or 1.0
+    return rows.tensordict({}, temperature=temperature, calculate_entropy=False, compute_loss=False, **options)

@@ -1,0 +1,34 @@
+"""Weights gathered into messages of limited size."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+class Buckets:
+    """Collects weights until there are enough for a message."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` of a message; a single weight may be larger."""
+        self._max_bytes = max_bytes
+        self._arrays: Arrays = {}
+        self._bytes = 0
+
+    def add(self, name: str, weight: Tensor) -> Arrays | None:
+        """Keep a copy of a weight, in float32; returns a full message when there is one to send first."""
+        # numpy has no bfloat16. A copy: the trainer's own memory may change before the message is sent.
+        array = weight.detach().to("cpu", torch.float32, copy=True).numpy()
+        full = self.rest() if self._arrays and self._bytes + array.nbytes > self._max_bytes else None
+        self._arrays[name] = array
+        self._bytes += array.nbytes
+        return full
+
+    def rest(self) -> Arrays:
+        """What is left to send; may be empty."""
+        arrays, self._arrays, self._bytes = self._arrays, {}, 0
+        return arrays

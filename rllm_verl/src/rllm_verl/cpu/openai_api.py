@@ -1,0 +1,171 @@
+"""The HTTP side of a rollout server: OpenAI's completions and chat completions, with token ids and log-probs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, Literal, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from rllm_core.errors import RllmError
+from rllm_core.rollout.renderer import Renderer
+from rllm_verl.cpu.server_settings import ServerSettings
+from rllm_verl.cpu.token_output import Reply
+
+
+class Sampler(Protocol):
+    """What the routes need of a rollout server."""
+
+    settings: ServerSettings
+    renderer: Renderer
+
+    @property
+    def weight_version(self) -> int: ...
+    async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str) -> Reply: ...
+
+
+class _Body(BaseModel):
+    # What is not done here is refused rather than ignored.
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    n: Literal[1] = 1
+    stream: Literal[False] = False
+    user: str | None = None
+    """Requests of one user are turns of one conversation; without it, each is its own."""
+    return_token_ids: bool = True
+    """vLLM's switch; ids are always returned."""
+
+    def sampling(self) -> dict[str, Any]:
+        names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "ignore_eos")
+        return {name: getattr(self, name) for name in names} | {"logprobs": True}
+
+
+class CompletionBody(_Body):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[int]
+    logprobs: int | None = None
+
+
+class Message(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(extra="forbid")
+    role: str
+    content: str
+
+
+class ChatBody(_Body):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[Message]
+    logprobs: bool = False
+    top_logprobs: Literal[0] | None = None
+    max_completion_tokens: int | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        return super().sampling() | {"max_tokens": self.max_completion_tokens or self.max_tokens}
+
+
+def create_app(sampler: Sampler) -> FastAPI:
+    """The routes of a rollout server. What it refuses is answered with 400 and its message."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    renderer, name = sampler.renderer, sampler.settings.model
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "weight_version": sampler.weight_version}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "rllm"}]}
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody) -> dict[str, Any]:
+        prompt = body.prompt
+        if isinstance(prompt, str):
+            prompt = list(renderer.tokenizer.encode(prompt, add_special_tokens=False))
+        request_id = secrets.token_hex(8)
+        reply = await sampler.generate(prompt, body.sampling(), body.user or request_id)
+        choice = {
+            "index": 0,
+            "text": renderer.text(reply.token_ids),
+            "finish_reason": _finish_reason(reply, renderer),
+            "prompt_token_ids": prompt,
+            "token_ids": reply.token_ids,
+            "logprobs": {"tokens": _pieces(renderer, reply.token_ids), "token_logprobs": reply.log_probs},
+        }
+        return _answer("text_completion", f"cmpl-{request_id}", name, prompt, reply, choice)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody) -> dict[str, Any]:
+        prompt = renderer.prompt([message.model_dump() for message in body.messages]).tolist()
+        request_id = secrets.token_hex(8)
+        reply = await sampler.generate(prompt, body.sampling(), body.user or request_id)
+        pieces = _pieces(renderer, reply.token_ids)
+        logprobs = reply.log_probs or []
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": renderer.text(reply.token_ids)},
+            "finish_reason": _finish_reason(reply, renderer),
+            "token_ids": reply.token_ids,
+            "logprobs": {
+                "content": [
+                    {"token": piece, "logprob": logprob, "bytes": None, "top_logprobs": []}
+                    for piece, logprob in zip(pieces, logprobs, strict=True)
+                ]
+            },
+        }
+        answer = _answer("chat.completion", f"chatcmpl-{request_id}", name, prompt, reply, choice)
+        return answer | {"prompt_token_ids": prompt}
+
+    @app.exception_handler(RllmError)
+    async def refused(_: Request, error: RllmError) -> JSONResponse:
+        return _failure(str(error), type(error).__name__)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        places = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
+        return _failure("; ".join(places), "BadRequest")
+
+    return app
+
+
+def _answer(
+    kind: str, answer_id: str, model: str, prompt: list[int], reply: Reply, choice: dict[str, Any]
+) -> dict[str, Any]:
+    asked, sampled = len(prompt), len(reply.token_ids)
+    return {
+        "id": answer_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled},
+        "weight_version": reply.weight_version,
+    }
+
+
+def _finish_reason(reply: Reply, renderer: Renderer) -> str:
+    if reply.stop_reason == "aborted":
+        return "abort"
+    return "stop" if reply.token_ids and reply.token_ids[-1] in renderer.stop_ids else "length"
+
+
+def _pieces(renderer: Renderer, token_ids: list[int]) -> list[str]:
+    return [str(renderer.tokenizer.decode([token], skip_special_tokens=False)) for token in token_ids]
+
+
+def _failure(message: str, kind: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": kind, "code": 400}}, status_code=400)

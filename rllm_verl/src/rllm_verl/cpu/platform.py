@@ -1,0 +1,143 @@
+"""verl's platform ``cpu``: what verl asks of an accelerator, answered for a machine without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+NAME = "cpu"
+
+
+class CpuDevice(ModuleType):
+    """`torch.cpu`, and what verl calls on `torch.cuda` that it lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def get_device_name(self, device: object = None) -> str:
+        return NAME
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        torch.set_rng_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
+        """Free and total memory of the machine, bytes."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+
+    # torch does not count what it allocates on a CPU, and keeps no cache of it.
+    def memory_allocated(self, device: object = None) -> int:
+        return 0
+
+    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+
+    def empty_cache(self) -> None:
+        return None
+
+    def ipc_collect(self) -> None:
+        return None
+
+    def reset_peak_memory_stats(self, device: object = None) -> None:
+        return None
+
+    def set_per_process_memory_fraction(self, fraction: float, device: object = None) -> None:
+        return None
+
+
+class CpuPlatform(PlatformBase):  # type: ignore[misc]
+    """Chosen by ``VERL_PLATFORM=cpu`` alone."""
+
+    device_name = NAME
+    vendor_name = NAME
+    device_module = CpuDevice("rllm_verl.cpu.device")
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        """Never found by itself: verl would train on the CPUs of a GPU cluster when its head node has no GPU."""
+        return False
+
+    def current_device(self) -> str:
+        """A device rather than an index: verl hands it to `Tensor.to`."""
+        return NAME
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        return None
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        return None
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        return None
+
+    def empty_cache(self) -> None:
+        return None
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "RLLM_VERL_CPU_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None:
+        return None
+
+    def profiler_stop(self) -> None:
+        return None
+
+    def ray_resource_name(self) -> str:
+        """verl places one worker per ``GPU`` of Ray; without any, Ray is started with as many as there are workers."""
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> None:
+        return None
+
+
+def register() -> None:
+    """Make the platform known by its name."""
+    PlatformRegistry.register(platform=NAME)(CpuPlatform)

@@ -1,0 +1,51 @@
+"""verl's rollout replica ``rllm_hf``: for each worker of the trainer, one rollout server on the worker's machine."""
+
+from __future__ import annotations
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from rllm_verl.cpu.server_settings import server_settings
+
+NAME = "rllm_hf"
+
+
+def server_name(replica_rank: int) -> str:
+    """What Ray knows a replica's server by, so that workers find it."""
+    return f"{NAME}_server_{replica_rank}"
+
+
+class CpuReplica(RolloutReplica):  # type: ignore[misc]
+    """Starts a server; verl's base class passes calls on to it."""
+
+    async def launch_servers(self) -> None:
+        """Start the server and wait until it listens.
+
+        Raises:
+            ConfigError: the model cannot be loaded, or the configuration asks for what the server cannot do.
+        """
+        from verl.utils.fs import copy_to_local
+
+        from rllm_verl.cpu.server import RolloutServer
+
+        settings = server_settings(self.config, copy_to_local(self.model_config.path))
+        node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        server = (
+            ray.remote(RolloutServer)
+            .options(
+                name=server_name(self.replica_rank) + self.name_suffix,
+                num_cpus=0,
+                max_concurrency=self.max_concurrency,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+            )
+            .remote(settings)
+        )
+        self._server_address = await server.start.remote()
+        self._server_handle = server
+        self.servers = [server]
+
+
+def register() -> None:
+    """Offer the replica as ``actor_rollout_ref.rollout.name=rllm_hf``."""
+    RolloutReplicaRegistry.register(NAME, lambda: CpuReplica)

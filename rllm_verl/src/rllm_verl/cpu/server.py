@@ -1,0 +1,181 @@
+"""The rollout server: a Ray actor that samples from a model of its own, whose weights the trainer replaces.
+
+It never imports verl or anything for GPUs. One thread computes; the actor's event loop serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.renderer import Renderer
+from rllm_local.engine import LocalEngine
+from rllm_local.model import load_model
+from rllm_local.settings import ModelSection
+from rllm_verl.cpu.gate import Gate
+from rllm_verl.cpu.http_server import HttpServer
+from rllm_verl.cpu.openai_api import create_app
+from rllm_verl.cpu.sampling_request import Limits, SamplingRequest, sampling_request
+from rllm_verl.cpu.server_settings import ServerSettings
+from rllm_verl.cpu.staged_weights import Bucket, StagedWeights
+from rllm_verl.cpu.token_output import Reply
+
+
+class RolloutServer:
+    """Token ids in, sampled token ids out; a reply is sampled by one set of weights from beginning to end."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Load the model.
+
+        Raises:
+            ConfigError: it cannot be loaded, or not be sampled from here.
+        """
+        # More threads than one make tiny models slower, and whole machines of workers slower still.
+        torch.set_num_threads(1)
+        loaded = load_model(ModelSection(name=settings.model, dtype=settings.dtype, device="cpu"), seed=0)
+        self.settings = settings
+        self.renderer = Renderer(loaded.tokenizer, loaded.stop_ids)
+        self.limits = Limits(
+            vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
+            max_context=min(settings.max_context, loaded.max_context),
+        )
+        self._model = loaded.model
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-rollout")
+        self._engine = LocalEngine(
+            loaded.model,
+            self.renderer,
+            self._executor,
+            max_context=self.limits.max_context,
+            max_concurrency=settings.max_concurrency,
+            kv_cache_bytes=settings.kv_cache_bytes,
+        )
+        self._gate = Gate()
+        self._staged: StagedWeights | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def weight_version(self) -> int:
+        """The training step whose weights are sampled from; 0 before the first update."""
+        return self._engine.weight_version
+
+    async def start(self) -> str:
+        """Listen for HTTP requests; returns ``host:port``."""
+        self._http = HttpServer(create_app(self))
+        return await self._http.start()
+
+    async def stop(self) -> None:
+        """Stop listening and computing. An actor needs none of it: its process ends."""
+        if self._http is not None:
+            await self._http.stop()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        request_id: str,
+        image_data: object = None,
+        video_data: object = None,
+        audio_data: object = None,
+    ) -> Reply:
+        """Continue a prompt. Requests of one id take turns and share what is cached of their common beginning.
+
+        Raises:
+            RolloutError: the request cannot be served, or a forward pass failed.
+        """
+        for kind, data in (("Images", image_data), ("Videos", video_data), ("Sounds", audio_data)):
+            if data is not None:
+                raise RolloutError(f"{kind} are not for the rollout server for CPUs.", "Send token ids alone.")
+        settings = self.settings
+        request = sampling_request(
+            request_id,
+            prompt_ids,
+            sampling_params,
+            defaults=settings.defaults,
+            ignore_eos=settings.ignore_eos,
+            limits=self.limits,
+        )
+        async with self._gate.entered() as admitted:
+            if not admitted:
+                return Reply([], None, "aborted", self.weight_version)
+            return await self._sample(request, request_id)
+
+    async def _sample(self, request: SamplingRequest, request_id: str) -> Reply:
+        stop_ids = request.stop_ids if request.ignores_eos else request.stop_ids | self.renderer.stop_ids
+        aborted = False
+
+        def stops(sampled: NDArray[np.int32]) -> bool:
+            nonlocal aborted
+            done = int(sampled[-1]) in stop_ids
+            aborted = self._gate.aborting and not done and len(sampled) < request.sampling.max_tokens
+            return done or aborted
+
+        completion = await self._engine.generate(request.prompt, request.sampling, session=request_id, stops=stops)
+        return Reply(
+            token_ids=completion.token_ids.tolist(),
+            log_probs=completion.logprobs.tolist() if request.wants_logprobs else None,
+            stop_reason="aborted" if aborted else "completed",
+            weight_version=completion.weight_version,
+        )
+
+    async def stage_weights(self, bucket: Bucket) -> None:
+        """Take a part of new weights; nothing changes yet. A part that does not fit drops those before it, too.
+
+        Raises:
+            BackendError: the model has no such weight, or one of another shape.
+        """
+        staged = self._staged or StagedWeights(self._model)
+        self._staged = None
+        staged.add(bucket)
+        self._staged = staged
+
+    async def publish_weights(self, version: int) -> None:
+        """Replace all weights by those staged, once the replies under way are complete.
+
+        Raises:
+            BackendError: weights are missing. Nothing has changed then.
+        """
+        staged, self._staged = self._staged or StagedWeights(self._model), None
+        staged.check_complete()
+        async with self._gate.nobody_inside():
+            await asyncio.get_running_loop().run_in_executor(self._executor, staged.write)
+            self._engine.publish(version)
+
+    async def drop_staged_weights(self) -> None:
+        """The sender has failed: what it sent belongs to no update."""
+        self._staged = None
+
+    async def abort_all_requests(self, reject_request: bool = False) -> dict[str, int]:
+        """End all replies with the token being sampled, and let or send away new requests until `resume_generation`.
+
+        verl asks again for the rest of what was ended.
+        """
+        return {"aborted_count": await self._gate.abort(rejecting=reject_request)}
+
+    async def resume_generation(self) -> None:
+        """Serve again."""
+        await self._gate.resume()
+
+    async def wait_for_requests_to_drain(self) -> None:
+        """Return when no request is being served."""
+        async with self._gate.nobody_inside():
+            return
+
+    # There is no memory to hand back to a trainer: on a CPU, both have their own.
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None: ...
+    async def sleep(self) -> None: ...
+    async def release_kv_cache(self) -> None: ...
+    async def resume_kv_cache(self) -> None: ...
+
+    async def clear_kv_cache(self) -> None:
+        """Nothing: what is cached is forgotten whenever weights change."""
+
+    async def start_profile(self, **options: object) -> None: ...
+    async def stop_profile(self) -> None: ...

@@ -1,0 +1,72 @@
+"""What a rollout server is told when it starts: plain data, so that its process need not import verl to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import ConfigError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+KV_CACHE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """One rollout server."""
+
+    model: str
+    """A Hugging Face folder or hub id."""
+    dtype: Dtype = "float32"
+    max_context: int
+    """Most tokens of a prompt and its reply; the model may hold fewer."""
+    max_concurrency: int
+    """Most replies sampled in one forward pass."""
+    defaults: SamplingParams
+    """For what a request leaves out. The seed is one from which those of requests without a seed are derived."""
+    ignore_eos: bool = False
+    kv_cache_bytes: int = KV_CACHE_BYTES
+
+
+def server_settings(rollout: Any, model_path: str) -> ServerSettings:
+    """The settings of a server, from verl's `RolloutConfig`.
+
+    Raises:
+        ConfigError: something is asked for that this server cannot do.
+    """
+    _check(rollout)
+    return ServerSettings(
+        model=model_path,
+        dtype=rollout.dtype,
+        max_context=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+        max_concurrency=rollout.max_num_seqs,
+        defaults=SamplingParams(
+            max_tokens=rollout.response_length,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            seed=rollout.seed,
+        ),
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
+def _check(rollout: Any) -> None:
+    key = "actor_rollout_ref.rollout"
+    parallel: Mapping[str, int] = {
+        "tensor_model_parallel_size": rollout.tensor_model_parallel_size,
+        "data_parallel_size": rollout.data_parallel_size,
+        "pipeline_model_parallel_size": rollout.pipeline_model_parallel_size,
+    }
+    for name, size in parallel.items():
+        if size != 1:
+            raise ConfigError(
+                f"{key}.{name}={size}: the rollout server for CPUs holds a whole model in one process.",
+                f"Set {key}.{name}=1; there is a server for each worker.",
+            )
+    if rollout.dtype not in get_args(Dtype):
+        raise ConfigError(
+            f"{key}.dtype={rollout.dtype!r} is not a type of weights.", f"Use {', '.join(get_args(Dtype))}."
+        )

@@ -1,0 +1,96 @@
+"""Keys of verl that have no effect here, since something else of `rllm` does their work; with what to set instead."""
+
+from __future__ import annotations
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+_ADVANTAGES = "Advantages are those of rllm.algorithm.adv_estimator; its options: `rllm plugins info estimator NAME`."
+_CHECKPOINTS = "Checkpoints lie in the run folder: rllm.trainer.output_dir, save_freq and keep_checkpoints; --resume."
+_CORRECTION = "Set rllm.algorithm.rollout_correction.tis_mode, tis_cap, tis_floor or tis_beyond_cap."
+_LEARNING_RATE = "Set rllm.algorithm.lr_schedule and rllm.algorithm.warmup_steps_ratio."
+_LOSS_OPTION = "Set it where the loss is chosen: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
+_PROFILER = "verl's profiler is driven by verl's own trainer, which is not used."
+_REWARDS = "Rewards come from the environment, or from an agent's workflow: rllm.env.name."
+_ROLLOUTS = "Attempts are made by rllm.workflow.name; rllm.workflow.n_parallel_tasks are under way at once."
+_TASKS = "Tasks come from the environment, or from data.train_dataset and data.val_dataset."
+_TRAINER = "It belongs to verl's own trainer, which is not used."
+_VALIDATION = "Set sampling.val.temperature; 0 is greedy."
+
+IDLE_KEYS = {
+    "algorithm.rollout_correction.*": _CORRECTION,
+    "algorithm.filter_groups.*": "Set rllm.rejection_sample.enable=true and rllm.rejection_sample.mode.",
+    "algorithm.use_kl_in_reward": "Set rllm.algorithm.kl_beta: the divergence is a term of the loss.",
+    "algorithm.*": _ADVANTAGES,
+    f"{ACTOR}.optim.lr_warmup_steps": _LEARNING_RATE,
+    f"{ACTOR}.optim.lr_warmup_init": _LEARNING_RATE,
+    f"{ACTOR}.optim.lr_decay_steps": _LEARNING_RATE,
+    f"{ACTOR}.optim.lr_decay_style": _LEARNING_RATE,
+    f"{ACTOR}.optim.lr_wsd_decay_style": _LEARNING_RATE,
+    f"{ACTOR}.optim.lr_wsd_decay_steps": _LEARNING_RATE,
+    f"{ACTOR}.optim.total_training_steps": "Set rllm.trainer.total_batches.",
+    f"{ACTOR}.optim.min_lr": _LEARNING_RATE,
+    f"{ACTOR}.optim.min_lr_ratio": _LEARNING_RATE,
+    f"{ACTOR}.optim.num_cycles": _LEARNING_RATE,
+    f"{ACTOR}.optim.warmup_style": _LEARNING_RATE,
+    f"{ACTOR}.optim.zero_indexed_step": _LEARNING_RATE,
+    f"{ACTOR}.ppo_mini_batch_size": "Set training.num_minibatches: data.train_batch_size over ppo_mini_batch_size.",
+    f"{ACTOR}.ppo_micro_batch_size": f"Set {ACTOR}.ppo_micro_batch_size_per_gpu, with use_dynamic_bsz=false.",
+    f"{ACTOR}.shuffle": "Rows are dealt to minibatches at random, by rllm.trainer.seed.",
+    f"{ACTOR}.data_loader_seed": "Set rllm.trainer.seed.",
+    f"{ACTOR}.clip_ratio_c": _LOSS_OPTION,
+    f"{ACTOR}.tau_pos": _LOSS_OPTION,
+    f"{ACTOR}.tau_neg": _LOSS_OPTION,
+    f"{ACTOR}.policy_loss.*": _LOSS_OPTION,
+    f"{ACTOR}.loss_scale_factor": "seq-mean-token-sum-norm divides by data.max_response_length.",
+    f"{ACTOR}.calculate_sum_pi_squared": "It is computed where the estimator needs it.",
+    f"{ACTOR}.use_rollout_log_probs": "Set rllm.algorithm.rollout_correction.bypass_mode.",
+    f"{ACTOR}.profiler.*": _PROFILER,
+    f"{REF}.profiler.*": _PROFILER,
+    f"{REF}.log_prob_micro_batch_size": f"Set {REF}.log_prob_micro_batch_size_per_gpu.",
+    f"{ROLLOUT}.profiler.*": _PROFILER,
+    f"{ROLLOUT}.agent.*": _ROLLOUTS,
+    f"{ROLLOUT}.multi_turn.*": _ROLLOUTS,
+    f"{ROLLOUT}.trace.*": "Set rllm.episode_logging.log_episodes=true, or add a tracker to rllm.trainer.logger.",
+    f"{ROLLOUT}.over_sample_rate": "Set rllm.rejection_sample.multiplier.",
+    f"{ROLLOUT}.do_sample": "Set sampling.train.temperature; 0 is greedy.",
+    f"{ROLLOUT}.val_kwargs.do_sample": _VALIDATION,
+    f"{ROLLOUT}.calculate_log_probs": "Log-probs are always asked for.",
+    f"{ROLLOUT}.prompt_length": "Set data.max_prompt_length.",
+    f"{ROLLOUT}.response_length": "Set data.max_response_length.",
+    f"{ROLLOUT}.nnodes": "Rollouts run on the GPUs that train: trainer.nnodes.",
+    f"{ROLLOUT}.n_gpus_per_node": "Rollouts run on the GPUs that train: trainer.n_gpus_per_node.",
+    f"{ROLLOUT}.log_prob_micro_batch_size": f"Set {ROLLOUT}.log_prob_micro_batch_size_per_gpu.",
+    "actor_rollout_ref.hybrid_engine": "Rollouts run on the GPUs that train.",
+    "critic.*": "There is no critic; choose an estimator that does without, or a backend with values.",
+    "custom_reward_function.*": _REWARDS,
+    "data.gen_batch_size": "Set rllm.rejection_sample.multiplier.",
+    "data.*": _TASKS,
+    "distillation.*": "Give steps advantages in a workflow: rllm.algorithm.use_precomputed_advantage.",
+    "global_profiler.*": _PROFILER,
+    "model_engine": "Set rllm.profile=megatron.",
+    "ray_kwargs.timeline_json_file": _PROFILER,
+    "reward.*": _REWARDS,
+    "reward_model.*": _REWARDS,
+    "sandbox_fusion.*": _REWARDS,
+    "skip.*": _TRAINER,
+    "trainer.balance_batch": "Rows are always dealt so that every GPU has about as many tokens.",
+    "trainer.critic_warmup": _TRAINER,
+    "trainer.checkpoint_callback_class": "Add an observer: rllm.trainer.observers.",
+    "trainer.default_hdfs_dir": _CHECKPOINTS,
+    "trainer.default_local_dir": _CHECKPOINTS,
+    "trainer.del_local_ckpt_after_load": _CHECKPOINTS,
+    "trainer.esi_redundant_time": _CHECKPOINTS,
+    "trainer.log_val_generations": "Set rllm.episode_logging.log_episodes=true.",
+    "trainer.max_actor_ckpt_to_keep": _CHECKPOINTS,
+    "trainer.max_critic_ckpt_to_keep": _CHECKPOINTS,
+    "trainer.resume_from_path": _CHECKPOINTS,
+    "trainer.resume_mode": _CHECKPOINTS,
+    "trainer.rollout_data_dir": "Set rllm.episode_logging.log_episodes=true.",
+    "trainer.use_v1": _TRAINER,
+    "trainer.v1.*": _TRAINER,
+    "trainer.validation_data_dir": "Set rllm.episode_logging.log_episodes=true.",
+    "transfer_queue.*": _TRAINER,
+}
+"""By key or section (``critic.*``); the first that fits a key counts."""

@@ -1,0 +1,97 @@
+"""The model that a run starts with: `tiny`, a Hugging Face folder, a checkpoint of a run, or a hub id."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.model_files import model_folder, stop_ids
+from rllm_core.rollout.renderer import Renderer, options_without_thinking
+from rllm_verl.state import model_digest
+
+TINY = "tiny"
+MODEL_KEY = "actor_rollout_ref.model.path"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the driver knows of a model; its weights are loaded by the workers."""
+
+    path: str
+    """What verl is given: a folder, or a hub id."""
+    digest: str
+    """See `rllm_verl.state.model_digest`."""
+    max_context: int
+    """Most tokens that its positions allow."""
+    renderer: Renderer
+
+
+def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
+    """Read all of a model but its weights.
+
+    Args:
+        name: value of ``actor_rollout_ref.model.path``.
+        seed: of the weights of `tiny`.
+        folder: empty; `tiny` is written into it, since other processes load it.
+        without_thinking: whether the chat template is to leave thoughts out.
+
+    Raises:
+        ConfigError: there is no such model, or no chat template.
+    """
+    if name == TINY:
+        _write_tiny(folder, seed)
+        return _opened(folder, str(folder), model_digest(folder), without_thinking)
+    found = model_folder(Path(name).expanduser())
+    if found is not None:
+        return _opened(found, str(found.resolve()), model_digest(found), without_thinking)
+    return _opened(name, name, hashlib.sha256(name.encode()).hexdigest(), without_thinking)
+
+
+def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) -> Model:
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        config, tokenizer = AutoConfig.from_pretrained(source), AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        why = " ".join(str(error).split())[:300].rstrip(".")
+        raise ConfigError(
+            f"{MODEL_KEY}={path!r} cannot be loaded: {why}.",
+            "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
+        ) from error
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f"{MODEL_KEY}={path!r}: its tokenizer has no chat template.",
+            "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
+        )
+    options: dict[str, Any] = options_without_thinking(tokenizer) if without_thinking else {}
+    text = config.get_text_config()
+    return Model(
+        path=path,
+        digest=digest,
+        max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),
+        renderer=Renderer(tokenizer, stop_ids(tokenizer, _stops_of_generation(source)), options),
+    )
+
+
+def _stops_of_generation(source: Path | str) -> Any:
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(source).eos_token_id
+    except (OSError, ValueError):
+        return None  # many models are saved without
+
+
+def _write_tiny(folder: Path, seed: int) -> None:
+    try:
+        from rllm_local import tiny
+    except ImportError as error:
+        raise ConfigError(
+            "The model `tiny` is made by rllm-local, which is not installed.", "pip install 'rllm-verl[cpu]'"
+        ) from error
+    tokenizer = tiny.build_tokenizer()
+    tiny.build_model(len(tokenizer), seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

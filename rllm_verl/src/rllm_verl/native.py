@@ -1,0 +1,100 @@
+"""verl's own configuration for a run: what was composed, and what only the run knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rllm_core.contracts.backend import RunContext
+from rllm_verl.settings import VerlConfig
+
+if TYPE_CHECKING:
+    from rllm_verl.columns import ColumnSettings
+    from rllm_verl.model import Model
+    from rllm_verl.rows import MicroBatching
+    from rllm_verl.update import UpdateSettings
+
+RESUMED = ["model", "optimizer", "extra"]
+"""What verl reads of a checkpoint; what it writes may be more."""
+
+
+def worker_environment(settings: VerlConfig) -> dict[str, str]:
+    """Environment variables of all processes, the driver's included (``ray_kwargs.ray_init.runtime_env.env_vars``)."""
+    runtime = settings.ray_kwargs["ray_init"].get("runtime_env") or {}
+    return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
+
+
+def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
+    """What verl's classes are given, a DictConfig."""
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.create(settings.native())
+    role = config.actor_rollout_ref
+    role.model.path = model.path
+    role.rollout.max_model_len = min(role.rollout.max_model_len or model.max_context, model.max_context)
+    role.actor.checkpoint.load_contents = RESUMED
+    optimiser = role.actor.optim
+    optimiser.total_training_steps = total_steps
+    # The learning rate is ours and given with every step; verl's own schedule is never asked.
+    optimiser.lr_warmup_steps, optimiser.lr_warmup_steps_ratio = 0, 0.0
+    if role.actor.strategy == "megatron":
+        del optimiser.lr_scheduler_type  # Megatron's options have another name for it
+    else:
+        optimiser.lr_scheduler_type = "constant"
+    return config
+
+
+def needs_reference_worker(run: RunContext, native: Any) -> bool:
+    """Whether a frozen copy of the model is kept. With LoRA the reference is the model without its adapter."""
+    return "ref_logprobs" in run.needs and not native.actor_rollout_ref.model.lora_rank
+
+
+def update_settings(run: RunContext, native: Any) -> UpdateSettings:
+    """How the run makes updates."""
+    from rllm_verl.update import UpdateSettings
+
+    actor = native.actor_rollout_ref.actor
+    optimiser = run.backend_config.actor_rollout_ref["actor"]["optim"]
+    return UpdateSettings(
+        learning_rate=optimiser["lr"],
+        lr_schedule=optimiser["lr_scheduler_type"],
+        warmup_steps_ratio=optimiser["lr_warmup_steps_ratio"],
+        num_epochs=actor.ppo_epochs,
+        num_minibatches=run.backend_config.training.num_minibatches,
+        temperature=run.config.sampling.train.temperature,
+        micro_batching=_micro_batching(
+            actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu, actor
+        ),
+        calculate_entropy=bool(actor.calculate_entropy),
+    )
+
+
+def column_settings(run: RunContext, native: Any) -> ColumnSettings:
+    """How the run fills columns."""
+    from rllm_verl.columns import ColumnSettings, reference_worker, without_adapter
+
+    actor, rollout, reference = (native.actor_rollout_ref[name] for name in ("actor", "rollout", "ref"))
+    of_actor, of_reference = (
+        _micro_batching(
+            each.log_prob_use_dynamic_bsz,
+            each.log_prob_micro_batch_size_per_gpu,
+            each.log_prob_max_token_len_per_gpu,
+            actor,
+        )
+        for each in (rollout, reference)
+    )
+    strategy = reference_worker if needs_reference_worker(run, native) else without_adapter
+    return ColumnSettings(
+        temperature=run.config.sampling.train.temperature,
+        recompute_old_logprobs=run.recomputes_old_logprobs,
+        micro_batching=of_actor,
+        reference=strategy if "ref_logprobs" in run.needs else None,
+        reference_micro_batching=of_reference if strategy is reference_worker else None,
+    )
+
+
+def _micro_batching(by_tokens: bool, rows: int | None, tokens: int, actor: Any) -> MicroBatching:
+    from rllm_verl.rows import MicroBatching
+
+    if not by_tokens:
+        return MicroBatching(rows=rows or 1)
+    return MicroBatching(max_tokens=tokens * int(actor.get("ulysses_sequence_parallel_size", 1)))

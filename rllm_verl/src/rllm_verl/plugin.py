@@ -1,0 +1,65 @@
+"""What rllm-verl offers: the backend `verl`, and verl's own policy losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.plugins import hookimpl
+from rllm_verl.checks import check_config
+from rllm_verl.idle_keys import IDLE_KEYS
+from rllm_verl.installed import config_search_path, config_yaml
+from rllm_verl.settings import VerlConfig
+from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
+from rllm_verl.verl_losses import verl_losses
+
+requires_api = 1
+
+
+def _load() -> type[Backend]:
+    from rllm_verl.backend import VerlBackend
+
+    return VerlBackend
+
+
+@hookimpl
+def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
+    yield BackendPlugin(
+        name="verl",
+        summary="verl: many GPUs through Ray, FSDP or Megatron and vLLM; with --profile cpu, this machine.",
+        params=VerlConfig,
+        load=_load,
+        check=check_config,
+        honours=frozenset(
+            {
+                "rllm.disable_thinking",
+                "rllm.algorithm.loss_agg_mode",
+                "rllm.algorithm.entropy.*",
+                "rllm.algorithm.kl_beta",
+                "rllm.algorithm.kl_estimator",
+                "rllm.algorithm.rollout_correction.*",
+            }
+        ),
+        config_yaml=config_yaml,
+        config_search_path=config_search_path(),
+        profiles={
+            "cpu": "A machine without a GPU: the sampler of rllm-local, float32, gloo; the model is tiny by default.",
+            "megatron": "Training by Megatron in place of FSDP.",
+        },
+        shared_keys=SHARED_KEYS,
+        derived_keys=DERIVED_KEYS,
+        idle_keys=IDLE_KEYS,
+        model_key=MODEL,
+        learning_rate_key=LEARNING_RATE,
+        lora_rank_key=LORA_RANK,
+        capabilities=Capabilities(
+            custom_losses=True, columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"})
+        ),
+    )
+
+
+@hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    yield from verl_losses()

@@ -1,0 +1,116 @@
+"""The loss that workers compute: shipped as plain data, resolved by name where it runs, applied to each micro-batch."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rllm_core.algorithms.loss_terms import loss_terms, token_objective
+from rllm_core.algorithms.update_metrics import Means, note_policy, note_rollout
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import LossError, RllmError
+from rllm_core.seeding import derive_seed
+from rllm_verl.tokens import SampledTokens
+from rllm_verl.verl_policy_loss import Aggregation
+from rllm_verl.worker_losses import NamedLoss, WorkerLosses
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+NOTES = "rllm"
+"""The metric, as verl sees it, under which the notes of each micro-batch travel."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of a loss, as data. Raised in a worker it would leave the other ranks waiting for this one for ever."""
+
+    message: str
+    hint: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: RllmError) -> Failure:
+        return cls(error.message, error.hint, "".join(traceback.format_exception(error)))
+
+    def error(self) -> LossError:
+        """For the driver to raise."""
+        error = LossError(self.message, self.hint)
+        error.add_note(f"In a worker:\n{self.traceback}")
+        return error
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a micro-batch has to tell the driver beside its loss."""
+
+    means: Means
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShippedLoss:
+    """The loss of one update, in the form that verl's engines call. Can be pickled, whatever the plugins are."""
+
+    roles: tuple[str, ...]
+    losses: Mapping[str, NamedLoss]
+    """By role."""
+    plan: UpdatePlan
+    """Without its losses."""
+    max_response_length: int
+    """See ``rllm_core.algorithms.aggregation``."""
+
+    @classmethod
+    def of(cls, roles: tuple[str, ...], plan: UpdatePlan, max_response_length: int) -> ShippedLoss:
+        losses = {role: NamedLoss.of(plan.losses[role]) for role in roles}
+        return cls(roles=roles, losses=losses, plan=replace(plan, losses={}), max_response_length=max_response_length)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What has been resolved here stays here.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __call__(
+        self, model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """A micro-batch's share of the loss, and its notes under `NOTES`.
+
+        Args:
+            model_output: nested ``log_probs`` and perhaps ``entropy``. It is emptied: what is left there verl keeps
+                until the last micro-batch and sends to the driver.
+            data: see ``rllm_verl.rows.DealtRows.tensordict``.
+            dp_group: unused, as nothing here depends on what other ranks have.
+        """
+        tokens = SampledTokens.of(model_output, data)
+        # Ranks wait for each other in the backward pass, so rows without a sampled token must have one, too.
+        nothing = model_output["log_probs"].values()[:0].sum()
+        model_output.clear()
+        means = Means()
+        if not len(tokens):
+            return nothing, {NOTES: Notes(means)}
+        try:
+            return self._loss(tokens, means), {NOTES: Notes(means)}
+        except RllmError as error:
+            return nothing, {NOTES: Notes(means, Failure.of(error))}
+
+    @cached_property
+    def _worker_losses(self) -> WorkerLosses:
+        return WorkerLosses(self.roles, self.losses, self.plan)
+
+    def _loss(self, tokens: SampledTokens, means: Means) -> Tensor:
+        losses, number = self._worker_losses, tokens.data["minibatch"]
+        inputs = tokens.loss_input(derive_seed(self.plan.seed, "loss", number))
+        entropies = tokens.entropies(inputs)
+        terms = loss_terms(inputs, self.plan)
+        objective = token_objective(losses.per_token(tokens, inputs), terms, entropies, self.plan)
+        # FSDP takes the mean of the ranks' gradients.
+        loss: Tensor = (objective * tokens.column("weights")).sum() * tokens.data["dp_size"]
+        aggregation = Aggregation(self.plan.aggregation, self.max_response_length)
+        of_verl = losses.of_verl(tokens, terms, aggregation, means)
+        note_policy(means, inputs, terms, entropies)
+        if number == 0:
+            note_rollout(means, inputs)
+        return loss if of_verl is None else loss + of_verl

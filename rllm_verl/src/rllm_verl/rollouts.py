@@ -1,0 +1,104 @@
+"""The rollout engine: verl's servers, each with the model's weights of the last publication."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_core.rollout.prompts import checked_prompt
+from rllm_core.rollout.renderer import Renderer
+from rllm_verl.failures import as_backend_error, overdue
+from rllm_verl.processes import Process
+
+if TYPE_CHECKING:
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+SAMPLING = "sampling rollouts"
+ROLLOUT_DEADLINE = "deadlines.rollout"
+
+
+class VerlEngine:
+    """A `RolloutEngine` on verl's rollout servers. Calls of one session reach the same server, which has its cache."""
+
+    def __init__(
+        self,
+        client: LLMServerClient,
+        renderer: Renderer,
+        *,
+        max_context: int,
+        addresses: Sequence[str],
+        seconds: float,
+        processes: Sequence[Process],
+        wake: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Make one.
+
+        Args:
+            client: deals calls to servers.
+            renderer: of the model.
+            max_context: most tokens of a conversation.
+            addresses: host:port of each server's OpenAI-compatible API, for programs that want to speak that.
+            seconds: deadline of one call.
+            processes: the servers, for errors.
+            wake: gives the servers their weights back where these were put away for an update.
+        """
+        self.renderer = renderer
+        self.max_context = max_context
+        self.addresses = tuple(addresses)
+        self._client = client
+        self._seconds = seconds
+        self._processes = processes
+        self._wake = wake
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """See `RolloutEngine.generate`.
+
+        Raises:
+            BackendError: a server is gone, failed, or did not answer in time.
+        """
+        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        await self._wake()
+        asked = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "max_tokens": room,
+            "seed": sampling.seed,
+            "logprobs": True,
+            "stop_token_ids": sorted(self.renderer.stop_ids),
+        }
+        call = self._client.generate(session, prompt_ids=prompt.tolist(), sampling_params=asked)
+        try:
+            answer = await asyncio.wait_for(call, self._seconds)
+        except TimeoutError:
+            raise overdue(SAMPLING, self._seconds, ROLLOUT_DEADLINE, self._processes) from None
+        except Exception as error:
+            raise as_backend_error(error, SAMPLING, self._processes) from error
+        return self._completion(answer)
+
+    async def end_session(self, session: str) -> None:
+        """Nothing is to be done: servers let go of the conversation that has been idle for longest."""
+
+    def _completion(self, answer: Any) -> Completion:
+        tokens = np.asarray(answer.token_ids, np.int32)
+        if answer.stop_reason in ("aborted", "abort") or not len(tokens):
+            raise RolloutError("A rollout server gave up a reply.", "Look at its log, if this happens again.")
+        if answer.log_probs is None or len(answer.log_probs) != len(tokens):
+            raise BackendError(
+                "A rollout server answered without log-probs.",
+                "Set actor_rollout_ref.rollout.calculate_log_probs=true.",
+            )
+        return Completion(
+            token_ids=tokens,
+            logprobs=np.asarray(answer.log_probs, np.float32),
+            finish_reason="stop" if int(tokens[-1]) in self.renderer.stop_ids else "length",
+            weight_version=int(answer.extra_fields.get("global_steps") or 0),
+        )

@@ -1,0 +1,69 @@
+"""verl's rollout servers, and bringing the trainer's weights to them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from rllm_verl.processes import Process, process_of
+
+if TYPE_CHECKING:
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+    from rllm_verl.worker_group import WorkerGroup
+
+
+class Servers:
+    """Every call blocks; none may be made on a thread that runs an event loop, where verl would return a coroutine."""
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        """Start the servers beside the workers. They have no weights that count before the first `publish`."""
+        self.processes: Sequence[Process] = ()
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses
+            self._manager = LLMServerManager.create(
+                config=config, worker_group=workers.group, rollout_resource_pool=workers.pool
+            )
+        self.processes = [
+            process_of(f"rollout server {number}", handle) for number, handle in enumerate(self._manager.server_handles)
+        ]
+        self._transfer = CheckpointEngineManager(
+            config=omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine),
+            actor_wg=workers.group,
+            replicas=self._manager.get_replicas(),
+        )
+        self.asleep = True
+        self._sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
+        self._transfer.sleep_replicas()
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of each server's OpenAI-compatible API."""
+        return list(self._manager.get_addresses())
+
+    def client(self) -> LLMServerClient:
+        return self._manager.get_client()
+
+    def sleep(self) -> None:
+        """Put weights and caches away: the memory is needed for training."""
+        if self._sleeps and not self.asleep:
+            self._transfer.sleep_replicas()
+            self.asleep = True
+
+    def publish(self, version: int) -> None:
+        """Servers sample from the trainer's weights from here on, and say `version`."""
+        self._transfer.update_weights(version)
+        self.asleep = False
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for replica in self._manager.get_replicas():
+            for handle in replica.servers:
+                ray.kill(handle)
+        ray.kill(self._manager.global_load_balancer)

@@ -1,0 +1,116 @@
+"""Everything of a run that is made of verl and Ray, behind calls that block."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_verl.cluster import Cluster, Wanted
+from rllm_verl.columns import fill_columns
+from rllm_verl.model import Model
+from rllm_verl.native import column_settings, needs_reference_worker, update_settings
+from rllm_verl.processes import Process
+from rllm_verl.rollouts import VerlEngine
+from rllm_verl.servers import Servers
+from rllm_verl.update import Updater
+from rllm_verl.worker_group import WorkerGroup
+
+
+class Session:
+    """Made on connecting to Ray; then `start_workers`, `start_servers` and `publish`, in this order."""
+
+    def __init__(self, run: RunContext, native: Any, model: Model, environment: Mapping[str, str]) -> None:
+        self._run = run
+        self._native = native
+        self._model = model
+        self._workers: WorkerGroup | None = None
+        self._servers: Servers | None = None
+        self._wanted = Wanted(per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes)
+        self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment)
+        try:
+            self._cluster.check(self._wanted)
+        except BaseException:
+            self._cluster.close()
+            raise
+
+    @property
+    def n_workers(self) -> int:
+        return self._wanted.per_node * self._wanted.nodes
+
+    @property
+    def strategy(self) -> str:
+        return str(self._native.actor_rollout_ref.actor.strategy)
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """Workers first."""
+        return [process for group in (self._workers, self._servers) if group is not None for process in group.processes]
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the rollout servers have put their weights away."""
+        return self._servers is not None and self._servers.asleep
+
+    def start_workers(self) -> None:
+        self._workers = WorkerGroup(
+            self._native, self._wanted, with_reference=needs_reference_worker(self._run, self._native)
+        )
+        self._workers.init_model()
+        settings, length = update_settings(self._run, self._native), self._run.config.data.max_response_length
+        self._updater = Updater(settings, total_steps=self._run.total_steps, max_response_length=length)
+        self._columns = column_settings(self._run, self._native)
+
+    def start_servers(self) -> None:
+        self._servers = Servers(self._native, self.workers)
+
+    @property
+    def workers(self) -> WorkerGroup:
+        assert self._workers is not None
+        return self._workers
+
+    @property
+    def servers(self) -> Servers:
+        assert self._servers is not None
+        return self._servers
+
+    def engine(self, wake: Callable[[], Awaitable[None]], seconds: float) -> VerlEngine:
+        """What samples from the servers; `wake` and `seconds` as in `VerlEngine`."""
+        return VerlEngine(
+            self.servers.client(),
+            self._model.renderer,
+            max_context=self._native.actor_rollout_ref.rollout.max_model_len,
+            addresses=self.servers.addresses,
+            seconds=seconds,
+            processes=self.servers.processes,
+            wake=wake,
+        )
+
+    def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        self.servers.sleep()
+        return fill_columns(self.workers, batch, needs, self._columns)
+
+    def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        self.servers.sleep()
+        return self._updater.update(self.workers, batch, plan)
+
+    def publish(self, version: int) -> None:
+        self.servers.publish(version)
+
+    def save(self, folder: Path, step: int) -> None:
+        self.workers.save_checkpoint(str(folder), step)
+
+    def load(self, folder: Path) -> None:
+        self.workers.load_checkpoint(str(folder))
+
+    def kill(self) -> None:
+        """End the processes at once; whoever waits for them gets an error."""
+        for group in (self._servers, self._workers):
+            if group is not None:
+                group.kill()
+
+    def close(self) -> None:
+        """After `kill`: let go of Ray."""
+        self._cluster.close()

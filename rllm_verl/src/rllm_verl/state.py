@@ -1,0 +1,88 @@
+"""What a checkpoint holds of the backend: verl's own shards, the model as a Hugging Face folder, and who made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import CheckpointError
+
+SHARDS = "verl"
+"""Written and read by verl: one file per process for weights, one for the optimiser."""
+MODEL = "model"
+"""A Hugging Face folder, which `--model` of every backend takes."""
+MADE_BY = "made_by.json"
+_VERL_MODEL = "huggingface"
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """What must be the same to go on from a checkpoint."""
+
+    model: str
+    """Digest of the model that the run started with."""
+    workers: int
+    strategy: str
+    verl: str
+
+
+def write_made_by(folder: Path, made_by: MadeBy) -> None:
+    (folder / MADE_BY).write_text(json.dumps(asdict(made_by), indent=2) + "\n", encoding="utf-8")
+
+
+def move_model(folder: Path) -> None:
+    """Put the model that verl saved among its shards where other backends look for one."""
+    saved = folder / SHARDS / _VERL_MODEL
+    if saved.is_dir():
+        saved.rename(folder / MODEL)
+
+
+def check_made_by(folder: Path, now: MadeBy) -> None:
+    """Raise CheckpointError when a checkpoint cannot be gone on from."""
+    try:
+        then = MadeBy(**json.loads((folder / MADE_BY).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder} was not written by the backend verl.",
+            "Resume with the backend the run was started with, or start a new run with "
+            f"actor_rollout_ref.model.path={folder.parent}.",
+        ) from error
+    if then.model != now.model:
+        raise CheckpointError(
+            f"{folder} belongs to a run of another model than actor_rollout_ref.model.path names now.",
+            "Resume with the model the run was started with; its weights are the reference, too.",
+        )
+    if (then.workers, then.strategy) != (now.workers, now.strategy):
+        raise CheckpointError(
+            f"{folder} was written by {then.workers} workers with strategy {then.strategy}; this run has {now.workers} "
+            f"with {now.strategy}, and verl reads its shards with the same number only.",
+            "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
+            f"with actor_rollout_ref.model.path={folder.parent}.",
+        )
+
+
+def model_digest(folder: Path) -> str:
+    """SHA-256 over a model's configuration, and the sizes, beginnings and ends of its weight files.
+
+    A model may have hundreds of gigabytes, which nobody wants to be read at every start. Other weights in files of the
+    same sizes differ in their first or last megabyte.
+    """
+    digest = hashlib.sha256(json.dumps(_plain_config(folder), sort_keys=True).encode())
+    for file in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            digest.update(opened.read(_SAMPLE))
+            opened.seek(max(0, size - _SAMPLE))
+            digest.update(opened.read())
+    return digest.hexdigest()
+
+
+def _plain_config(folder: Path) -> dict[str, Any]:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # Written by whichever version of transformers saved the folder.
+    return {name: value for name, value in config.items() if name not in ("transformers_version", "_name_or_path")}

@@ -1,0 +1,128 @@
+"""One policy update: minibatches, the gradient of each from the workers, and an optimiser step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.algorithms.learning_rate import learning_rate
+from rllm_core.algorithms.minibatches import minibatch_weights, minibatches
+from rllm_core.algorithms.update_metrics import Means
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import BackendError
+from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
+from rllm_verl.rows import DealtRows, MicroBatching
+from rllm_verl.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """How updates are made in a run. Clipping and the other options of the optimiser are the workers' own."""
+
+    learning_rate: float
+    """After warm-up."""
+    lr_schedule: Literal["constant", "linear", "cosine"]
+    warmup_steps_ratio: float
+    """Share of the run in which the learning rate rises, in [0, 1]."""
+    num_epochs: int
+    """Passes over a step's batch."""
+    num_minibatches: int
+    """Optimiser steps per pass."""
+    temperature: float
+    """Of the sampling."""
+    micro_batching: MicroBatching
+    calculate_entropy: bool
+    """Whether entropies are computed from the whole distribution where no bonus needs them. It costs memory for a
+    vocabulary of numbers per token; else ``actor/entropy`` is estimated from the sampled tokens' log-probs."""
+
+
+class Updater:
+    """Turns a batch and a plan into calls. Everything random comes from `UpdatePlan.seed`."""
+
+    def __init__(self, settings: UpdateSettings, *, total_steps: int, max_response_length: int) -> None:
+        self._settings = settings
+        self._total_steps = total_steps
+        self._max_response_length = max_response_length
+
+    def update(self, workers: Workers, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps.
+
+        Raises:
+            LossError: a loss failed in a worker, or returned something else than one finite number per token.
+            BackendError: a gradient is not finite.
+        """
+        settings = self._settings
+        rate = learning_rate(settings, plan.global_step, self._total_steps)
+        means = Means()
+        workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))
+        # Whatever an update that failed left behind; later ones find what `optimizer_step` has cleared.
+        workers.optimizer_zero_grad()
+        dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        for number, chosen in enumerate(dealt):
+            rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching)
+            if len(rows):
+                self._add_gradient(workers, rows, chosen, plan, number, means)
+                self._step(workers, rate, plan, means)
+        return {"actor/lr": rate} | means.metrics()
+
+    def _add_gradient(
+        self,
+        workers: Workers,
+        rows: DealtRows,
+        chosen: NDArray[np.int64],
+        plan: UpdatePlan,
+        number: int,
+        means: Means,
+    ) -> None:
+        weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
+        data = rows.tensordict(
+            _columns(rows.batch) | {"weights": weights},
+            # Greedy sampling, at temperature 0, records log-probs at 1.
+            temperature=self._settings.temperature or 1.0,
+            calculate_entropy=self._settings.calculate_entropy or plan.entropy_coeff > 0,
+            global_batch_size=int((rows.rows >= 0).sum()),
+            minibatch=number,
+        )
+        metrics = workers.forward_backward(data)["metrics"]
+        for notes in _flat(metrics[NOTES]):
+            if notes.failure is not None:
+                raise notes.failure.error()
+            means.merge(notes.means)
+        means.add("actor/loss", float(metrics["loss"]))
+
+    def _step(self, workers: Workers, rate: float, plan: UpdatePlan, means: Means) -> None:
+        norm = float(workers.optimizer_step({"lr": rate})["grad_norm"])
+        means.add("actor/grad_norm", norm)
+        if not math.isfinite(norm):
+            # verl has made no step and would go on without a word.
+            raise BackendError(
+                f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
+                "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "
+                "(actor_rollout_ref.actor.optim.lr), and go on from the newest checkpoint with --resume.",
+            )
+
+
+def _columns(batch: TokenBatch) -> dict[str, NDArray[np.float32]]:
+    assert batch.advantages is not None
+    assert batch.old_logprobs is not None
+    columns = {
+        "advantages": batch.advantages,
+        "old_logprobs": batch.old_logprobs,
+        "sampling_logprobs": batch.sampling_logprobs,
+    }
+    return columns if batch.ref_logprobs is None else columns | {"ref_logprobs": batch.ref_logprobs}
+
+
+def _flat(notes: Any) -> Iterator[Notes]:
+    """Of all ranks and their micro-batches: verl gives lists of lists, or one list where there is one rank."""
+    if isinstance(notes, Notes):
+        yield notes
+    else:
+        for each in notes:
+            yield from _flat(each)

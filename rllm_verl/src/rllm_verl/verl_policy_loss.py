@@ -1,0 +1,133 @@
+"""verl's own policy losses, computed in the worker by verl's `ppo_loss`.
+
+They differ from ours in that they aggregate by themselves. So that this gives what it gives for our losses they are
+told the sizes of the whole minibatch and ``rllm.algorithm.loss_agg_mode``, whose values verl knows by the same names.
+KL divergence and entropy bonus are left out here: they are ours for every loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from rllm_core.errors import LossError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict import TensorDict
+
+    from rllm_core.contracts.loss import LossInput
+    from rllm_verl.tokens import SampledTokens
+
+MEANS_OF_ROWS = frozenset({"geo_mean"})
+"""Losses that take the mean over the rows they are given, whatever else they are told."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How token losses of a minibatch become one number."""
+
+    mode: str
+    """Value of ``rllm.algorithm.loss_agg_mode``."""
+    max_response_length: int
+    """The divisor of ``seq-mean-token-sum-norm``."""
+
+
+@dataclass(frozen=True)
+class VerlPolicyLoss:
+    """A loss of verl by its name there; what the records of these losses load."""
+
+    name: str
+
+    def __call__(self, inputs: LossInput, params: Any, /) -> NoReturn:
+        """Never: a number per token is what these losses do not give."""
+        raise LossError(
+            f"verl's loss {self.name!r} runs in verl's workers alone.",
+            "Use it with rllm/backend=verl, or choose another: `rllm plugins list`.",
+        )
+
+    def share(
+        self,
+        tokens: SampledTokens,
+        chosen: Tensor,
+        options: Mapping[str, Any],
+        rollout_weights: Tensor | None,
+        aggregation: Aggregation,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """A micro-batch's share of the minibatch's loss, and verl's metrics.
+
+        Args:
+            tokens: all sampled tokens of the micro-batch.
+            chosen: (n_sampled,) bool, the tokens that this loss is for.
+            options: fields of verl's `ActorConfig`.
+            rollout_weights: (n_sampled,) of rollout correction.
+            aggregation: of the minibatch.
+
+        Returns:
+            () scaled by the number of ranks, of whose gradients FSDP takes the mean; and means over `chosen`.
+        """
+        from verl.utils.metric import AggregationType
+        from verl.workers.config.actor import ActorConfig, PolicyLossConfig
+        from verl.workers.utils.losses import ppo_loss
+
+        config = ActorConfig(
+            # Asked for by verl, and without an effect on a loss.
+            strategy="fsdp2",
+            rollout_n=1,
+            use_dynamic_bsz=True,
+            policy_loss=PolicyLossConfig(loss_mode=self.name),
+            loss_agg_mode=aggregation.mode,
+            loss_scale_factor=aggregation.max_response_length,
+            **options,
+        )
+        logprobs, data = _as_verl_has_it(tokens, chosen, rollout_weights)
+        loss, metrics = ppo_loss(config, {"log_probs": logprobs}, data)
+        if self.name in MEANS_OF_ROWS:
+            loss = loss * len(data) / data["global_batch_size"] * data["dp_size"]
+        means = {
+            name: float(metric.aggregate())
+            for name, metric in metrics.items()
+            if metric.aggregation is AggregationType.MEAN
+        }
+        return loss, means
+
+
+def _as_verl_has_it(tokens: SampledTokens, chosen: Tensor, rollout_weights: Tensor | None) -> tuple[Tensor, TensorDict]:
+    """Log-probs, nested as engines give them, and what else `ppo_loss` looks at.
+
+    To verl a row is a prompt and a response; all but the first token are the response here, and the mask does the rest.
+    """
+    from tensordict import TensorDict
+
+    data, places = tokens.data, tokens.places
+    offsets = data["input_ids"].offsets()
+    ids = data["input_ids"].values()
+    count = torch.arange(len(offsets), device=offsets.device)
+    width = int(offsets.diff().max()) - 1
+    inner = torch.ones_like(ids, dtype=torch.bool)
+    inner[offsets[:-1]] = False
+
+    def spread(values: Tensor, at: Tensor) -> Tensor:
+        return torch.zeros(len(ids), dtype=values.dtype, device=ids.device).index_put((at,), values)
+
+    def response(values: Tensor) -> Tensor:
+        return torch.nested.nested_tensor_from_jagged(values[inner], offsets - count, max_seqlen=width)
+
+    columns = {
+        "prompts": torch.nested.nested_tensor_from_jagged(ids[offsets[:-1]], count),
+        "responses": response(ids),
+        "response_mask": response(spread(chosen, places)),
+        "old_log_probs": response(spread(tokens.column("old_logprobs"), places)),
+        "advantages": response(spread(tokens.column("advantages"), places)),
+    }
+    if rollout_weights is not None:
+        columns["rollout_is_weights"] = response(spread(rollout_weights, places))
+    wanted = TensorDict(columns, batch_size=[len(offsets) - 1])
+    for name in ("dp_size", "batch_num_tokens", "global_batch_size"):
+        wanted.set_non_tensor(name, data[name])
+    logprobs = torch.nested.nested_tensor_from_jagged(spread(tokens.logprobs, places - 1), offsets)
+    return logprobs, wanted

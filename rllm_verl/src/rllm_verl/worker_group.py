@@ -1,0 +1,90 @@
+"""The training processes: verl's workers, one per GPU, each with a shard of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import remove_placement_group
+from tensordict import TensorDict
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
+from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
+
+from rllm_verl.cluster import Wanted
+from rllm_verl.processes import Process, process_of
+
+POOL = "rllm"
+GROUPS_PER_GPU = 1
+"""Training, reference and the sender of weights are one process."""
+
+
+class WorkerGroup:
+    """verl's workers as `rllm_verl.workers.Workers`; every call blocks until all of them are done."""
+
+    def __init__(self, config: Any, wanted: Wanted, *, with_reference: bool) -> None:
+        """Start the processes and load the model into them.
+
+        Args:
+            config: verl's whole configuration (DictConfig).
+            wanted: GPUs.
+            with_reference: whether a frozen copy of the model is kept for reference log-probs.
+        """
+        role = "actor_rollout_ref" if with_reference else "actor_rollout"
+        pools = ResourcePoolManager({POOL: [wanted.per_node] * wanted.nodes}, {role: POOL}, GROUPS_PER_GPU)
+        pools.create_resource_pool()
+        self.pool = pools.get_resource_pool(role)
+        self._started = False
+        self.group = RayWorkerGroup(
+            resource_pool=self.pool,
+            ray_cls_with_init=RayClassWithInitArgs(
+                ray.remote(TinkerActorRolloutRefWorker), config=config.actor_rollout_ref, role=role
+            ),
+            device_name=config.trainer.device,
+        )
+        self.processes: Sequence[Process] = [
+            process_of(f"worker {rank}", handle) for rank, handle in enumerate(self.group.workers)
+        ]
+
+    def init_model(self) -> None:
+        self.group.init_model()
+        # Asked for once, so that rows can be dealt to ranks: data parallel ranks are fewer than workers where a model
+        # is split otherwise (tensor, pipeline or sequence parallel).
+        self.data_parallel_size = max(self.group._query_dispatch_info("actor")) + 1
+
+    def set_loss_fn(self, loss: Any) -> None:
+        self.group.set_loss_fn(loss)
+
+    def compute_log_prob(self, data: TensorDict) -> TensorDict:
+        return _got(self.group.compute_log_prob(data))
+
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
+        return _got(self.group.compute_ref_log_prob(data))
+
+    def optimizer_zero_grad(self) -> None:
+        self.group.optimizer_zero_grad()
+
+    def forward_backward(self, data: TensorDict) -> TensorDict:
+        return _got(self.group.forward_backward(data))
+
+    def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
+        answers = self.group.optimizer_step(parameters)
+        return next((answer for answer in answers if answer), {})
+
+    def save_checkpoint(self, folder: str, step: int) -> None:
+        self.group.save_checkpoint(folder, None, step)
+
+    def load_checkpoint(self, folder: str) -> None:
+        self.group.load_checkpoint(folder)
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for handle in self.group.workers:
+            ray.kill(handle)
+        for placement_group in self.pool.pgs or ():
+            remove_placement_group(placement_group)
+
+
+def _got(answer: Any) -> TensorDict:
+    """Calls that do not block give a future."""
+    return answer if isinstance(answer, TensorDict) else answer.get()

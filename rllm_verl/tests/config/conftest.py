@@ -1,0 +1,44 @@
+"""Composes words and files for the backend `verl`, with the configuration that the installed verl ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rllm_core.config.compose import Composed, compose
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layers_from_overrides
+from rllm_core.plan import RunPlan
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+
+OURS = frozenset({"rllm-verl", "rllm-local", "rllm-envs", "rllm-estimators"})
+Run = Callable[..., Composed]
+Plan = Callable[..., RunPlan]
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    return Registry.load(allow=OURS, environ={})
+
+
+@pytest.fixture(scope="session")
+def run(registry: Registry) -> Run:
+    """Compose words (``key=value``) and layers, in order; the backend is chosen beneath them."""
+    chosen = layer_from_dotted({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
+
+    def composed(*given: str | Layer) -> Composed:
+        layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
+        return compose(registry, [chosen, *layers])
+
+    return composed
+
+
+@pytest.fixture(scope="session")
+def plan(run: Run, registry: Registry) -> Plan:
+    """The plan of such a run on the environment `sum`."""
+
+    def planned(*given: str | Layer) -> RunPlan:
+        return make_plan(run("rllm.env.name=sum", *given), registry)
+
+    return planned

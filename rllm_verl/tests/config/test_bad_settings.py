@@ -1,0 +1,101 @@
+"""What is seen to be wrong before anything is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.doctor import examine
+from rllm_core.plugins.registry import Registry
+from rllm_verl import installed
+from rllm_verl.checks import check_config
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def test_what_the_cpu_profile_says_passes(run: Any) -> None:
+    check_config(run("rllm.profile=cpu").backend_config)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (f"{ACTOR}.ppo_epochs=0", "`actor_rollout_ref.actor.ppo_epochs` is 0"),
+        ("trainer.nnodes=0", "`trainer.nnodes` is 0"),
+        (f"{ACTOR}.optim.lr=-1.0", "expected more than 0"),
+        (f"{ACTOR}.use_kl_loss=true", "`actor_rollout_ref.actor.use_kl_loss` is True"),
+        (f"{ACTOR}.use_dynamic_bsz=false", "ppo_micro_batch_size_per_gpu` is not set"),
+        (f"{ROLLOUT}.mode=sync", "only async can be used"),
+        (f"{ROLLOUT}.tensor_model_parallel_size=2", "the run has 1 GPUs"),
+        ("actor_rollout_ref.model.path=./no/such/model", "there is no such folder"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(run: Any, word: str, message: str) -> None:
+    composed = run("rllm.profile=cpu", word)
+    with pytest.raises(ConfigError) as raised:
+        check_config(composed.backend_config)
+    assert message in raised.value.message
+
+
+def test_a_folder_without_a_model_is_refused(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        check_config(run("rllm.profile=cpu", f"actor_rollout_ref.model.path={tmp_path}").backend_config)
+
+
+def test_a_rollout_server_that_is_not_installed_says_what_installs_it(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_verl.checks.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as raised:
+        check_config(run().backend_config)
+    assert "vllm is not installed" in raised.value.message
+    assert "rllm-verl[vllm]" in raised.value.hint
+    assert "--profile cpu" in raised.value.hint
+
+
+@pytest.mark.parametrize(("found", "message"), [("0.8.0", "verl 0.8.0 is installed"), (None, "verl is not installed")])
+def test_verl_missing_or_of_another_version_is_one_clear_error(
+    run: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch, found: str | None, message: str
+) -> None:
+    def version_of(name: str) -> str:
+        if found is None:
+            raise installed.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(installed, "version_of", version_of)
+    with pytest.raises(ConfigError) as raised:
+        run()
+    assert raised.value.message == f"Backend verl needs verl 0.9.1, and {message}."
+    assert raised.value.hint == "pip install 'verl==0.9.1'"
+
+
+def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "version_of", lambda name: "0.8.0")
+    alone = Registry()
+    record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
+    alone.add(record, distribution="rllm-verl")
+    (finding,) = examine(alone)
+    assert finding.severity == "error"
+    assert "needs verl 0.9.1" in finding.problem
+    assert finding.remedy == "pip install 'verl==0.9.1'"
+
+
+def test_composing_does_not_import_verl() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "from rllm_core.config.compose import compose\n"
+        "from rllm_core.config.layers import layers_from_overrides\n"
+        "from rllm_core.plugins.registry import Registry\n"
+        "compose(Registry.load(), layers_from_overrides(['rllm/backend=verl', 'rllm.profile=cpu']))\n"
+        "print(sorted({'verl', 'ray', 'torch', 'tensordict', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

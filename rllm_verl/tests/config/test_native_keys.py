@@ -1,0 +1,147 @@
+"""Keys of verl's own: which there are, of what type, and which have no effect here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm_core.config.keys import ABSENT, known_keys, value_at
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.config.schema import RunConfig
+from rllm_core.errors import ConfigError
+from rllm_verl.idle_keys import IDLE_KEYS
+from rllm_verl.shared_keys import SHARED_KEYS
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (f"{ACTOR}.ppo_epoch=2", f"Did you mean `{ACTOR}.ppo_epochs`"),
+        (f"{ACTOR}.optim.learning_rate=1e-6", f"`{ACTOR}.optim.learning_rate` from command line"),
+        ("+trainer.n_gpus_per_nodes=2", "Did you mean `trainer.n_gpus_per_node`"),
+        ("data.prompts=2", "`prompts` is not a key of data"),
+        ("actor_rollout_reff.actor.optim.lr=1e-6", "Did you mean `actor_rollout_ref`"),
+    ],
+)
+def test_a_key_that_verl_does_not_have_is_an_error_with_its_place_and_the_closest(
+    run: Any, word: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run(word)
+    assert message in raised.value.message
+    assert "from command line" in raised.value.message
+
+
+def test_an_unknown_key_of_a_file_names_the_file(run: Any) -> None:
+    with pytest.raises(ConfigError, match=r"from my\.yaml"):
+        run(layer_from_dotted({f"{ROLLOUT}.gpu_memory": 0.5}, "my.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (f"{ACTOR}.ppo_epochs=many", "a whole number"),
+        (f"{ACTOR}.ppo_epochs=1.5", "a whole number"),
+        (f"{ACTOR}.optim.lr=fast", "a number"),
+        (f"{ACTOR}.use_dynamic_bsz=1", "true or false"),
+        (f"{ACTOR}.strategy=2", "text"),
+        (f"{ACTOR}.optim.betas=0.9", "a list"),
+        (f"{ACTOR}.optim=AdamW", "a mapping"),
+        ("trainer.nnodes=true", "a whole number"),
+    ],
+)
+def test_a_value_of_another_type_than_verls_is_an_error(run: Any, word: str, expected: str) -> None:
+    key = word.partition("=")[0]
+    with pytest.raises(ConfigError) as raised:
+        run(word)
+    assert raised.value.message.startswith(f"`{key}` is ")
+    assert raised.value.message.endswith(f"(from command line): expected {expected}.")
+
+
+def test_mappings_that_verl_hands_on_take_anything(run: Any) -> None:
+    composed = run(
+        "actor_rollout_ref.model.override_config.attention_dropout=0.1",
+        f"+{ROLLOUT}.engine_kwargs.vllm.compilation_config={{mode: 0}}",
+        f"{ROLLOUT}.engine_kwargs.another.option=1",
+        "ray_kwargs.ray_init.address=auto",
+        "ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO",
+        "actor_rollout_ref.model.lora.use_dora=true",
+        f"{ACTOR}.fsdp_config.mixed_precision={{param_dtype: bf16}}",
+        "actor_rollout_ref.model.target_modules=[q_proj, v_proj]",
+        f"{ACTOR}.optim.lr=1",
+    )
+    native = composed.backend_config.native()
+    assert native["actor_rollout_ref"]["model"]["override_config"] == {"attention_dropout": 0.1}
+    assert native["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"] == {"NCCL_DEBUG": "INFO"}
+
+
+def test_nothing_that_must_be_given_is_left(run: Any) -> None:
+    composed = run()
+    assert not [key for key in composed.origins if composed.value(key) == "???"]
+    assert composed.value(f"{ROLLOUT}.prompt_length") == composed.value("data.max_prompt_length") == 2048
+    assert composed.value("data.train_batch_size") == 64
+
+
+def test_required_overrides_of_verls_own_values(run: Any) -> None:
+    composed = run()
+    assert composed.value(f"{ROLLOUT}.mode") == "async"
+    assert composed.value(f"{ROLLOUT}.agent.num_workers") == 0
+    assert composed.value(f"{ROLLOUT}.calculate_log_probs") is True
+    assert composed.value(f"{ROLLOUT}.val_kwargs.do_sample") is True
+    assert composed.value(f"{ACTOR}.use_rollout_log_probs") is True
+    assert composed.value("data.return_multi_modal_inputs") is False
+    assert composed.value("rllm.backend") == "verl"
+
+
+def test_what_verl_is_given_has_its_sections_alone(run: Any) -> None:
+    native = run().backend_config.native()
+    assert {"actor_rollout_ref", "trainer", "data", "critic", "ray_kwargs"} <= native.keys()
+    assert not {"rllm", "training", "deadlines"} & native.keys()
+
+
+def test_every_idle_key_is_one_of_verl(run: Any) -> None:
+    trees = [run(f"rllm.profile={profile}").tree for profile in ("null", "megatron")]
+    for name in IDLE_KEYS:
+        path = tuple(name.removesuffix(".*").split("."))
+        assert any(value_at(tree, path) is not ABSENT for tree in trees), name
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        (f"{ACTOR}.ppo_mini_batch_size=32", "training.num_minibatches"),
+        (f"{ACTOR}.clip_ratio_c=4.0", "rllm.algorithm.loss_fn="),
+        ("critic.optim.lr=1e-4", "no critic"),
+        ("data.train_files=x.parquet", "data.train_dataset"),
+        ("data.gen_batch_size=8", "rllm.rejection_sample.multiplier"),
+        ("algorithm.gamma=0.9", "rllm.algorithm.adv_estimator"),
+        ("trainer.resume_mode=disable", "--resume"),
+        (f"{ROLLOUT}.prompt_length=7", "data.max_prompt_length"),
+    ],
+)
+def test_a_users_value_that_nothing_acts_on_stops_the_run(plan: Any, word: str, instead: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan("rllm.profile=cpu", word)
+    key = word.partition("=")[0]
+    assert raised.value.message.startswith(f"`{key}` is ")
+    assert "(from command line), and backend verl does not act on it." in raised.value.message
+    assert instead in raised.value.hint
+
+
+def test_shared_keys_in_idle_sections_are_no_error(plan: Any) -> None:
+    planned = plan("rllm.profile=cpu", "algorithm.adv_estimator=rloo", "data.train_batch_size=4")
+    assert planned.estimators.default.plugin.name == "rloo"
+
+
+def test_an_option_that_the_chosen_plugin_lacks_is_refused_as_on_other_backends(plan: Any) -> None:
+    with pytest.raises(ConfigError, match="nothing this run uses acts on it"):
+        plan("rllm.profile=cpu", "rllm.algorithm.loss_fn=reinforce", "rllm.algorithm.eps_clip=0.1")
+
+
+def test_shared_keys_name_keys_of_the_core(run: Any) -> None:
+    core = {".".join(path) for path in known_keys(RunConfig)}
+    assert {row.rllm for row in SHARED_KEYS} <= core

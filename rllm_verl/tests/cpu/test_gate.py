@@ -1,0 +1,104 @@
+"""The gate: who may sample while weights change, and after verl's abort."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from rllm_verl.cpu.gate import Gate
+
+DEADLINE = 5.0
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, DEADLINE))
+
+
+async def let_others_run() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_who_needs_nobody_inside_waits_for_those_inside_and_keeps_others_out() -> None:
+    async def scenario() -> None:
+        gate, order, leave = Gate(), list[str](), asyncio.Event()
+
+        async def request(name: str) -> None:
+            async with gate.entered():
+                order.append(name)
+                await leave.wait()
+
+        async def change() -> None:
+            async with gate.nobody_inside():
+                order.append("change")
+
+        first = asyncio.create_task(request("first"))
+        await let_others_run()
+        changing = asyncio.create_task(change())
+        await let_others_run()
+        second = asyncio.create_task(request("second"))
+        await let_others_run()
+        assert order == ["first"]
+        leave.set()
+        await asyncio.gather(first, changing, second)
+        assert order == ["first", "change", "second"]
+
+    run(scenario())
+
+
+def test_after_an_abort_requests_wait_until_the_resume() -> None:
+    async def scenario() -> None:
+        gate, served = Gate(), asyncio.Event()
+
+        async def request() -> None:
+            async with gate.entered() as admitted:
+                assert admitted
+                served.set()
+
+        await gate.abort(rejecting=False)
+        waiting = asyncio.create_task(request())
+        await let_others_run()
+        assert not served.is_set()
+        async with gate.nobody_inside():
+            pass
+        await let_others_run()
+        assert not served.is_set(), "a change of weights opened a gate that an abort had shut"
+        await gate.resume()
+        await waiting
+
+    run(scenario())
+
+
+def test_an_abort_that_rejects_sends_away_those_who_wait_and_those_who_come() -> None:
+    async def scenario() -> None:
+        gate, admissions = Gate(), list[bool]()
+
+        async def request() -> None:
+            async with gate.entered() as admitted:
+                admissions.append(admitted)
+
+        await gate.abort(rejecting=False)
+        waiting = asyncio.create_task(request())
+        await let_others_run()
+        await gate.abort(rejecting=True)
+        await waiting
+        await request()
+        await gate.resume()
+        await request()
+        assert admissions == [False, False, True]
+
+    run(scenario())
+
+
+def test_a_resume_without_an_abort_changes_nothing() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        await gate.resume()
+        async with gate.nobody_inside():
+            waiting = asyncio.create_task(gate.entered().__aenter__())
+            await let_others_run()
+            assert not waiting.done()
+            waiting.cancel()
+
+    run(scenario())

@@ -1,0 +1,240 @@
+"""The rollout server in this process, without Ray: what it samples, and how its weights change."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import BackendError, ConfigError, RolloutError
+from rllm_core.rollout.renderer import Renderer
+from rllm_local import engine as engine_module
+from rllm_local.engine import LocalEngine
+from rllm_local.model import load_model
+from rllm_local.settings import ModelSection
+from rllm_verl.cpu.server import RolloutServer
+from rllm_verl.cpu.server_settings import ServerSettings
+from rllm_verl.cpu.token_output import Reply
+
+DEADLINE = 30.0
+PROMPT = [10, 11, 12]
+ASKED: dict[str, Any] = {"max_tokens": 8, "seed": 7, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "logprobs": True}
+Weights = dict[str, NDArray[np.float32]]
+
+
+def serve(settings: ServerSettings, scenario: Callable[[RolloutServer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = RolloutServer(settings)
+        try:
+            await asyncio.wait_for(scenario(server), DEADLINE)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def published(server: RolloutServer, weights: Weights, version: int) -> None:
+    await server.stage_weights(weights)
+    await server.publish_weights(version)
+
+
+def assert_same(reply: Reply, other: Reply) -> None:
+    """The same but for the rounding of sums, whose order depends on what was cached."""
+    assert dataclasses.replace(reply, log_probs=None) == dataclasses.replace(other, log_probs=None)
+    np.testing.assert_allclose(reply.log_probs or [], other.log_probs or [], atol=1e-5)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each row of each forward pass so far has computed."""
+    counts: list[int] = []
+    sample_next = engine_module.sample_next
+
+    def counting(model: Any, cache: Any, rows: Any) -> Any:
+        counts.extend(len(row.fresh) for row in rows)
+        return sample_next(model, cache, rows)
+
+    monkeypatch.setattr(engine_module, "sample_next", counting)
+    return counts
+
+
+async def until_something_is_computed(computed: list[int]) -> None:
+    computed.clear()
+    while not computed:
+        await asyncio.sleep(0)
+
+
+def sampled_by_the_engine(settings: ServerSettings, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+    loaded = load_model(ModelSection(name=settings.model, device="cpu"), seed=0)
+
+    async def main() -> list[tuple[list[int], list[float]]]:
+        with ThreadPoolExecutor(1) as executor:
+            engine = LocalEngine(
+                loaded.model,
+                Renderer(loaded.tokenizer, loaded.stop_ids),
+                executor,
+                max_context=64,
+                max_concurrency=8,
+                kv_cache_bytes=1 << 24,
+            )
+            params = SamplingParams(max_tokens=8, seed=7, temperature=0.7, top_k=20, top_p=0.9)
+            calls = [engine.generate(prompt, params, session=str(index)) for index, prompt in enumerate(prompts)]
+            return [(done.token_ids.tolist(), done.logprobs.tolist()) for done in await asyncio.gather(*calls)]
+
+    return asyncio.run(main())
+
+
+def test_the_same_weights_prompt_and_seed_give_what_the_engine_samples(settings: ServerSettings) -> None:
+    prompts = [[10, 11, 12], [40, 41], [13, 14, 15, 16, 17]]
+    expected = sampled_by_the_engine(settings, prompts)
+
+    async def scenario(server: RolloutServer) -> None:
+        calls = [server.generate(prompt, ASKED, f"r{index}") for index, prompt in enumerate(prompts)]
+        replies = await asyncio.gather(*calls)
+        assert [reply.token_ids for reply in replies] == [tokens for tokens, _ in expected]
+        for reply, (_, logprobs) in zip(replies, expected, strict=True):
+            np.testing.assert_allclose(reply.log_probs or [], logprobs, atol=1e-6)
+            assert (reply.stop_reason, reply.weight_version) == ("completed", 0)
+
+    serve(settings, scenario)
+
+
+def test_a_turn_computes_only_what_the_conversation_does_not_have_yet(
+    settings: ServerSettings, computed: list[int]
+) -> None:
+    async def scenario(server: RolloutServer) -> None:
+        first = await server.generate(PROMPT, ASKED | {"max_tokens": 1}, "conversation")
+        history = PROMPT + first.token_ids
+        await server.generate([*history, 20, 21], ASKED | {"max_tokens": 1}, "conversation")
+        await server.generate([*history, 20, 21], ASKED | {"max_tokens": 1}, "another")
+        assert computed == [3, 3, 6]
+
+    serve(settings, scenario)
+
+
+def test_new_weights_change_what_is_sampled_and_bring_their_version(
+    settings: ServerSettings, first_weights: Weights, other_weights: Weights
+) -> None:
+    async def scenario(server: RolloutServer) -> None:
+        before = await server.generate(PROMPT, ASKED, "a")
+        names = list(other_weights)
+        for part in (names[:5], names[5:]):
+            await server.stage_weights({name: other_weights[name] for name in part})
+            assert_same(await server.generate(PROMPT, ASKED, "a"), before)
+        await server.publish_weights(4)
+        after = await server.generate(PROMPT, ASKED, "a")
+        assert after.weight_version == server.weight_version == 4
+        assert after.log_probs != before.log_probs
+        await published(server, first_weights, 5)
+        assert_same(await server.generate(PROMPT, ASKED, "a"), dataclasses.replace(before, weight_version=5))
+
+    serve(settings, scenario)
+
+
+def test_a_reply_under_way_is_completed_by_the_weights_that_began_it(
+    settings: ServerSettings, other_weights: Weights, computed: list[int]
+) -> None:
+    async def scenario(server: RolloutServer) -> None:
+        alone = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "ignore_eos": True}, "alone")
+        running = asyncio.create_task(server.generate(PROMPT, ASKED | {"max_tokens": 40, "ignore_eos": True}, "b"))
+        await until_something_is_computed(computed)
+        await published(server, other_weights, 1)
+        assert_same(await running, alone)
+        assert (await server.generate(PROMPT, ASKED, "b")).weight_version == 1
+
+    serve(settings, scenario)
+
+
+def test_weights_that_do_not_fit_are_named_and_change_nothing(settings: ServerSettings, other_weights: Weights) -> None:
+    norm = other_weights["model.norm.weight"]
+
+    async def scenario(server: RolloutServer) -> None:
+        before = await server.generate(PROMPT, ASKED, "a")
+        with pytest.raises(BackendError, match=r"has no weights critic\.weight"):
+            await server.stage_weights({"critic.weight": norm})
+        with pytest.raises(BackendError, match=r"model\.norm\.weight has shape \(63,\), and \(64,\)"):
+            await server.stage_weights({"model.norm.weight": norm[:63]})
+        await server.stage_weights({"model.norm.weight": norm})
+        with pytest.raises(BackendError, match=r"lacks weights .*embed_tokens\.weight.* and \d+ more"):
+            await server.publish_weights(1)
+        with pytest.raises(BackendError, match="lacks weights"):
+            await server.publish_weights(1)
+        assert_same(await server.generate(PROMPT, ASKED, "a"), before)
+
+    serve(settings, scenario)
+
+
+def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weights: Weights) -> None:
+    del other_weights["lm_head.weight"]
+
+    async def scenario(server: RolloutServer) -> None:
+        await published(server, other_weights, 1)
+        assert server.weight_version == 1
+
+    serve(settings, scenario)
+
+
+def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
+    long = ASKED | {"max_tokens": 50, "ignore_eos": True}
+
+    async def scenario(server: RolloutServer) -> None:
+        whole = await server.generate(PROMPT, long, "whole")
+        running = asyncio.create_task(server.generate(PROMPT, long, "cut"))
+        await until_something_is_computed(computed)
+        assert await server.abort_all_requests() == {"aborted_count": 1}
+        cut = await running
+        assert cut.stop_reason == "aborted"
+        assert 0 < len(cut.token_ids) < 50
+        assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
+        await server.abort_all_requests(reject_request=True)
+        assert await server.generate(PROMPT, long, "late") == Reply([], None, "aborted", 0)
+        await server.resume_generation()
+        assert_same(await server.generate(PROMPT, long, "again"), whole)
+
+    serve(settings, scenario)
+
+
+def test_without_a_seed_requests_differ_and_the_same_request_does_not(settings: ServerSettings) -> None:
+    async def scenario(server: RolloutServer) -> None:
+        replies = [await server.generate(PROMPT, {"logprobs": True}, name) for name in ("a", "b", "a")]
+        assert replies[0].token_ids == replies[2].token_ids != replies[1].token_ids
+        assert len(replies[0].token_ids) <= 8
+
+    serve(settings, scenario)
+
+
+def test_a_request_that_cannot_be_served_harms_no_other(settings: ServerSettings) -> None:
+    wrong: list[tuple[list[int], dict[str, Any], str]] = [
+        ([], {}, "has no tokens"),
+        (list(range(4, 68)), {}, "64 tokens leaves no room for a reply in a context of 64"),
+        ([10, 9999], {}, "token 9999; the model knows 0 to"),
+        (PROMPT, {"max_tokens": 0}, "max_tokens=0"),
+        (PROMPT, {"temperature": -1.0}, "temperature=-1"),
+        (PROMPT, {"top_p": 0.0}, "top_p=0"),
+        (PROMPT, {"top_k": -2}, "top_k=-2"),
+        (PROMPT, {"temprature": 1.0}, "Did you mean 'temperature'"),
+        (PROMPT, {"repetition_penalty": 1.2}, r"repetition_penalty=1\.2"),
+    ]
+
+    async def scenario(server: RolloutServer) -> None:
+        good = asyncio.create_task(server.generate(PROMPT, ASKED, "good"))
+        for prompt, asked, message in wrong:
+            with pytest.raises(RolloutError, match=message):
+                await server.generate(prompt, asked, "bad")
+        with pytest.raises(RolloutError, match="Images"):
+            await server.generate(PROMPT, ASKED, "bad", image_data=[b""])
+        assert (await good).stop_reason == "completed"
+
+    serve(settings, scenario)
+
+
+def test_a_folder_without_a_model_is_refused(settings: ServerSettings, tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        RolloutServer(dataclasses.replace(settings, model=str(tmp_path)))

@@ -1,0 +1,58 @@
+"""Connecting to Ray: what can be wrong is said at once, and not after minutes."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import ray
+
+from rllm_core.errors import BackendError, ConfigError
+from rllm_verl.cluster import Cluster, Wanted
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+def test_an_address_where_nobody_listens_is_told_within_seconds() -> None:
+    started = time.monotonic()
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BackendError) as raised:
+        Cluster.connect({"address": address}, {})
+    assert time.monotonic() - started < 10
+    assert f"No Ray cluster answers at {address}" in str(raised.value)
+    assert "ray start --head" in str(raised.value)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port"])
+def test_an_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no address of a Ray cluster\. Write HOST:PORT"):
+        Cluster.connect({"address": address}, {})
+
+
+def test_arguments_that_ray_does_not_know_are_named() -> None:
+    with pytest.raises(BackendError, match=r"Ray cannot be started here: .*num_gpu"):
+        Cluster.connect({"num_gpu": 1}, {})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+class TestOnACluster:
+    def test_a_cluster_of_this_process_is_used_and_left_as_it_is(self) -> None:
+        cluster = Cluster.connect({"num_cpus": 1}, {})
+        cluster.close()
+        assert ray.is_initialized()
+
+    @pytest.mark.parametrize(("per_node", "nodes"), [(3, 1), (1, 2), (2, 2)])
+    def test_more_gpus_than_the_nodes_have_are_refused_with_both_numbers(self, per_node: int, nodes: int) -> None:
+        with pytest.raises(ConfigError) as raised:
+            Cluster.connect({}, {}).check(Wanted(per_node=per_node, nodes=nodes))
+        assert f"ask for {per_node * nodes} GPUs; the Ray cluster has 2 (by node)." in str(raised.value)
+        assert "--profile cpu" in str(raised.value)
+
+    def test_as_many_as_there_are_are_taken(self) -> None:
+        Cluster.connect({}, {}).check(Wanted(per_node=2, nodes=1))

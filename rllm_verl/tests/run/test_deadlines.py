@@ -1,0 +1,117 @@
+"""Waiting for Ray: a call that fails, one whose process dies, and one that does not end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from rllm_core.errors import BackendError, LossError
+from rllm_verl.deadlines import Driver
+from rllm_verl.processes import Process, process_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+
+def faulty_worker() -> type:
+    """Made in a function: Ray sends such a class as it is, and the test's module cannot be imported elsewhere."""
+
+    class Worker:
+        """Does what workers do wrong."""
+
+        def say(self, text: str) -> str:
+            print(text, flush=True)  # noqa: T201
+            return text
+
+        def sleep(self, started: str) -> None:
+            Path(started).touch()
+            time.sleep(600)
+
+        def fail(self) -> None:
+            raise ValueError("the weights\nhave no name")
+
+        def fail_as_ours(self) -> None:
+            raise LossError("Loss 'mine' failed.", "Mend it.")
+
+    return Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Any]:
+    handle = ray.remote(faulty_worker()).options(num_cpus=0).remote()
+    yield handle
+    ray.kill(handle)
+
+
+@pytest.fixture
+def process(worker: Any) -> Process:
+    return process_of("worker 0", worker)
+
+
+@pytest.fixture
+def run(worker: Any, process: Process) -> Iterator[Callable[..., Any]]:
+    driver = Driver(lambda: [process], lambda: ray.kill(worker))
+
+    def run(call: Callable[[], Any], seconds: float = 60) -> Any:
+        return asyncio.run(driver.run(call, doing="updating the policy", seconds=seconds, key="deadlines.update"))
+
+    yield run
+    driver.close()
+
+
+def test_what_a_call_returns_is_returned(run: Callable[..., Any], worker: Any) -> None:
+    assert run(lambda: ray.get(worker.say.remote("hello"))) == "hello"
+
+
+def test_a_killed_worker_is_named_with_the_end_of_its_log(
+    run: Callable[..., Any], worker: Any, process: Process, tmp_path: Path
+) -> None:
+    ray.get(worker.say.remote("my last words"))
+    started = tmp_path / "started"
+
+    def update() -> None:
+        waiting = worker.sleep.remote(str(started))
+        while not started.exists():
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        ray.get(waiting)
+
+    begun = time.monotonic()
+    with pytest.raises(BackendError) as raised:
+        run(update)
+    assert time.monotonic() - begun < 30
+    message = str(raised.value)
+    assert f"While updating the policy: worker 0 (process {process.pid} on" in message
+    assert "died" in message
+    assert "my last words" in message
+    assert "--resume" in message
+
+
+def test_a_call_that_does_not_end_is_given_up_at_its_deadline(
+    run: Callable[..., Any], worker: Any, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BackendError) as raised:
+        run(lambda: ray.get(worker.sleep.remote(str(tmp_path / "started"))), seconds=1)
+    assert time.monotonic() - begun < 20
+    assert "While updating the policy: no answer within 1 seconds (`deadlines.update`)" in str(raised.value)
+    # The thread is free again: what it waited for has been killed.
+    assert run(lambda: 1) == 1
+
+
+def test_an_error_in_a_worker_is_told_in_one_line(run: Callable[..., Any], worker: Any) -> None:
+    with pytest.raises(BackendError) as raised:
+        run(lambda: ray.get(worker.fail.remote()))
+    assert raised.value.message == "While updating the policy: ValueError: have no name"
+
+
+def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:
+    with pytest.raises(LossError, match=r"^Loss 'mine' failed\. Mend it\.$"):
+        run(lambda: ray.get(worker.fail_as_ours.remote()))

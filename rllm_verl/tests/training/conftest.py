@@ -1,0 +1,320 @@
+"""Groups of one and two real training workers of verl, and the local backend beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+os.environ["VERL_PLATFORM"] = "cpu"
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import Registry
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_local import tiny
+from rllm_verl.rows import MicroBatching
+from rllm_verl.update import Updater, UpdateSettings
+
+torch.set_num_threads(1)
+START_SECONDS = 90.0
+CALL_SECONDS = 60.0
+LEARNING_RATE = 1e-3
+MAX_RESPONSE_LENGTH = 50
+
+
+def _load(name: str) -> ModuleType:
+    """A file beside this one; test modules are no packages."""
+    spec = importlib.util.spec_from_file_location(f"training_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+rank = _load("rank")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Group:
+    """`rllm_verl.workers.Workers` over the ranks of a group, whose parts are cut and put together as by verl."""
+
+    data_parallel_size: int
+
+    def call(self, method: str, *by_rank: tuple[Any, ...]) -> list[Any]:
+        """The answers of all ranks; `by_rank` are the arguments of each, or of all."""
+        raise NotImplementedError
+
+    def begin_anew(self, *, rows: int | None = None, tokens: int | None = None) -> Self:
+        """Fresh weights and optimiser, and micro-batches of so many rows, or of up to so many tokens."""
+        settings = {
+            "use_dynamic_bsz": tokens is not None,
+            "max_token_len_per_gpu": tokens,
+            "infer_max_token_len_per_gpu": tokens,
+            "micro_batch_size_per_gpu": rows,
+            "infer_micro_batch_size_per_gpu": rows,
+        }
+        self.call("begin_anew", (settings,))
+        return self
+
+    def weights(self) -> torch.Tensor:
+        return self.call("weights")[0]
+
+    def set_loss_fn(self, loss: Any) -> None:
+        self.call("set_loss_fn", (loss,))
+
+    def compute_log_prob(self, data: Any) -> Any:
+        return self._over_ranks("compute_log_prob", data)
+
+    def compute_ref_log_prob(self, data: Any) -> Any:
+        raise NotImplementedError
+
+    def optimizer_zero_grad(self) -> None:
+        self.call("optimizer_zero_grad")
+
+    def forward_backward(self, data: Any) -> Any:
+        return self._over_ranks("forward_backward", data)
+
+    def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
+        return self.call("optimizer_step", (parameters,))[0]
+
+    def _over_ranks(self, method: str, data: Any) -> Any:
+        from verl.protocol import BatchData
+
+        parts = BatchData(data).chunk(self.data_parallel_size)
+        return BatchData(self.call(method, *((part,) for part in parts))).concat()
+
+
+class Alone(Group):
+    """One rank, in this process."""
+
+    data_parallel_size = 1
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.rank = rank.Rank(str(folder), rank.Place(0, 1, _free_port()), **options)
+
+    def call(self, method: str, *by_rank: tuple[Any, ...]) -> list[Any]:
+        # Through pickle, as Ray and the ranks of `Together` have it.
+        arguments = pickle.loads(pickle.dumps(by_rank[0] if by_rank else ()))
+        return [self.rank.call(method, *arguments)]
+
+
+class Together(Group):
+    """Several ranks, each a process; `close` ends them."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.data_parallel_size = world
+        key, port = secrets.token_bytes(16), _free_port()
+        connected: dict[int, Connection] = {}
+        with Listener(None, authkey=key) as listener:
+            command = [sys.executable, rank.__file__, listener.address, folder, world, port]
+            environment = os.environ | {"RANK_KEY": key.hex(), "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(list(map(str, command)), env=environment)
+            for connection in [listener.accept() for _ in range(world)]:
+                assert connection.poll(START_SECONDS), "a rank does not start"
+                connected[pickle.loads(connection.recv_bytes())] = connection
+        self._ranks = [connected[number] for number in range(world)]
+
+    def call(self, method: str, *by_rank: tuple[Any, ...]) -> list[Any]:
+        arguments = by_rank or ((),)
+        for number, connection in enumerate(self._ranks):
+            connection.send_bytes(pickle.dumps((method, arguments[number % len(arguments)])))
+        return self._answers(CALL_SECONDS)
+
+    def close(self) -> None:
+        for connection in self._ranks:
+            connection.close()
+        try:
+            self._process.wait(CALL_SECONDS)
+        finally:
+            self._process.kill()
+
+    def _answers(self, seconds: float) -> list[Any]:
+        answers = []
+        for connection in self._ranks:
+            assert connection.poll(seconds), "a rank does not answer"
+            well, answer = pickle.loads(connection.recv_bytes())
+            assert well, answer
+            answers.append(answer)
+        return answers
+
+
+@pytest.fixture(scope="session")
+def build_tiny() -> Callable[[], Any]:
+    """The tiny model, with weights so large that every token matters to it."""
+
+    def build() -> Any:
+        model = tiny.build_model(len(tiny.build_tokenizer()), 0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 2:
+                    parameter.mul_(0.12 / parameter.std())
+        return model.eval()
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def model_folder(build_tiny: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        build_tiny().save_pretrained(folder)
+        tiny.build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def alone(model_folder: Path) -> Iterator[Alone]:
+    """One rank. Call `begin_anew` before use."""
+    environment, disabled = dict(os.environ), logging.root.manager.disable
+    group = Alone(model_folder)
+    yield group
+    group.rank.close()
+    logging.disable(disabled)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+@pytest.fixture
+def with_adapter(alone: Alone, model_folder: Path) -> Alone:
+    """One rank that trains a LoRA adapter; in the process group of `alone`, which outlives it."""
+    return Alone(model_folder, lora_rank=4).begin_anew(rows=1)
+
+
+@pytest.fixture(scope="session")
+def together(model_folder: Path) -> Iterator[Together]:
+    """Two ranks. Call `begin_anew` before use."""
+    group = Together(model_folder, 2)
+    yield group
+    group.close()
+
+
+Turns = Sequence[Sequence[tuple[int, int]]]
+
+
+@pytest.fixture(scope="session")
+def random_batch(build_tiny: Callable[[], Any]) -> Callable[..., TokenBatch]:
+    """A batch of random tokens, given the (prompt, response) lengths of the turns of each trajectory.
+
+    Old log-probs are those of the tiny model and noise, so that some ratios are clipped and some are not; sampling and
+    reference log-probs are near them. Trajectories have `roles` in turn.
+    """
+    model = build_tiny()
+
+    def make(turns: Turns, *, roles: Sequence[str] = ("agent",), temperature: float = 1.0, seed: int = 0) -> TokenBatch:
+        generator = np.random.default_rng(seed)
+        groups: dict[str, TrajectoryGroup] = {}
+        for index, lengths in enumerate(turns):
+            role = roles[index % len(roles)]
+            trajectory = Trajectory(role, reward=0.0)
+            history: list[int] = []
+            for prompt, response in lengths:
+                history += generator.integers(0, 70, prompt).tolist()
+                reply = generator.integers(0, 70, response)
+                trajectory.add_step(history, reply, np.zeros(response, np.float32))
+                history += reply.tolist()
+            groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[])).trajectories.append(
+                trajectory
+            )
+        batch = build_batch(list(groups.values()))
+        near = _logprobs(model, batch, temperature)
+
+        def noisy(spread: float) -> NDArray[np.float32]:
+            return (near + generator.normal(0, spread, near.shape)).astype(np.float32) * batch.loss_mask
+
+        return batch.with_columns(
+            advantages=generator.normal(0, 1, near.shape).astype(np.float32) * batch.loss_mask,
+            old_logprobs=noisy(0.3),
+            sampling_logprobs=noisy(0.3),
+            ref_logprobs=noisy(0.5),
+        )
+
+    return make
+
+
+@torch.no_grad()
+def _logprobs(model: Any, batch: TokenBatch, temperature: float) -> NDArray[np.float32]:
+    """(n_token,) of every token but the first of its row, one row after the other."""
+    logprobs = np.zeros(len(batch.tokens), np.float32)
+    for start, end in pairwise(batch.row_offsets):
+        ids = torch.from_numpy(batch.tokens[start:end].astype(np.int64))
+        distribution = torch.log_softmax(model(input_ids=ids[None]).logits[0] / temperature, dim=-1)
+        logprobs[start + 1 : end] = distribution[:-1].gather(1, ids[1:, None])[:, 0].numpy()
+    return logprobs
+
+
+@pytest.fixture(scope="session")
+def make_plan() -> Callable[..., UpdatePlan]:
+    """An update plan; `losses` are names by role, or of one loss for every role."""
+
+    def make(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any) -> UpdatePlan:
+        by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
+        values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | changes
+        return UpdatePlan(losses={role: _choice(name) for role, name in by_role.items()}, **values)
+
+    return make
+
+
+def _choice(name: str) -> LossChoice:
+    found = Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"}).get("loss", name)
+    return LossChoice(plugin=found.plugin, params=found.plugin.params(), qualified_name=found.qualified_name)
+
+
+@pytest.fixture(scope="session")
+def make_updater() -> Callable[..., Updater]:
+    def make(*, rows: int | None = None, tokens: int | None = None, **changes: Any) -> Updater:
+        values: dict[str, Any] = {
+            "learning_rate": LEARNING_RATE,
+            "lr_schedule": "constant",
+            "warmup_steps_ratio": 0.0,
+            "num_epochs": 1,
+            "num_minibatches": 1,
+            "temperature": 1.0,
+            "calculate_entropy": True,
+            "micro_batching": MicroBatching(rows=rows or 1, max_tokens=tokens),
+        }
+        return Updater(UpdateSettings(**values | changes), total_steps=10, max_response_length=MAX_RESPONSE_LENGTH)
+
+    return make
+
+
+@pytest.fixture
+def register_loss() -> Iterator[Callable[[str, Any], None]]:
+    """Registers a loss in this process, which is where the one rank of `alone` is, too."""
+    names = []
+
+    def register(name: str, function: Any) -> None:
+        in_process.register(LossPlugin(name=name, summary="For a test.", params=NoParams, load=lambda: function), name)
+        names.append(name)
+
+    yield register
+    for name in names:
+        in_process.forget("loss", name)

@@ -1,0 +1,149 @@
+"""The same batch, losses and weights give the same on verl's engine as on the local backend, to 1e-5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.plugins.registry import Registry
+from rllm_local.columns import ColumnFiller
+from rllm_local.settings import TrainingSection
+from rllm_local.update import Updater as LocalUpdater
+from rllm_verl.columns import ColumnSettings, fill_columns
+from rllm_verl.rows import MicroBatching
+from rllm_verl.update import Updater
+
+AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+LOSSES = [registered.qualified_name for registered in Registry.load(allow={"rllm-core", "rllm-estimators"}).all("loss")]
+TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
+
+
+@pytest.fixture
+def local(build_tiny: Callable[[], Any]) -> Callable[..., tuple[dict[str, float], torch.Tensor]]:
+    """Metrics and weights after an update on the local backend."""
+
+    def update(
+        batch: TokenBatch, plan: UpdatePlan, *, temperature: float = 1.0, **settings: Any
+    ) -> tuple[dict[str, float], torch.Tensor]:
+        model = build_tiny()
+        section = TrainingSection(
+            learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-4, max_grad_norm=1.0, weight_decay=0.0, **settings
+        )
+        updater = LocalUpdater(model, section, total_steps=10, temperature=temperature, max_response_length=50)
+        metrics = updater.update(batch, plan)
+        return metrics, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return update
+
+
+@pytest.fixture
+def check(
+    alone: Any, make_updater: Callable[..., Updater], local: Callable[..., tuple[dict[str, float], torch.Tensor]]
+) -> Callable[..., dict[str, float]]:
+    def compare(batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> dict[str, float]:
+        expected, weights = local(batch, plan, **settings)
+        metrics = make_updater(tokens=90, **settings).update(alone.begin_anew(tokens=90), batch, plan)
+        _same_metrics(metrics, expected)
+        difference = float((alone.weights() - weights).abs().max())
+        assert difference < 1e-5
+        return metrics
+
+    return compare
+
+
+def _same_metrics(metrics: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    assert metrics.keys() == expected.keys()
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss(
+    loss: str,
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    metrics = check(random_batch(TURNS), make_plan(loss))
+    assert metrics["actor/grad_norm"] > 1e-3
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("loss", ["ppo", "reinforce", "gspo"])
+def test_every_aggregation(
+    loss: str,
+    aggregation: str,
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    check(random_batch(TURNS), make_plan(loss, aggregation=aggregation))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_divergence_from_the_reference_model(
+    estimator: Any,
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    metrics = check(random_batch(TURNS), make_plan("ppo", kl=KlTerm(beta=0.5, estimator=estimator)))
+    assert metrics["actor/kl_ref"] != 0
+
+
+def test_the_entropy_bonus(
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    check(random_batch(TURNS), make_plan("ppo", entropy_coeff=0.7))
+
+
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+@pytest.mark.parametrize("beyond_cap", ["truncate", "mask"])
+def test_rollout_correction(
+    mode: Any,
+    beyond_cap: Any,
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    correction = RolloutCorrection(mode=mode, cap=1.2, floor=0.7, beyond_cap=beyond_cap)
+    metrics = check(random_batch(TURNS), make_plan("ppo", rollout_correction=correction))
+    assert 0 < metrics["actor/rollout_masked"] < 1
+
+
+def test_a_loss_for_each_role_with_several_minibatches_and_epochs_at_another_temperature(
+    check: Callable[..., dict[str, float]],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch(TURNS, roles=("solver", "judge"), temperature=0.7)
+    plan = make_plan({"solver": "gspo", "judge": "clip_cov"}, entropy_coeff=0.1, global_step=4)
+    check(batch, plan, temperature=0.7, num_minibatches=3, num_epochs=2, lr_schedule="cosine", warmup_steps_ratio=0.2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_columns(
+    temperature: float,
+    alone: Any,
+    build_tiny: Callable[[], Any],
+    random_batch: Callable[..., TokenBatch],
+) -> None:
+    batch = random_batch(TURNS)
+    filler = ColumnFiller(
+        build_tiny(), temperature=temperature, max_tokens_per_microbatch=1000, recompute_old_logprobs=True
+    )
+    expected = filler.fill(batch, frozenset({"sum_pi_squared"}))
+    settings = ColumnSettings(
+        temperature=temperature, recompute_old_logprobs=True, micro_batching=MicroBatching(max_tokens=90)
+    )
+    filled = fill_columns(alone.begin_anew(tokens=90), batch, frozenset({"sum_pi_squared"}), settings)
+    np.testing.assert_allclose(filled.old_logprobs, expected.old_logprobs, atol=1e-5)
+    np.testing.assert_allclose(filled.sum_pi_squared, expected.sum_pi_squared, atol=1e-5)

@@ -1,0 +1,95 @@
+"""What goes wrong in a worker reaches the driver as an error that says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.errors import BackendError, LossError
+from rllm_verl.update import Updater
+
+TURNS = [[(5, 3)], [(2, 4)], [(1, 1)]]
+
+
+@pytest.fixture
+def update(
+    alone: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> Callable[..., dict[str, float]]:
+    """An update in which the second of two roles has the loss of this name."""
+
+    def run(name: str, group: Any = alone) -> dict[str, float]:
+        batch = random_batch(TURNS, roles=("solver", "judge"))
+        plan = make_plan({"solver": "ppo", "judge": name})
+        return make_updater().update(group.begin_anew(rows=1), batch, plan)
+
+    return run
+
+
+def _raises(inputs: Any, params: Any) -> torch.Tensor:
+    raise ZeroDivisionError("by nought")
+
+
+def _mean(inputs: Any, params: Any) -> torch.Tensor:
+    return inputs.logprobs.mean()
+
+
+def _nan(inputs: Any, params: Any) -> torch.Tensor:
+    return inputs.logprobs * float("nan")
+
+
+def _constant(inputs: Any, params: Any) -> torch.Tensor:
+    return inputs.advantages
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (_raises, "failed: ZeroDivisionError: by nought"),
+        (_mean, "one loss per sampled token"),
+        (_nan, "NaN or infinite"),
+        (_constant, "does not depend on the log-probs"),
+    ],
+)
+def test_a_loss_that_fails_is_named_with_its_role(
+    loss: Any,
+    says: str,
+    update: Callable[..., dict[str, float]],
+    register_loss: Callable[[str, Any], None],
+    alone: Any,
+) -> None:
+    register_loss(loss.__name__[1:], loss)
+    before = alone.begin_anew(rows=1).weights()
+    with pytest.raises(LossError, match=f"{loss.__name__[1:]!r} for role 'judge' .*{says}") as raised:
+        update(loss.__name__[1:])
+    assert "In a worker" in raised.value.__notes__[0]
+    assert torch.equal(alone.weights(), before)
+
+
+def test_a_group_whose_loss_failed_goes_on_to_work(
+    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], together: Any
+) -> None:
+    register_loss("here_only", _raises)
+    with pytest.raises(LossError, match="registered by the running program; worker processes do not know it"):
+        update("here_only", together)
+    assert update("ppo", together)["actor/grad_norm"] > 0
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(
+    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], alone: Any
+) -> None:
+    def steep(inputs: Any, params: Any) -> torch.Tensor:
+        return inputs.logprobs * 1e37
+
+    register_loss("steep", steep)
+    before = alone.begin_anew(rows=1).weights()
+    with pytest.raises(BackendError, match="gradient of step 0 is not finite"):
+        update("steep")
+    assert torch.equal(alone.weights(), before)

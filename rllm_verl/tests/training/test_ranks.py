@@ -1,0 +1,146 @@
+"""Neither ranks nor micro-batches nor rows of padding change a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_verl.columns import ColumnSettings, fill_columns, without_adapter
+from rllm_verl.rows import MicroBatching
+from rllm_verl.update import Updater
+
+RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
+"""Seven rows of 2 to 54 tokens."""
+
+CUTS = [{"rows": 1}, {"rows": 2}, {"rows": 5}, {"tokens": 60}, {"tokens": 1000}]
+
+
+def _updated(
+    group: Any, make_updater: Callable[..., Updater], batch: TokenBatch, plan: UpdatePlan, cut: dict[str, int]
+) -> tuple[dict[str, float], torch.Tensor]:
+    group.begin_anew(**cut)
+    updater = make_updater(num_minibatches=2, num_epochs=2, **cut)
+    first = updater.update(group, batch, plan)
+    second = updater.update(group, batch, replace(plan, global_step=1, seed=plan.seed + 1))
+    return {f"{name}/1": value for name, value in first.items()} | second, group.weights()
+
+
+@pytest.fixture
+def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
+    """Something of everything: two roles, one with a loss that looks at whole rows and draws at random."""
+    return make_plan(
+        {"solver": "gspo", "judge": "clip_cov"},
+        aggregation="seq-mean-token-mean",
+        entropy_coeff=0.1,
+        kl=KlTerm(beta=0.1, estimator="k3"),
+        rollout_correction=RolloutCorrection(mode="sequence", cap=2.0, floor=0.1, beyond_cap="truncate"),
+    )
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
+    cut: dict[str, int],
+    alone: Any,
+    together: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    plan: UpdatePlan,
+) -> None:
+    batch = random_batch(RAGGED, roles=("solver", "judge"))
+    expected, weights = _updated(alone, make_updater, batch, plan, {"tokens": 2000})
+    for group in (alone, together):
+        metrics, updated = _updated(group, make_updater, batch, plan, cut)
+        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        torch.testing.assert_close(updated, weights, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_columns_are_the_same_on_one_rank_and_on_two(
+    cut: dict[str, int], alone: Any, together: Any, random_batch: Callable[..., TokenBatch]
+) -> None:
+    batch = random_batch(RAGGED)
+    micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
+    settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=True, micro_batching=micro)
+    on_one, on_two = (
+        fill_columns(group.begin_anew(**cut), batch, frozenset({"sum_pi_squared"}), settings)
+        for group in (alone, together)
+    )
+    for name in ("old_logprobs", "sum_pi_squared"):
+        np.testing.assert_allclose(getattr(on_two, name), getattr(on_one, name), atol=1e-5)
+        assert (getattr(on_one, name)[~batch.loss_mask] == 0).all()
+
+
+def test_one_row_is_enough_for_two_ranks(
+    alone: Any,
+    together: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch([[(4, 6)]])
+    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan())
+    metrics = make_updater(rows=3).update(together.begin_anew(rows=3), batch, make_plan())
+    assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(
+    alone: Any, random_batch: Callable[..., TokenBatch]
+) -> None:
+    batch = random_batch(RAGGED)
+    settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=False, micro_batching=MicroBatching())
+    filled = fill_columns(alone, batch, frozenset(), settings)
+    assert filled.old_logprobs is batch.sampling_logprobs
+
+
+def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(
+    alone: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch(RAGGED)
+    exact = make_updater().update(alone.begin_anew(rows=1), batch, make_plan())
+    estimated = make_updater(calculate_entropy=False).update(alone.begin_anew(rows=1), batch, make_plan())
+    assert estimated["actor/entropy"] != exact["actor/entropy"]
+    assert estimated == pytest.approx(exact | {"actor/entropy": estimated["actor/entropy"]}, rel=1e-6)
+
+
+def test_nothing_but_notes_comes_back_from_an_update(
+    alone: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Log-probs of a minibatch would be kept until its end and sent to the driver, which does not look at them."""
+    answers = []
+    forward_backward = alone.forward_backward
+    monkeypatch.setattr(alone, "forward_backward", lambda data: answers.append(forward_backward(data)) or answers[-1])
+    make_updater().update(alone.begin_anew(rows=1), random_batch(RAGGED), make_plan())
+    assert [set(answer.keys()) for answer in answers] == [{"metrics"}]
+
+
+def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(
+    with_adapter: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch(RAGGED)
+    settings = ColumnSettings(
+        temperature=1.0, recompute_old_logprobs=True, micro_batching=MicroBatching(), reference=without_adapter
+    )
+    before = fill_columns(with_adapter, batch, frozenset({"ref_logprobs"}), settings)
+    np.testing.assert_allclose(before.ref_logprobs, before.old_logprobs, atol=1e-6)
+    for step in range(3):
+        make_updater(learning_rate=0.05).update(with_adapter, batch, make_plan(global_step=step))
+    after = fill_columns(with_adapter, batch, frozenset({"ref_logprobs"}), settings)
+    assert np.abs(after.old_logprobs - before.old_logprobs).max() > 0.01
+    np.testing.assert_allclose(after.ref_logprobs, before.ref_logprobs, atol=1e-6)
