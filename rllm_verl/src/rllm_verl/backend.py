@@ -91,6 +91,7 @@ class VerlBackend(Backend):
             self._driver.close()
         if self._files is not None:
             self._files.cleanup()
+        self._session = self._driver = self._files = None
 
     def _open_model(self, run: RunContext) -> Model:
         assert self._files is not None

@@ -35,6 +35,8 @@ IDLE_KEYS = {
     f"{ACTOR}.optim.num_cycles": _LEARNING_RATE,
     f"{ACTOR}.optim.warmup_style": _LEARNING_RATE,
     f"{ACTOR}.optim.zero_indexed_step": _LEARNING_RATE,
+    f"{ACTOR}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
+    f"{REF}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
     f"{ACTOR}.ppo_mini_batch_size": "Set training.num_minibatches: data.train_batch_size over ppo_mini_batch_size.",
     f"{ACTOR}.ppo_micro_batch_size": f"Set {ACTOR}.ppo_micro_batch_size_per_gpu, with use_dynamic_bsz=false.",
     f"{ACTOR}.shuffle": "Rows are dealt to minibatches at random, by rllm.trainer.seed.",

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from rllm_verl.update import UpdateSettings
 
 RESUMED = ["model", "optimizer", "extra"]
-"""What verl reads of a checkpoint; what it writes may be more."""
+"""What verl keeps to go on; what else it writes is the model for others."""
+SHARDED_BY_US = "fsdp2"
+"""The strategy whose checkpoints are ours; those of the others are verl's own, which are pickles."""
 
 
 def worker_environment(settings: VerlConfig) -> dict[str, str]:
@@ -31,7 +33,13 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
     role = config.actor_rollout_ref
     role.model.path = model.path
     role.rollout.max_model_len = min(role.rollout.max_model_len or model.max_context, model.max_context)
-    role.actor.checkpoint.load_contents = RESUMED
+    for each in (role.actor, role.ref):
+        if "fsdp_config" in each:
+            each.fsdp_config.strategy = role.actor.strategy
+    contents = role.actor.checkpoint
+    contents.load_contents = RESUMED
+    if role.actor.strategy == SHARDED_BY_US:
+        contents.save_contents = [each for each in contents.save_contents if each not in RESUMED]
     optimiser = role.actor.optim
     optimiser.total_training_steps = total_steps
     # The learning rate is ours and given with every step; verl's own schedule is never asked.

@@ -11,7 +11,7 @@ from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_verl.cluster import Cluster, Wanted
 from rllm_verl.columns import fill_columns
 from rllm_verl.model import Model
-from rllm_verl.native import column_settings, needs_reference_worker, update_settings
+from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings
 from rllm_verl.processes import Process
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.servers import Servers
@@ -48,6 +48,10 @@ class Session:
     def processes(self) -> Sequence[Process]:
         """Workers first."""
         return [process for group in (self._workers, self._servers) if group is not None for process in group.processes]
+
+    @property
+    def _keeps_shards(self) -> bool:
+        return self.strategy == SHARDED_BY_US
 
     @property
     def asleep(self) -> bool:
@@ -100,10 +104,16 @@ class Session:
         self.servers.publish(version)
 
     def save(self, folder: Path, step: int) -> None:
+        """Write a checkpoint: ours where we know how the model is sharded, and what verl adds (the whole model)."""
+        if self._keeps_shards:
+            self.workers.save_shards(str(folder))
         self.workers.save_checkpoint(str(folder), step)
 
     def load(self, folder: Path) -> None:
-        self.workers.load_checkpoint(str(folder))
+        if self._keeps_shards:
+            self.workers.load_shards(str(folder))
+        else:
+            self.workers.load_checkpoint(str(folder))
 
     def kill(self) -> None:
         """End the processes at once; whoever waits for them gets an error."""

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the backend: verl's own shards, the model as a Hugging Face folder, and who made it."""
+"""What a checkpoint holds of the backend: a shard per process, the model as a Hugging Face folder, and who made it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from rllm_core.errors import CheckpointError
 
-SHARDS = "verl"
-"""Written and read by verl: one file per process for weights, one for the optimiser."""
+SHARDS = "shards"
+"""A file per process with its part of the weights and of the optimiser; and what else verl writes."""
 MODEL = "model"
 """A Hugging Face folder, which `--model` of every backend takes."""
 MADE_BY = "made_by.json"

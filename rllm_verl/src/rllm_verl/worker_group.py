@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,11 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from tensordict import TensorDict
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
-from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
 from rllm_verl.cluster import Wanted
 from rllm_verl.processes import Process, process_of
+from rllm_verl.worker import TrainingWorker
 
-POOL = "rllm"
 GROUPS_PER_GPU = 1
 """Training, reference and the sender of weights are one process."""
 
@@ -31,14 +31,15 @@ class WorkerGroup:
             with_reference: whether a frozen copy of the model is kept for reference log-probs.
         """
         role = "actor_rollout_ref" if with_reference else "actor_rollout"
-        pools = ResourcePoolManager({POOL: [wanted.per_node] * wanted.nodes}, {role: POOL}, GROUPS_PER_GPU)
+        name = f"rllm-{uuid.uuid4().hex[:12]}"  # runs may share a cluster
+        pools = ResourcePoolManager({name: [wanted.per_node] * wanted.nodes}, {role: name}, GROUPS_PER_GPU)
         pools.create_resource_pool()
         self.pool = pools.get_resource_pool(role)
         self._started = False
         self.group = RayWorkerGroup(
             resource_pool=self.pool,
             ray_cls_with_init=RayClassWithInitArgs(
-                ray.remote(TinkerActorRolloutRefWorker), config=config.actor_rollout_ref, role=role
+                ray.remote(TrainingWorker), config=config.actor_rollout_ref, role=role
             ),
             device_name=config.trainer.device,
         )
@@ -70,6 +71,12 @@ class WorkerGroup:
     def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
         answers = self.group.optimizer_step(parameters)
         return next((answer for answer in answers if answer), {})
+
+    def save_shards(self, folder: str) -> None:
+        self.group.save_shard(folder)
+
+    def load_shards(self, folder: str) -> None:
+        self.group.load_shard(folder)
 
     def save_checkpoint(self, folder: str, step: int) -> None:
         self.group.save_checkpoint(folder, None, step)

@@ -18,6 +18,10 @@ from rllm_core.testing.listing import heavy_imports
 UNKNOWN_OPTION = "an_option_nobody_has"
 
 
+LONGEST_LABEL = 200
+"""Letters of a test's name that say its options."""
+
+
 class PluginContract(Generic[RecordT]):
     """Base of all contracts. Tests that take `params` run once for each mapping in `options`."""
 
@@ -61,7 +65,9 @@ class PluginContract(Generic[RecordT]):
     @property
     def labels(self) -> list[str]:
         """One name for each of `options`, for ids of tests."""
-        return [",".join(f"{key}={value}" for key, value in given.items()) or "defaults" for given in self.options]
+        labels = [",".join(f"{key}={value}" for key, value in given.items()) or "defaults" for given in self.options]
+        # A whole configuration makes no name.
+        return [label if len(label) <= LONGEST_LABEL else f"options{number}" for number, label in enumerate(labels)]
 
     def failure(self, what: str, mend: str) -> AssertionError:
         """A failed test: which plugin, what is wrong with it, and how to mend it."""

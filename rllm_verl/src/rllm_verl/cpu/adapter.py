@@ -35,7 +35,7 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
     def server(self) -> Any:
         """Ray's handle of the server, which is started after this process."""
         if self._server is None:
-            self._server = ray.get_actor(server_name(self.replica_rank))
+            self._server = ray.get_actor(server_name(ray.get_runtime_context().get_actor_id()))
         return self._server
 
     async def resume(self, tags: list[str]) -> None:

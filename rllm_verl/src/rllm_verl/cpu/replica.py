@@ -11,9 +11,12 @@ from rllm_verl.cpu.server_settings import server_settings
 NAME = "rllm_hf"
 
 
-def server_name(replica_rank: int) -> str:
-    """What Ray knows a replica's server by, so that workers find it."""
-    return f"{NAME}_server_{replica_rank}"
+def server_name(worker: str) -> str:
+    """What Ray knows the server of a worker (its actor's id) by, so that the worker finds it.
+
+    Of a worker and not of a rank: several runs may share a cluster.
+    """
+    return f"{NAME}_server_of_{worker}"
 
 
 class CpuReplica(RolloutReplica):  # type: ignore[misc]
@@ -34,7 +37,7 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
         server = (
             ray.remote(RolloutServer)
             .options(
-                name=server_name(self.replica_rank) + self.name_suffix,
+                name=server_name(self.workers[0]._actor_id.hex()),
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),

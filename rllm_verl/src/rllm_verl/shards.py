@@ -1,0 +1,84 @@
+"""What one training process must keep to go on exactly, as safetensors: its part of every weight and of the optimiser.
+
+verl's own checkpoints hold the same, as pickles, which run code when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from rllm_core.errors import CheckpointError
+
+WEIGHT, OPTIMISER, RANDOM = "weight", "optimizer", "random"
+
+
+def save_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer, random: dict[str, Tensor]) -> None:
+    """Write one rank's part.
+
+    Args:
+        file: new; its folder exists.
+        module: sharded by FSDP2. Weights that are not trained (below LoRA adapters) are those of the base model.
+        optimizer: of its weights.
+        random: states of torch's generators by device.
+    """
+    tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained(module)}
+    for name, weight in _trained(module):
+        for key, value in optimizer.state.get(weight, {}).items():
+            tensors[f"{OPTIMISER}/{name}/{key}"] = _local(value)
+    tensors |= {f"{RANDOM}/{device}": state for device, state in random.items()}
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
+
+
+@torch.no_grad()
+def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Put one rank's part back, bit for bit; returns the states of torch's generators.
+
+    Raises:
+        CheckpointError: it is of another model.
+    """
+    tensors = load_file(file)
+    trained = dict(_trained(module))
+    saved = {name.removeprefix(f"{WEIGHT}/") for name in tensors if name.startswith(f"{WEIGHT}/")}
+    wrong = sorted(saved ^ trained.keys()) or [
+        name for name, weight in trained.items() if tensors[f"{WEIGHT}/{name}"].shape != _local(weight).shape
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{file} holds the weights of another model: {wrong[0]} differs.",
+            "Resume with the model the run was started with.",
+        )
+    optimizer.state.clear()
+    for name, weight in trained.items():
+        _local(weight).copy_(tensors[f"{WEIGHT}/{name}"])
+        start = f"{OPTIMISER}/{name}/"
+        state = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        if state:
+            optimizer.state[weight] = {key: _like(weight, value) for key, value in state.items()}
+    return {
+        name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")
+    }
+
+
+def _trained(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, weight) for name, weight in module.named_parameters() if weight.requires_grad)
+
+
+def _local(value: Any) -> Tensor:
+    """This rank's part of a tensor; step counters and the like are whole on every rank."""
+    return value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
+
+
+def _like(weight: torch.nn.Parameter, value: Tensor) -> Tensor:
+    """An entry of the optimiser's state as it was: moments are sharded as the weight is, the step counter is not."""
+    if value.shape != _local(weight).shape or value.ndim == 0:
+        return value
+    moment = torch.zeros_like(weight, dtype=value.dtype)
+    _local(moment).copy_(value)
+    return moment

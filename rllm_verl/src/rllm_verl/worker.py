@@ -1,0 +1,49 @@
+"""The class of the training processes: verl's, and checkpoints without pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
+
+from rllm_core.errors import CheckpointError
+from rllm_verl.shards import load_shard, save_shard
+
+
+class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl is not typed
+    """One rank. Only for models sharded by FSDP2 does it know what verl's engine holds."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def save_shard(self, folder: str) -> None:
+        engine = self.actor.engine
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        states = {name: state for name, state in _random().items() if isinstance(state, torch.Tensor)}
+        save_shard(self._file(folder), engine.module, engine.optimizer, states)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def load_shard(self, folder: str) -> None:
+        """Take up what `save_shard` wrote.
+
+        Raises:
+            CheckpointError: it is not there, as where machines do not share the folder, or of another model.
+        """
+        file = self._file(folder)
+        if not file.is_file():
+            raise CheckpointError(
+                f"{file} is not there on the machine of worker {self.rank}.",
+                "Let rllm.trainer.output_dir be a folder that all machines share.",
+            )
+        engine = self.actor.engine
+        BaseCheckpointManager.load_rng_state(_random() | load_shard(file, engine.module, engine.optimizer))
+
+    def _file(self, folder: str) -> Path:
+        return Path(folder) / f"rank_{self.rank}.safetensors"
+
+
+def _random() -> dict[str, object]:
+    """States of the generators of this process, torch's by device."""
+    states: dict[str, object] = BaseCheckpointManager.get_rng_state()
+    return states
