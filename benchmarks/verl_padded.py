@@ -2,7 +2,9 @@
 
 It does what verl's agent loops and its trainer do with rows of tokens: lists are padded to the longest prompt and
 response that the configuration allows, prompts on the left, responses on the right; rows become one batch with masks
-and positions; and `left_right_2_no_padding` takes the padding out before workers are called.
+and positions; and `left_right_2_no_padding` takes the padding out before workers are called. verl pads by the
+tokenizer, which takes longer than what is done here, and pads the columns of an update (advantages and the like) when
+it computes them; they cost nothing here.
 """
 
 from __future__ import annotations
@@ -10,61 +12,96 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rllm_core.batch import TokenBatch
+PAD_ID = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Tokens that the configuration allows."""
+
+    prompt: int
+    response: int
 
 
 @dataclass(frozen=True)
 class ListRow:
-    """A row as verl's agent loops have it (`AgentLoopOutput`), with what an update needs beside."""
+    """A row as verl's agent loops have it (`AgentLoopOutput`)."""
 
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    columns: dict[str, list[float]]
-    """Of the response."""
+    response_logprobs: list[float]
 
 
-def list_rows(batch: TokenBatch, prompt_lengths: Sequence[int], columns: dict[str, NDArray]) -> list[ListRow]:
-    """What the transform starts from; not part of what is measured."""
-    rows = []
-    for start, end, length in zip(batch.row_offsets, batch.row_offsets[1:], prompt_lengths, strict=False):
-        response = slice(start + length, end)
-        rows.append(
-            ListRow(
-                prompt_ids=batch.tokens[start : start + length].tolist(),
-                response_ids=batch.tokens[response].tolist(),
-                response_mask=batch.loss_mask[response].astype(int).tolist(),
-                columns={name: column[response].tolist() for name, column in columns.items()},
-            )
+@dataclass(frozen=True)
+class ArrayRow:
+    """The same without lists, as verl would have it if it kept arrays."""
+
+    prompt_ids: NDArray[np.int32]
+    response_ids: NDArray[np.int32]
+    response_mask: NDArray[np.bool_]
+    response_logprobs: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, row: ListRow) -> ArrayRow:
+        return cls(
+            np.array(row.prompt_ids, np.int32),
+            np.array(row.response_ids, np.int32),
+            np.array(row.response_mask, np.bool_),
+            np.array(row.response_logprobs, np.float32),
         )
-    return rows
 
 
-def padded_transform(
-    rows: Sequence[ListRow], max_prompt_length: int, max_response_length: int, pad_id: int = 0
-) -> TensorDict:
+def from_lists(rows: Sequence[ListRow], limits: Limits) -> TensorDict:
     """A batch as verl's trainer hands it to its workers.
 
     Returns:
-        (n_row,) nested ``input_ids`` and ``position_ids``; ``prompts``, ``responses``, masks and columns padded.
+        (n_row,) nested ``input_ids`` and ``position_ids``; ``prompts``, ``responses``, masks and log-probs padded.
     """
-    from verl.workers.utils.padding import left_right_2_no_padding
-
-    padded = [_padded_row(row, max_prompt_length, max_response_length, pad_id) for row in rows]
-    tensors = {name: torch.cat([row[name] for row in padded]) for name in padded[0]}
-    return left_right_2_no_padding(TensorDict(tensors, batch_size=[len(rows)]))
+    padded = [_padded_row(row, limits) for row in rows]
+    return _ragged({name: torch.cat([row[name] for row in padded]) for name in padded[0]})
 
 
-def _padded_row(row: ListRow, max_prompt_length: int, max_response_length: int, pad_id: int) -> dict[str, Tensor]:
-    missing_prompt = max_prompt_length - len(row.prompt_ids)
-    missing = max_response_length - len(row.response_ids)
-    prompts = torch.tensor([[pad_id] * missing_prompt + row.prompt_ids])
-    responses = torch.tensor([row.response_ids + [pad_id] * missing])
+def from_arrays(rows: Sequence[ArrayRow], limits: Limits) -> TensorDict:
+    """The same from arrays, each written into its place at once: the least that padding can cost."""
+    n, width = len(rows), limits.prompt + limits.response
+    input_ids = np.full((n, width), PAD_ID, np.int64)
+    attention_mask = np.zeros((n, width), np.int64)
+    response_mask = np.zeros((n, limits.response), np.int64)
+    logprobs = np.zeros((n, limits.response), np.float32)
+    for index, row in enumerate(rows):
+        start, length = limits.prompt - len(row.prompt_ids), len(row.response_ids)
+        input_ids[index, start : limits.prompt] = row.prompt_ids
+        input_ids[index, limits.prompt : limits.prompt + length] = row.response_ids
+        attention_mask[index, start : limits.prompt + length] = 1
+        response_mask[index, :length] = row.response_mask
+        logprobs[index, :length] = row.response_logprobs
+    tensors = {
+        "input_ids": torch.from_numpy(input_ids),
+        "attention_mask": torch.from_numpy(attention_mask),
+        "response_mask": torch.from_numpy(response_mask),
+        "rollout_log_probs": torch.from_numpy(logprobs),
+    }
+    parts = {
+        "prompts": tensors["input_ids"][:, : limits.prompt].clone(),
+        "responses": tensors["input_ids"][:, limits.prompt :].clone(),
+        "position_ids": _positions(tensors["attention_mask"]),
+    }
+    return _ragged(tensors | parts)
+
+
+def _padded_row(row: ListRow, limits: Limits) -> dict[str, Tensor]:
+    """(1, …) tensors of one row."""
+    missing_prompt = limits.prompt - len(row.prompt_ids)
+    missing = limits.response - len(row.response_ids)
+    prompts = torch.tensor([[PAD_ID] * missing_prompt + row.prompt_ids])
+    responses = torch.tensor([row.response_ids + [PAD_ID] * missing])
     attention_mask = torch.tensor(
         [[0] * missing_prompt + [1] * (len(row.prompt_ids) + len(row.response_ids)) + [0] * missing]
     )
@@ -72,7 +109,18 @@ def _padded_row(row: ListRow, max_prompt_length: int, max_response_length: int, 
         "prompts": prompts,
         "responses": responses,
         "response_mask": torch.tensor([row.response_mask + [0] * missing]),
+        "rollout_log_probs": torch.tensor([row.response_logprobs + [0.0] * missing]),
         "input_ids": torch.cat([prompts, responses], dim=1),
         "attention_mask": attention_mask,
-        "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
-    } | {name: torch.tensor([column + [0.0] * missing]) for name, column in row.columns.items()}
+        "position_ids": _positions(attention_mask),
+    }
+
+
+def _positions(attention_mask: Tensor) -> Tensor:
+    return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _ragged(tensors: dict[str, Tensor]) -> TensorDict:
+    from verl.workers.utils.padding import left_right_2_no_padding
+
+    return left_right_2_no_padding(TensorDict(tensors, batch_size=[len(tensors["input_ids"])]))

@@ -1,14 +1,16 @@
-"""Runs the real `rllm` command in processes of its own."""
+"""Runs the real `rllm` command in processes of its own, started anew (`rllm`) or forked (`forked_rllm`)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from .forked import CommandServer, ForkedProcess, running
 
 SMALL = (
     "rllm.rollout.n=4",
@@ -55,3 +57,38 @@ def start_rllm(tmp_path: Path, environ: dict[str, str]) -> StartRllm:
         )
 
     return start
+
+
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
+    with running(tmp_path_factory.mktemp("output")) as server:
+        yield server
+
+
+@pytest.fixture
+def start_forked_rllm(
+    command_server: CommandServer, tmp_path: Path, environ: dict[str, str]
+) -> Iterator[Callable[..., ForkedProcess]]:
+    """Start `rllm WORDS` in an empty folder, in a process that need not import torch and transformers first."""
+    started: list[ForkedProcess] = []
+
+    def start(*words: str) -> ForkedProcess:
+        started.append(command_server.start(words, tmp_path, environ))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def forked_rllm(start_forked_rllm: Callable[..., ForkedProcess]) -> Rllm:
+    """Run `rllm WORDS` so, and wait for it: for tests that run much and say nothing about how a process starts."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        process = start_forked_rllm(*words)
+        stdout, stderr = process.communicate(timeout=100)
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    return run

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,22 @@ import pytest
 
 STEPS = "rllm.trainer.total_batches=4"
 FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_before_train=false")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `rllm train guess` was called, once, and came to its end."""
+    folder = tmp_path_factory.mktemp("made")
+    command = [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", "train", "guess", *FAST]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def finished_run(made: Path, tmp_path: Path) -> Path:
+    """The folder of a finished run; it is the one that commands of the test mean."""
+    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return tmp_path / "runs" / "rllm-training" / "default"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +92,8 @@ def test_a_model_that_is_not_there_is_a_clear_error(rllm: Any, tmp_path: Path, m
     assert result.returncode == 2
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, tmp_path: Path) -> None:
-    assert rllm("train", "guess", *FAST).returncode == 0
-    metrics = tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
+    metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
 
     refused = rllm("train", "guess", *FAST)
@@ -83,7 +101,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, tmp_pat
     assert refused.returncode == 2
     assert "holds a run already. Continue it with --resume, replace it with --overwrite" in refused.stderr
     assert metrics.read_bytes() == before
-    assert rllm("train", "guess", "--overwrite", *FAST).returncode == 0
+    assert forked_rllm("train", "guess", "--overwrite", *FAST).returncode == 0
 
 
 def test_a_folder_that_cannot_be_written_is_named(rllm: Any, tmp_path: Path) -> None:
@@ -94,9 +112,8 @@ def test_a_folder_that_cannot_be_written_is_named(rllm: Any, tmp_path: Path) -> 
     assert result.returncode == 1
 
 
-def test_a_full_disk_while_saving_loses_nothing(rllm: Any, tmp_path: Path) -> None:
-    assert rllm("train", "guess", *FAST).returncode == 0
-    checkpoints = tmp_path / "runs" / "rllm-training" / "default" / "checkpoints"
+def test_a_full_disk_while_saving_loses_nothing(rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
+    checkpoints = finished_run / "checkpoints"
     before = {path.name for path in checkpoints.iterdir()}
 
     # No file may grow beyond 100 kB: the model's weights are larger.
@@ -113,7 +130,7 @@ def test_a_full_disk_while_saving_loses_nothing(rllm: Any, tmp_path: Path) -> No
     assert "The checkpoint of step 6 could not be written" in limited.stderr
     assert "step_000004 is intact: make room, then continue from it with --resume." in limited.stderr
     assert {path.name for path in checkpoints.iterdir()} == before
-    resumed = rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
+    resumed = forked_rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 6" in resumed.stdout
 
@@ -178,8 +195,8 @@ QUICK = (
 
 
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(rllm: Any) -> None:
-    result = rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
+def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(forked_rllm: Any) -> None:
+    result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
     assert "Attempt 't1:" in result.stderr
     assert "failed 3 times, last with RuntimeError: the world has ended." in result.stderr
     assert "rllm.workflow.raise_on_error=false" in result.stderr
@@ -187,8 +204,8 @@ def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(rllm: Any
 
 
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_raises_can_be_passed_over(rllm: Any, tmp_path: Path) -> None:
-    result = rllm("train", "raises", *QUICK, "rllm.workflow.raise_on_error=false")
+def test_an_environment_that_raises_can_be_passed_over(forked_rllm: Any, tmp_path: Path) -> None:
+    result = forked_rllm("train", "raises", *QUICK, "rllm.workflow.raise_on_error=false")
     assert result.returncode == 0, result.stderr
     assert last_metrics(tmp_path)["batch/ended_error"] == 0.5
 
@@ -201,21 +218,19 @@ def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(rllm: Any, tm
 
 
 @pytest.mark.usefixtures("bad_environments")
-def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(rllm: Any, tmp_path: Path) -> None:
-    result = rllm("train", "nan", *QUICK)
+def test_a_reward_that_is_no_number_names_the_episode_unless_told_what_to_do(forked_rllm: Any, tmp_path: Path) -> None:
+    result = forked_rllm("train", "nan", *QUICK)
     assert "Trajectory 'agent' of episode 't1:0' has reward nan." in result.stderr
     assert "rllm.algorithm.on_missing_reward=drop or =zero" in result.stderr
     assert result.returncode == 1
     for policy in ("drop", "zero"):
         words = (*QUICK, "--overwrite", f"rllm.algorithm.on_missing_reward={policy}")
-        assert rllm("train", "nan", *words).returncode == 0
+        assert forked_rllm("train", "nan", *words).returncode == 0
         assert last_metrics(tmp_path)["batch/missing_rewards"] == 2
 
 
-def test_answers_that_cannot_be_parsed_are_played_on(rllm: Any, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_parsed_are_played_on(finished_run: Path, tmp_path: Path) -> None:
     """From random weights almost every answer is nonsense: the environment answers, the game goes on."""
-    result = rllm("train", "guess", *FAST)
-    assert result.returncode == 0, result.stderr
     metrics = last_metrics(tmp_path)
     assert metrics["batch/ended_env_done"] + metrics["batch/ended_max_response_length_exceeded"] == 1.0
     assert metrics["env/guesses"] > 4
@@ -228,22 +243,23 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp
     assert "Make room, then continue from the newest checkpoint with --resume" in result.stderr
 
 
-def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm: Any) -> None:
-    result = rllm("train", "guess", *FAST, "rllm.rollout.n=1")
+def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(forked_rllm: Any) -> None:
+    result = forked_rllm("train", "guess", *FAST, "rllm.rollout.n=1")
     assert result.returncode == 0
     assert "warning: rllm.rollout.n=1 leaves estimator grpo groups of one" in result.stderr
 
 
-def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm: Any, tmp_path: Path) -> None:
-    assert rllm("train", "guess", *FAST).returncode == 0
-    run = tmp_path / "runs" / "rllm-training" / "default"
+def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(
+    rllm: Any, forked_rllm: Any, finished_run: Path
+) -> None:
+    run = finished_run
     (run / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
     assert rllm("train", "guess", *FAST, "--overwrite", "--model", "./nope").returncode == 2
 
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    assert rllm("train", "guess", *FAST, "--overwrite").returncode == 0
+    assert forked_rllm("train", "guess", *FAST, "--overwrite").returncode == 0
     assert (run / "notes.txt").read_text() == "mine"
 
 
@@ -255,11 +271,11 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
         (["guess", "--model", "./nope"], "goes on with its own weights; model.name was tiny and is now ./nope"),
     ],
 )
-def test_a_refused_resume_does_not_spoil_the_next_one(rllm: Any, words: list[str], message: str) -> None:
-    assert rllm("train", "guess", *FAST).returncode == 0
-    refused = rllm("train", *words, "--resume", "rllm.trainer.total_batches=5")
+@pytest.mark.usefixtures("finished_run")
+def test_a_refused_resume_does_not_spoil_the_next_one(forked_rllm: Any, words: list[str], message: str) -> None:
+    refused = forked_rllm("train", *words, "--resume", "rllm.trainer.total_batches=5")
     assert message in refused.stderr
-    resumed = rllm("train", "guess", "--resume", "rllm.trainer.total_batches=5")
+    resumed = forked_rllm("train", "guess", "--resume", "rllm.trainer.total_batches=5")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
 
@@ -270,23 +286,25 @@ def test_resume_and_overwrite_exclude_each_other(rllm: Any) -> None:
     assert result.returncode == 2
 
 
-def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm: Any, tmp_path: Path) -> None:
+def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm: Any, forked_rllm: Any) -> None:
     """Alone it would have no effect: what it belongs to is in the saved config."""
-    assert rllm("train", "guess", *FAST, "--rejection", "group").returncode == 0
+    assert forked_rllm("train", "guess", *FAST, "--rejection", "group").returncode == 0
     words = ("rllm.trainer.total_batches=5", "rllm.rejection_sample.min_trajs_per_group=1")
     assert "has no effect" in rllm("train", "guess", *words, "--overwrite").stderr
-    resumed = rllm("train", "guess", *words, "--resume")
+    resumed = forked_rllm("train", "guess", *words, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
 
 
 @pytest.mark.parametrize("content", ["", "rllm: {}\n", "rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
-def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(rllm: Any, tmp_path: Path, content: str) -> None:
+def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(
+    forked_rllm: Any, tmp_path: Path, content: str
+) -> None:
     run = tmp_path / "runs" / "rllm-training" / "default"
     (run / "checkpoints" / "x").mkdir(parents=True)
     (run / "config.yaml").write_text(content)
     for words in (["train", "guess", *FAST, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
-        result = rllm(*words)
+        result = forked_rllm(*words)
         assert "KeyError" not in result.stderr
         assert "Traceback" not in result.stderr
 

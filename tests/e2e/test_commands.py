@@ -85,8 +85,8 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
     assert "tokens/s" in text
 
 
-def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any) -> None:
-    trained = rllm("train", "guess", *FEW_STEPS)
+def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any, forked_rllm: Any) -> None:
+    trained = forked_rllm("train", "guess", *FEW_STEPS)
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
     played = rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
     assert played.returncode == 0, played.stderr
@@ -95,14 +95,14 @@ def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any) -> None:
     assert [line for line in played.stdout.splitlines() if "│" in line] == table
 
 
-def test_a_local_model_folder_is_trained(rllm: Any, run: Path, tmp_path: Path) -> None:
+def test_a_local_model_folder_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:
     from rllm_local.tiny import build_model, build_tokenizer
 
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(tmp_path / "some-hf-folder")
     build_model(len(tokenizer), seed=3).save_pretrained(tmp_path / "some-hf-folder")
     words = ("--backend", "local", "--estimator", "rloo", "--model", "./some-hf-folder", "data.max_response_length=4")
-    result = rllm("train", "guess", *FEW_STEPS, *words)
+    result = forked_rllm("train", "guess", *FEW_STEPS, *words)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(line["actor/rollout_logprob_difference"] < 1e-4 for line in lines if "actor/loss" in line)
@@ -145,8 +145,8 @@ def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str])
     assert result.stderr == "set()\n"
 
 
-def test_a_resumed_run_keeps_the_values_it_was_started_with(rllm: Any, run: Path) -> None:
-    assert rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
+def test_a_resumed_run_keeps_the_values_it_was_started_with(rllm: Any, forked_rllm: Any, run: Path) -> None:
+    assert forked_rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
     result = rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
     assert result.returncode == 0, result.stderr
     assert "resuming after step 4 of 6" in result.stdout

@@ -61,10 +61,10 @@ def _rescored(rllm: Any, *options: str) -> dict[str, Any]:
     ],
 )
 def test_rescoring_with_the_runs_own_estimator_gives_the_runs_own_metrics(
-    rllm: Any, tmp_path: Path, words: tuple[str, ...], options: tuple[str, ...]
+    forked_rllm: Any, tmp_path: Path, words: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
-    _train(rllm, *words)
-    data = _rescored(rllm, *options)
+    _train(forked_rllm, *words)
+    data = _rescored(forked_rllm, *options)
     logged = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
     trained = {
         line["step"]: {name: value for name, value in line.items() if name.startswith("advantage/")}

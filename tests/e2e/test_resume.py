@@ -1,8 +1,12 @@
-"""A run stopped at any moment and resumed ends with the same weights and metrics, bit for bit."""
+"""A run stopped at any moment and resumed ends with the same weights and metrics, bit for bit.
+
+Each comparison is with a process started anew, whose hashes have another seed than those of the forked ones.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,7 +45,7 @@ def weights(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
 
 
-def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_steps(run: Path, count: int, process: Any) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         file = run / "metrics.jsonl"
@@ -64,11 +68,15 @@ def uninterrupted(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
-    uninterrupted: tuple[Path, tuple[str, ...]], number: signal.Signals, start_rllm: Any, rllm: Any, tmp_path: Path
+    uninterrupted: tuple[Path, tuple[str, ...]],
+    number: signal.Signals,
+    start_forked_rllm: Any,
+    forked_rllm: Any,
+    tmp_path: Path,
 ) -> None:
     reference, words = uninterrupted
     run = tmp_path / "runs" / "rllm-training" / "default"
-    process = start_rllm(*words)
+    process = start_forked_rllm(*words)
     wait_for_steps(run, 17, process)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
@@ -79,7 +87,7 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
         assert "finishing this step, then saving" in errors
         assert "The same command with --resume goes on from there." in output
 
-    resumed = rllm(*words, "--resume")
+    resumed = forked_rllm(*words, "--resume")
 
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step" in resumed.stdout
@@ -88,18 +96,20 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
 
 
 @pytest.fixture
-def killed_and_resumed(start_rllm: Any, rllm: Any, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+def killed_and_resumed(
+    rllm: Any, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
+) -> Callable[..., tuple[Path, Path]]:
     """The folders of a run with these words killed in the middle and resumed, and of the same one left alone."""
 
     def make(*terms: str) -> tuple[Path, Path]:
         words, runs = (*WORDS, *terms), tmp_path / "runs" / "rllm-training"
         left_alone = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
         assert left_alone.returncode == 0, left_alone.stderr
-        process = start_rllm(*words)
+        process = start_forked_rllm(*words)
         wait_for_steps(runs / "default", 17, process)
         process.kill()
         process.communicate(timeout=60)
-        resumed = rllm(*words, "--resume")
+        resumed = forked_rllm(*words, "--resume")
         assert resumed.returncode == 0, resumed.stderr
         return runs / "default", runs / "uninterrupted"
 
@@ -124,11 +134,11 @@ def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_a
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    uninterrupted: tuple[Path, tuple[str, ...]], rllm: Any, tmp_path: Path
+    uninterrupted: tuple[Path, tuple[str, ...]], forked_rllm: Any, tmp_path: Path
 ) -> None:
     reference, words = uninterrupted
-    again = rllm(*words, "rllm.trainer.experiment_name=again")
-    other = rllm(*words, "rllm.trainer.experiment_name=other", "--seed", "1")
+    again = forked_rllm(*words, "rllm.trainer.experiment_name=again")
+    other = forked_rllm(*words, "rllm.trainer.experiment_name=other", "--seed", "1")
     assert again.returncode == other.returncode == 0, again.stderr + other.stderr
     runs = tmp_path / "runs" / "rllm-training"
     assert weights(runs / "again") == weights(reference)
@@ -137,18 +147,18 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
-    uninterrupted: tuple[Path, tuple[str, ...]], rllm: Any, tmp_path: Path
+    uninterrupted: tuple[Path, tuple[str, ...]], forked_rllm: Any, tmp_path: Path
 ) -> None:
     reference, words = uninterrupted
-    assert rllm(*words).returncode == 0
     run = tmp_path / "runs" / "rllm-training" / "default"
+    shutil.copytree(reference, run, symlinks=True)
     newest = (run / "checkpoints" / "latest").resolve()
     file = newest / "backend" / "model" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
-    resumed = rllm(*words, "--resume")
+    resumed = forked_rllm(*words, "--resume")
 
     assert resumed.returncode == 0, resumed.stderr
     assert (

@@ -56,9 +56,9 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_new_package_passes_its_tests_and_trains_by_name(
-    kind: str, rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+    kind: str, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    _, test, train = next_commands(rllm, f"my-{kind}", "--kind", kind)
+    _, test, train = next_commands(forked_rllm, f"my-{kind}", "--kind", kind)
     pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", f"./my-{kind}")
     start(pip, tmp_path, environ)
     environ["PYTHONPATH"] = str(tmp_path / "site")
@@ -69,7 +69,7 @@ def test_a_new_package_passes_its_tests_and_trains_by_name(
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else ("rllm.rollout.n=8",)
     assert train[0] == "rllm"
-    trained = rllm(*train[1:], *FEW, *more)
+    trained = forked_rllm(*train[1:], *FEW, *more)
     assert trained.returncode == 0, trained.stderr
     steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")
     assert len(steps) == 2
@@ -80,9 +80,9 @@ def test_a_new_package_passes_its_tests_and_trains_by_name(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_the_readme_shows_a_config_file_that_works(
-    kind: str, rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+    kind: str, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    next_commands(rllm, f"my-{kind}", "--kind", kind)
+    next_commands(forked_rllm, f"my-{kind}", "--kind", kind)
     info = tmp_path / f"my_{kind}-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: my-{kind}\nVersion: 0.1.0\n")
@@ -92,7 +92,7 @@ def test_the_readme_shows_a_config_file_that_works(
     (config,) = re.findall(r"```yaml\n(.*?)```", (tmp_path / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
     (tmp_path / "my.yaml").write_text(config)
     environment = [] if kind == "environment" else ["guess"]
-    planned = rllm("train", *environment, "--dry-run", "--config", "my.yaml")
+    planned = forked_rllm("train", *environment, "--dry-run", "--config", "my.yaml")
     assert planned.returncode == 0, planned.stderr
     assert f"my_{kind}" in planned.stdout
     assert "my.yaml" in planned.stdout

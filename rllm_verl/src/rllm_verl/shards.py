@@ -19,7 +19,9 @@ from rllm_core.errors import CheckpointError
 WEIGHT, OPTIMISER, RANDOM = "weight", "optimizer", "random"
 
 
-def save_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer, random: dict[str, Tensor]) -> None:
+def save_shard(
+    file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer, random: dict[str, Tensor]
+) -> None:
     """Write one rank's part.
 
     Args:
@@ -61,9 +63,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
         state = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
         if state:
             optimizer.state[weight] = {key: _like(weight, value) for key, value in state.items()}
-    return {
-        name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")
-    }
+    return {name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")}
 
 
 def _trained(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -8,8 +8,12 @@ from pathlib import Path
 import click
 
 from rllm_core.cli.configuring import Request, config_options, plan_for, read_request
-from rllm_core.config.layers import COMMAND_LINE, Layer
+from rllm_core.config.compose import BACKEND_KEY
+from rllm_core.config.keys import value_at
+from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
+from rllm_core.config.merge import merge_layers
 from rllm_core.config.schema import RunConfig
+from rllm_core.config.whole import of_any_backend
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 from rllm_core.resuming import saved_config, saved_value
@@ -40,6 +44,8 @@ def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], 
     \b
     A checkpoint is played with the config of the run it belongs to:
       rllm eval guess --model runs/rllm-training/default/checkpoints/latest
+    By another backend than it was trained with:
+      rllm eval guess --backend local --model runs/rllm-training/default/checkpoints/latest
     More attempts per task:
       rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
     """
@@ -100,7 +106,16 @@ def _config_of_checkpoint(request: Request) -> Layer | None:
     saved = saved_config(_as_given(runs[0])) if runs else None
     if saved is None:
         return None
-    return saved if request.environment in (None, saved_value(saved, "rllm.env.name")) else None
+    if request.environment not in (None, saved_value(saved, "rllm.env.name")):
+        return None
+    return saved if _backend_of(request) in (None, saved_value(saved, BACKEND_KEY)) else of_any_backend(saved)
+
+
+def _backend_of(request: Request) -> str | None:
+    """The backend that was asked for; None where none was."""
+    given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
+    name = value_at(merge_layers(given, [RunConfig]).tree, tuple(BACKEND_KEY.split(".")))
+    return name.rpartition("/")[2] if isinstance(name, str) else None
 
 
 def _as_given(folder: Path) -> Path:

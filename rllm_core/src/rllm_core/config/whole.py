@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rllm_core.config.keys import ABSENT, KeyPath, value_at
+from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.resolve import escape, leaves, resolve_interpolations
+from rllm_core.config.schema import RunConfig
 
 MARK = "composed"
 """Key of ``rllm`` that is true in a whole configuration, and nowhere else."""
@@ -44,6 +45,14 @@ def part_of(layer: Layer, keys: Iterable[str], tier: Tier) -> Layer:
         if (value := value_at(layer.tree, path)) is not ABSENT:
             _put(tree, path, value)
     return Layer(layer.origin, tree, tier)
+
+
+def of_any_backend(layer: Layer) -> Layer:
+    """What of a whole configuration means the same with another backend: the core's own keys, but for that choice."""
+    known = known_keys(RunConfig)
+    sections = {path[:depth] for path in known for depth in range(1, len(path))}
+    keys = {".".join(path) for path in known if path not in sections} - {"rllm.backend", "rllm.profile"}
+    return part_of(Layer(layer.origin, without_mark(layer.tree)), sorted(keys), layer.tier)
 
 
 def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer | None = None) -> tuple[Layer, Layer]:

@@ -1,0 +1,114 @@
+"""What the backend verl costs beside what computes: the way of a batch to workers, and a whole step beside verl's own.
+
+python benchmarks/verl.py             # about three minutes
+
+Everything is done in turns in one run, on one machine; the ratio counts. Steps are those of `rllm train` with
+``--profile cpu`` and of `verl.trainer.main_ppo` on the same model folder, prompts, numbers of rows, lengths, minibatches
+and micro-batches, with one training process and one rollout server each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["VERL_PLATFORM"] = "cpu"
+os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+# This file has the library's name, and lies in the folder that Python looks into first.
+sys.path.append(sys.path.pop(0))
+
+import torch
+from measuring import keep_freed_memory
+from verl_conversion import against_padding, growth
+from verl_padded import Limits
+from verl_sides.workload import Workload
+from verl_steps import StepCost, median, step_costs
+
+from rllm_local import tiny
+from rllm_verl.quiet import quieten
+
+ROWS, LIMITS = 512, Limits(prompt=512, response=2048)
+FACTORS = (1, 4, 16)
+RANKS = 8
+MS = 1000
+
+
+def conversion(rounds: int) -> None:
+    found = {name: seconds * MS for name, seconds in against_padding(ROWS, LIMITS, rounds).items()}
+    length = LIMITS.prompt + LIMITS.response
+    print(
+        f"conversion of {ROWS} rows of {length:,} tokens: {found['padded']:.0f} ms padded first (from verl's lists), "
+        f"{found['ours']:.1f} ms ours (from the batch), ratio {found['padded'] / found['ours']:.0f} (target 5)"
+    )
+    print(
+        f"  both from arrays: {found['padded from arrays']:.0f} ms and {found['ours']:.1f} ms, "
+        f"ratio {found['padded from arrays'] / found['ours']:.1f}; "
+        f"both from lists: {found['padded']:.0f} ms and {found['ours from lists']:.0f} ms, "
+        f"ratio {found['padded'] / found['ours from lists']:.1f}"
+    )
+    seconds = growth(ROWS, LIMITS, FACTORS, RANKS, rounds)
+    each = {rows: value / rows * 1e6 for rows, value in seconds.items()}
+    most, fewest = max(each), min(each)
+    print(
+        f"growth, dealt to {RANKS} ranks: "
+        + ", ".join(f"{rows:,} rows {value * MS:.0f} ms ({each[rows]:.0f} µs each)" for rows, value in seconds.items())
+        + f"; a row of {most:,} over one of {fewest}: {each[most] / each[fewest]:.2f} (linear is 1)"
+    )
+
+
+def workload(folder: Path, steps: int, minibatches: int) -> Workload:
+    tokenizer = tiny.build_tokenizer()
+    tiny.build_model(len(tokenizer), 0).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return Workload(
+        model=str(folder / "model"),
+        folder=str(folder),
+        steps=steps,
+        prompts=16,
+        rollouts=8,
+        repeats=2,
+        max_response_length=64,
+        minibatches=minibatches,
+        micro_batch_tokens=1024,
+    )
+
+
+def steps(number: int, minibatches: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as folder:
+        work = workload(Path(folder), number, minibatches)
+        costs = step_costs(work.written(), number, Path(folder))
+    ours, theirs = costs["ours"], costs["theirs"]
+    print(
+        f"{len(ours)} steps of {work.prompts * work.rollouts} rows and {minibatches} minibatches on each side, in turns; "
+        f"{median(ours, 'tokens'):,.0f} tokens a step ours, {median(theirs, 'tokens'):,.0f} verl's own trainer"
+    )
+    _print("driver: replies to gradient step, without computing and weight transfer", "driver", ours, theirs)
+    _print("driver, with metrics, logging and the next prompts", "around", ours, theirs)
+    _print("whole step without generation", "without_generation", ours, theirs)
+    whole, of_verl = median(ours, "whole"), median(theirs, "whole")
+    print(f"  steps per second: {1 / whole:.2f} ours, {1 / of_verl:.2f} verl, ratio {of_verl / whole:.2f}")
+
+
+def _print(what: str, name: str, ours: list[StepCost], theirs: list[StepCost]) -> None:
+    mine, others = (median(costs, name) * MS for costs in (ours, theirs))
+    print(f"  {what}: {mine:.0f} ms ours, {others:.0f} ms verl, ratio {mine / others:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each conversion (default: 5)")
+    parser.add_argument("--steps", type=int, default=9, help="steps of each trainer, two to warm up (default: 9)")
+    parser.add_argument("--minibatches", type=int, default=1, help="optimiser steps per step (default: 1)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    quieten()
+    conversion(arguments.rounds)
+    steps(arguments.steps, arguments.minibatches)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What it costs to bring a batch into the form that verl's workers are given: ours, and padded first as verl does it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from verl_padded import ArrayRow, Limits, ListRow, from_arrays, from_lists
+
+from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_verl.rows import DealtRows, MicroBatching
+
+VOCABULARY = 30_000
+
+
+def list_rows(n: int, limits: Limits) -> list[ListRow]:
+    """Rows as long as the limits allow, in lists, as inference servers return them."""
+    rng = np.random.default_rng(0)
+    return [
+        ListRow(
+            prompt_ids=rng.integers(0, VOCABULARY, limits.prompt).tolist(),
+            response_ids=rng.integers(0, VOCABULARY, limits.response).tolist(),
+            response_mask=[1] * limits.response,
+            response_logprobs=rng.random(limits.response).tolist(),
+        )
+        for _ in range(n)
+    ]
+
+
+def batch_of(rows: list[ListRow]) -> TokenBatch:
+    """The core's way from lists to a batch, with its columns filled as for an update."""
+    group = TrajectoryGroup(group_id="task:agent", trajectories=[])
+    for row in rows:
+        trajectory = Trajectory("agent", reward=0.0)
+        logprobs = np.asarray(row.response_logprobs, np.float32)
+        trajectory.add_step(row.prompt_ids, np.asarray(row.response_ids, np.int32), logprobs)
+        group.trajectories.append(trajectory)
+    batch = build_batch([group])
+    return batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=batch.sampling_logprobs)
+
+
+def repeated(batch: TokenBatch, times: int) -> TokenBatch:
+    """The rows of a batch several times over."""
+    columns = ("tokens", "loss_mask", "sampling_logprobs", "old_logprobs", "advantages")
+    of_rows = ("trajectory", "group", "role", "weight_version")
+    lengths = np.tile(batch.row_lengths, times)
+    tiled: dict[str, Any] = {name: np.tile(getattr(batch, name), times) for name in columns + of_rows}
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return TokenBatch(**tiled, row_offsets=offsets, roles=batch.roles, groups=batch.groups)
+
+
+def converted(batch: TokenBatch, ranks: int) -> Any:
+    """What our workers are given for an update, with all its columns, dealt to `ranks`."""
+    assert batch.old_logprobs is not None
+    assert batch.advantages is not None
+    columns = {
+        "advantages": batch.advantages,
+        "old_logprobs": batch.old_logprobs,
+        "sampling_logprobs": batch.sampling_logprobs,
+        "weights": batch.sampling_logprobs,
+    }
+    rows = DealtRows.deal(batch, np.arange(batch.n_rows), ranks, MicroBatching())
+    return rows.tensordict(columns, temperature=1.0)
+
+
+def in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, called in turns after a round that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if number:
+                taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def against_padding(n: int, limits: Limits, rounds: int) -> dict[str, float]:
+    """Seconds for the same `n` rows: ours and padded, each from arrays and from lists."""
+    rows = list_rows(n, limits)
+    arrays, batch = [ArrayRow.of(row) for row in rows], batch_of(rows)
+    return in_turns(
+        {
+            "ours": lambda: converted(batch, 1),
+            "padded": lambda: from_lists(rows, limits),
+            "ours from lists": lambda: converted(batch_of(rows), 1),
+            "padded from arrays": lambda: from_arrays(arrays, limits),
+        },
+        rounds,
+    )
+
+
+def growth(n: int, limits: Limits, factors: tuple[int, ...], ranks: int, rounds: int) -> dict[int, float]:
+    """Seconds of our conversion by number of rows: `n` times each factor, dealt to `ranks`."""
+    few = batch_of(list_rows(n, limits))
+    seconds = {}
+    for factor in factors:
+        batch = repeated(few, factor)
+        (seconds[n * factor],) = in_turns({"ours": lambda batch=batch: converted(batch, ranks)}, rounds).values()  # type: ignore[misc]
+    return seconds

@@ -1,0 +1,50 @@
+"""One side: `rllm train` with the backend verl, with everything a user gets.
+
+python ours.py WORKLOAD, started by benchmarks/verl.py
+"""
+
+from __future__ import annotations
+
+import sys
+
+from turns import Turns
+from workload import Workload
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layers_from_overrides
+from rllm_core.contracts.observer import Observer
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.planning import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.run_folder import RunFolder
+from rllm_core.runner_setup import tasks_of
+from rllm_core.training_loop import TrainingLoop
+
+
+class StepEnds(Observer):
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        seconds = step.timing_dict
+        self._turns.end_step(
+            step=sum(seconds.values()) - seconds["log"],
+            generation=seconds["generate"],
+            tokens=step.metrics["batch/tokens"],
+        )
+
+
+def main() -> None:
+    workload = Workload.read(sys.argv[1])
+    turns = Turns("ours")
+    turns.time_transfer()
+    registry = Registry.load()
+    plan = make_plan(compose(registry, layers_from_overrides(workload.words)), registry)
+    folder = RunFolder.open(plan.config.rllm.trainer, overwrite=True)
+    tasks = tasks_of(plan, "train")
+    TrainingLoop(plan, folder, train_tasks=tasks, val_tasks=(), observers=[StepEnds(turns)]).fit()
+    folder.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What both sides train: the same model folder, prompts, numbers of rows, lengths and minibatches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+QUESTION = "what is {a} plus {b}? reply with a number only. "
+LARGEST = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    model: str
+    """Folder of the model, written by rllm's own `tiny`."""
+    folder: str
+    """Where runs, data files and checkpoints may be written."""
+    steps: int
+    prompts: int
+    """Per step."""
+    rollouts: int
+    """Per prompt."""
+    repeats: int
+    """How often the question stands in a prompt, 31 tokens each time."""
+    max_response_length: int
+    minibatches: int
+    micro_batch_tokens: int
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+    def written(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def prompt(self) -> str:
+        return (QUESTION * self.repeats).strip()
+
+    @property
+    def max_prompt_length(self) -> int:
+        return 40 * self.repeats
+
+    @property
+    def words(self) -> list[str]:
+        """Our configuration; verl's own trainer takes its sections of verl's from it."""
+        return [
+            "rllm.backend=verl",
+            "rllm.profile=cpu",
+            "rllm.env.name=sum",
+            f"rllm.env.env_args.largest={LARGEST}",
+            f'rllm.env.env_args.prompt="{self.prompt}"',
+            f"rllm.rollout.n={self.rollouts}",
+            f"rllm.trainer.total_batches={self.steps}",
+            f"rllm.trainer.output_dir={self.folder}/ours",
+            "rllm.trainer.val_before_train=false",
+            "rllm.trainer.test_freq=-1",
+            "rllm.trainer.save_freq=-1",
+            "rllm.trainer.logger=[]",
+            "rllm.algorithm.entropy.coeff=0",
+            f"data.train_batch_size={self.prompts}",
+            f"data.max_prompt_length={self.max_prompt_length}",
+            f"data.max_response_length={self.max_response_length}",
+            f"training.num_minibatches={self.minibatches}",
+            f"actor_rollout_ref.model.path={self.model}",
+            # Imported by the processes that hold a model.
+            "actor_rollout_ref.model.external_lib=compute_clock",
+            "actor_rollout_ref.actor.ppo_epochs=1",
+            f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={self.micro_batch_tokens}",
+            # The weights stay what they are, and with them the lengths of replies.
+            "actor_rollout_ref.actor.optim.lr=1e-9",
+        ]

@@ -1,0 +1,188 @@
+"""Steps of our trainer and of verl's own on the same work, in turns: what they cost beside what computes.
+
+Each side is a process with Ray and workers of its own (see verl_sides/). Both are there all the time, and one of them
+makes a step while the other waits, so that whatever else the machine does hits both alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Self, TextIO
+
+SIDES = ("ours", "theirs")
+FOLDER = Path(__file__).parent / "verl_sides"
+WARM_UP = 2
+"""Steps that do not count; both sides make the first of them at the same time."""
+START_SECONDS, STEP_SECONDS, END_SECONDS = 300.0, 120.0, 60.0
+TAIL = 3000
+"""Characters of what a side wrote that are shown when it fails."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of one step, measured alike on both sides."""
+
+    driver: float
+    """From the replies to the gradient step, without what the training engine computes in its process and without
+    moving weights: grouping, advantages, batches, conversion, transport to workers and back."""
+    around: float
+    """As `driver`, with metrics, logging and the next prompts."""
+    without_generation: float
+    """The whole step less `generation`."""
+    whole: float
+    tokens: float
+
+    @classmethod
+    def of(cls, said: Mapping[str, float], spans: Sequence[tuple[float, float]]) -> Self:
+        """From what a side says of a step (see ``verl_sides/turns.py``) and all spans of its training engine."""
+        began, ended = said["began"], said["ended"]
+        compute = sum(end - start for start, end in spans if began <= start < ended)
+        beside = said["generation"] + said["transfer"] + compute
+        return cls(
+            driver=said["step"] - beside,
+            around=ended - began - beside,
+            without_generation=ended - began - said["generation"],
+            whole=ended - began,
+            tokens=said["tokens"],
+        )
+
+
+class Side:
+    """One of the two processes."""
+
+    def __init__(self, name: str, workload: str, folder: Path, port: int) -> None:
+        self.name = name
+        self._spans = folder / f"{name}.spans"
+        self._output = folder / f"{name}.txt"
+        environment = {
+            "VERL_PLATFORM": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "RLLM_VERL_LINE": str(port),
+            "RLLM_VERL_SPANS": str(self._spans),
+        }
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                # In a folder of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
+                [sys.executable, str(FOLDER / f"{name}.py"), workload],
+                cwd=folder,
+                env=os.environ | environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.line: TextIO | None = None
+
+    def require_running(self) -> None:
+        if self._process.poll() is not None:
+            self._fail(f"ended with status {self._process.returncode}")
+
+    def said(self) -> dict[str, Any]:
+        """What it says of the step that it has made."""
+        assert self.line is not None
+        try:
+            line = self.line.readline()
+        except TimeoutError:
+            self._fail(f"did not end a step within {STEP_SECONDS:.0f} s")
+        if not line:
+            self._fail("ended early")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def go_on(self) -> None:
+        assert self.line is not None
+        self.line.write("go\n")
+        self.line.flush()
+
+    def spans(self) -> list[tuple[float, float]]:
+        return [(start, end) for start, end in map(json.loads, self._spans.read_text().splitlines())]
+
+    def end(self) -> None:
+        """Wait until it has put an end to its Ray and to itself."""
+        try:
+            status = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._fail(f"did not end within {END_SECONDS:.0f} s")
+        if status:
+            self._fail(f"ended with status {status}")
+
+    def stop(self) -> None:
+        """End it where it still runs; its Ray ends with it."""
+        if self.line is not None:
+            self.line.close()
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _fail(self, what: str) -> NoReturn:
+        text = self._output.read_text(errors="replace")[-TAIL:]
+        raise SystemExit(f"The side {self.name!r} {what}. It wrote:\n{text}")
+
+
+def step_costs(workload: str, steps: int, folder: Path) -> dict[str, list[StepCost]]:
+    """What steps cost, by side.
+
+    Args:
+        workload: see ``verl_sides/workload.py``, as JSON.
+        steps: of each side, those of the warm-up included.
+        folder: empty.
+    """
+    with _sides(workload, folder) as sides:
+        said: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+        for _ in range(steps - 1):
+            for name, side in sides.items():
+                side.go_on()
+                said[name].append(side.said())
+        for side in sides.values():
+            side.go_on()
+        for side in sides.values():
+            side.end()
+        return {
+            name: [StepCost.of(step, side.spans()) for step in said[name][WARM_UP - 1 :]]
+            for name, side in sides.items()
+        }
+
+
+def median(costs: Sequence[StepCost], what: str) -> float:
+    return statistics.median(getattr(cost, what) for cost in costs)
+
+
+@contextmanager
+def _sides(workload: str, folder: Path) -> Iterator[dict[str, Side]]:
+    """Both sides, each after its first step."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        sides = {name: Side(name, workload, folder, server.getsockname()[1]) for name in SIDES}
+        for side in sides.values():
+            stack.callback(side.stop)
+        for _ in sides:
+            connection = stack.enter_context(_accepted(server, sides.values()))
+            connection.settimeout(START_SECONDS)
+            line = connection.makefile("rw")
+            # The first step ends the start.
+            sides[json.loads(line.readline())["side"]].line = line
+            connection.settimeout(STEP_SECONDS)
+        yield sides
+
+
+def _accepted(server: socket.socket, sides: Iterable[Side]) -> socket.socket:
+    server.settimeout(1.0)
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        try:
+            return server.accept()[0]
+        except TimeoutError:
+            for side in sides:
+                side.require_running()
+    raise SystemExit(f"A side did not start within {START_SECONDS:.0f} s.")

@@ -1,0 +1,171 @@
+"""`rllm train … rllm/backend=verl --profile cpu` as a user runs it: it learns, and goes on after it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+STEPS = 14
+WORDS = (
+    "train",
+    "sum",
+    "rllm/backend=verl",
+    "--profile",
+    "cpu",
+    # Four tasks, which a few large steps are enough for.
+    "rllm.env.env_args.largest=1",
+    "actor_rollout_ref.actor.optim.lr=0.003",
+    "training.num_minibatches=4",
+    f"rllm.trainer.total_batches={STEPS}",
+    "rllm.trainer.save_freq=5",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+)
+MARK = "RLLM_TEST_RUN"
+DEPENDS_ON_ARRIVAL = "actor/rollout_logprob_difference"
+"""Which requests share a forward pass decides about the last bits of the rollout's log-probs."""
+
+
+@dataclass
+class Run:
+    """One command, and all processes that it started."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    said: Path
+
+    @classmethod
+    def begin(cls, folder: Path, *words: str) -> Run:
+        mark = uuid.uuid4().hex
+        command = [str(Path(sys.executable).with_name("rllm")), *WORDS, *words]
+        said = folder / f"{mark}.txt"
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT
+            )
+        return cls(process, mark, said)
+
+    def alive(self) -> list[psutil.Process]:
+        """Processes that inherited this run's environment."""
+        return [process for process in psutil.process_iter() if _mark_of(process) == self.mark]
+
+    def end(self) -> str:
+        """Wait for the command; returns what it said."""
+        self.process.wait(timeout=300)
+        return self.said.read_text()
+
+    def wait_until_nothing_is_alive(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while alive := self.alive():
+            assert time.monotonic() < deadline, [process.name() for process in alive]
+            time.sleep(0.2)
+
+    def kill_all(self) -> None:
+        for process in self.alive():
+            process.kill()
+        self.process.wait()
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK)
+    except psutil.Error:
+        return None
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """What was logged of each step, without times."""
+    file = folder / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+
+
+def without_arrival(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name != DEPENDS_ON_ARRIVAL} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that was not disturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    run = Run.begin(folder)
+    try:
+        said = run.end()
+        assert run.process.returncode == 0, said
+        run.wait_until_nothing_is_alive(seconds=20)
+    finally:
+        run.kill_all()
+    yield folder
+
+
+def test_the_reward_rises(finished: Path) -> None:
+    solved = [line["batch/solved"] for line in metrics(finished) if "batch/solved" in line]
+    assert len(solved) == STEPS
+    assert sum(solved[:3]) / 3 < 0.1
+    assert sum(solved[-3:]) / 3 > 0.3
+
+
+def test_trainer_and_rollouts_have_the_same_weights_in_every_step(finished: Path) -> None:
+    differences = [line[DEPENDS_ON_ARRIVAL] for line in metrics(finished) if DEPENDS_ON_ARRIVAL in line]
+    assert len(differences) == STEPS
+    assert max(differences) < 1e-5
+
+
+def test_the_model_in_a_checkpoint_plays_as_well_with_another_backend(finished: Path) -> None:
+    checkpoint = finished / "runs" / "rllm-training" / "default" / "checkpoints" / "latest"
+    command = [
+        str(Path(sys.executable).with_name("rllm")),
+        "eval",
+        "sum",
+        "--backend",
+        "local",
+        "--model",
+        str(checkpoint),
+    ]
+    ended = subprocess.run(
+        [*command, "rllm.env.env_args.largest=1"],
+        cwd=finished,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    last = next(line for line in reversed(metrics(finished)) if "val/sum/pass@1" in line)
+    assert f"{last['val/sum/pass@1']:.3f}" in ended.stdout
+
+
+def test_a_killed_run_leaves_no_process_and_goes_on_as_if_nothing_had_happened(finished: Path, tmp_path: Path) -> None:
+    first = Run.begin(tmp_path)
+    try:
+        deadline = time.monotonic() + 200
+        while len(metrics(tmp_path)) < 7:
+            assert time.monotonic() < deadline
+            assert first.process.poll() is None, first.said.read_text()
+            time.sleep(0.05)
+        first.process.kill()
+        first.process.wait()
+        first.wait_until_nothing_is_alive(seconds=60)
+    finally:
+        first.kill_all()
+    second = Run.begin(tmp_path, "--resume")
+    try:
+        said = second.end()
+        assert second.process.returncode == 0, said
+        second.wait_until_nothing_is_alive(seconds=20)
+    finally:
+        second.kill_all()
+    assert without_arrival(metrics(tmp_path)) == without_arrival(metrics(finished))

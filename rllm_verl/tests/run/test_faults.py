@@ -1,0 +1,161 @@
+"""Two workers with a reference model: what they compute, and what is said when one of the processes is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from rllm_core.batch import TokenBatch
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm_core.contracts.backend import KlTerm, LossChoice, RunContext, UpdatePlan
+from rllm_core.errors import BackendError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.testing.session import REQUESTS, ROLE, Session, difference
+from rllm_verl.backend import VerlBackend
+from rllm_verl.processes import Process
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SETTINGS = {
+    "rllm.backend": "verl",
+    "rllm.profile": "cpu",
+    "rllm.algorithm.kl_beta": 0.01,
+    "trainer.n_gpus_per_node": 2,
+    "actor_rollout_ref.actor.optim.lr": 1e-2,
+    "deadlines.rollout": 3.0,
+}
+
+
+@dataclass
+class Started:
+    session: Session
+    backend: VerlBackend
+    loss: LossChoice
+
+    def filled(self) -> TokenBatch:
+        needs = frozenset({"old_logprobs", "ref_logprobs"})
+        batch = self.session.ask(self.backend.process(self.session.batch(), needs))
+        signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
+        return batch.with_columns(advantages=(signs * batch.loss_mask).astype(np.float32))
+
+    def update(self, batch: TokenBatch) -> dict[str, float]:
+        plan = UpdatePlan(
+            global_step=self.session.updates,
+            losses={ROLE: self.loss},
+            aggregation="token-mean",
+            entropy_coeff=0.0,
+            seed=1,
+            kl=KlTerm(beta=0.01, estimator="k3"),
+        )
+        return self.session.ask(self.backend.update(batch, plan))
+
+    def publish(self) -> None:
+        self.session.updates += 1
+        self.session.ask(self.backend.publish(self.session.updates))
+
+    def process(self, name: str) -> Process:
+        return next(each for each in self.backend._processes() if each.name == name)
+
+
+@pytest.fixture(scope="module")
+def started(ray_cluster: None) -> Iterator[Started]:
+    """Tests below are in an order: the last ones kill what the first ones need."""
+    registry = Registry.load()
+    layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
+    composed = compose(registry, layers)
+    chosen = choose(registry, "loss", "ppo", "the test")
+    loss = LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+    run = RunContext(
+        config=composed.config,
+        backend_config=composed.backend_config,
+        seed=0,
+        total_steps=10,
+        needs=frozenset({"ref_logprobs"}),
+    )
+    session = Session(VerlBackend, run, loss)
+    assert isinstance(session.backend, VerlBackend)
+    yield Started(session, session.backend, loss)
+    session.close()
+
+
+def test_the_kl_divergence_is_exactly_0_before_the_first_update(started: Started) -> None:
+    batch = started.filled()
+    assert batch.ref_logprobs is not None
+    assert batch.old_logprobs is not None
+    assert np.array_equal(batch.ref_logprobs, batch.old_logprobs)
+    assert started.update(batch)["actor/kl_ref"] == 0.0
+    started.publish()
+
+
+def test_training_and_rollout_log_probs_agree_after_several_publications(started: Started) -> None:
+    before = started.session.sample(REQUESTS)
+    for _ in range(3):
+        batch = started.filled()
+        assert batch.old_logprobs is not None
+        sampled = batch.loss_mask
+        assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[sampled].max() < 1e-4
+        metrics = started.update(batch)
+        assert metrics["actor/kl_ref"] > 0
+        started.publish()
+    assert difference(before, started.session.sample(REQUESTS)) > 1e-2
+
+
+def test_completions_say_which_weights_sampled_them(started: Started) -> None:
+    versions = {completion.weight_version for completion in started.session.sample(REQUESTS)}
+    assert versions == {started.session.updates}
+
+
+def test_the_servers_speak_the_api_of_openai_at_the_addresses_of_the_engine(started: Started) -> None:
+    engine: Any = started.session.engine
+    assert len(engine.addresses) == 2
+    for address in engine.addresses:
+        body = {"prompt": [5, 6, 7], "max_tokens": 3, "temperature": 0.0, "logprobs": 1}
+        answer = httpx.post(f"http://{address}/v1/completions", json=body, timeout=20)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] >= 1
+
+
+def test_samples_asked_for_between_log_probs_and_publication_are_of_the_published_weights(started: Started) -> None:
+    before = started.session.sample(REQUESTS)
+    started.filled()  # the servers may have put their weights away
+    assert difference(before, started.session.sample(REQUESTS)) < 1e-4
+
+
+def test_a_rollout_server_that_never_answers_is_an_error_at_its_deadline(started: Started) -> None:
+    server = started.process("rollout server 0")
+    os.kill(server.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    try:
+        with pytest.raises(BackendError) as raised:
+            started.session.sample(REQUESTS)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert time.monotonic() - begun < 20
+    assert "While sampling rollouts: no answer within 3 seconds (`deadlines.rollout`)" in str(raised.value)
+    assert "raise deadlines.rollout" in raised.value.hint
+
+
+def test_a_worker_killed_in_an_update_is_an_error_that_names_it(started: Started) -> None:
+    batch, worker = started.filled(), started.process("worker 1")
+    # Stopped first, so that the update is under way when the worker dies.
+    os.kill(worker.pid, signal.SIGSTOP)
+    threading.Timer(1.0, os.kill, (worker.pid, signal.SIGKILL)).start()
+    begun = time.monotonic()
+    with pytest.raises(BackendError) as raised:
+        started.update(batch)
+    assert time.monotonic() - begun < 60
+    message = str(raised.value)
+    assert "While updating the policy: " in message
+    assert f"worker 1 (process {worker.pid} on" in message
+    assert "--resume" in message

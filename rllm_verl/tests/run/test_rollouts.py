@@ -1,0 +1,130 @@
+"""The rollout engine's answers to servers that fail, with a real process in the server's place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_core.rollout.renderer import Renderer
+from rllm_local import tiny
+from rllm_verl.processes import process_of
+from rllm_verl.rollouts import VerlEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+
+def stand_in() -> type:
+    """Made in a function: Ray sends such a class as it is, and the test's module cannot be imported elsewhere."""
+
+    class Server:
+        def answer(self, **said: Any) -> Any:
+            from verl.workers.rollout.replica import TokenOutput
+
+            return TokenOutput(**said)
+
+        def sleep(self) -> None:
+            time.sleep(600)
+
+    return Server
+
+
+class Client:
+    """In place of verl's, which finds a server: asks this one."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+        self.asked: dict[str, Any] = {}
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        self.asked = sampling_params | {"request_id": request_id, "prompt_ids": prompt_ids}
+        return await self.call()
+
+
+@pytest.fixture(scope="module")
+def server(ray_cluster: None) -> Iterator[Any]:
+    handle = ray.remote(stand_in()).options(num_cpus=0).remote()
+    yield handle
+    ray.kill(handle)
+
+
+@pytest.fixture
+def engine(server: Any) -> Callable[..., VerlEngine]:
+    process = process_of("rollout server 0", server)
+
+    async def awake() -> None:
+        pass
+
+    def engine(client: Any, seconds: float = 30.0) -> VerlEngine:
+        renderer = Renderer(tiny.build_tokenizer(), {2})
+        return VerlEngine(
+            client, renderer, max_context=16, addresses=(), seconds=seconds, processes=[process], wake=awake
+        )
+
+    return engine
+
+
+def generate(engine: VerlEngine, prompt: list[int], max_tokens: int = 4) -> Completion:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.5, seed=7)
+    return asyncio.run(engine.generate(prompt, sampling, session="task:0"))
+
+
+def test_a_reply_has_its_tokens_log_probs_and_the_version_of_its_weights(
+    engine: Callable[..., VerlEngine], server: Any
+) -> None:
+    said = {"token_ids": [5, 2], "log_probs": [-0.5, -0.25], "extra_fields": {"global_steps": 3}}
+    client = Client(lambda: server.answer.remote(**said))
+    completion = generate(engine(client), [5, 6], max_tokens=100)
+    assert completion.token_ids.tolist() == [5, 2]
+    assert np.array_equal(completion.logprobs, np.array([-0.5, -0.25], np.float32))
+    assert (completion.finish_reason, completion.weight_version) == ("stop", 3)
+    assert client.asked["request_id"] == "task:0"
+    assert client.asked["max_tokens"] == 14  # what the context has room for
+    assert (client.asked["seed"], client.asked["temperature"]) == (7, 0.5)
+
+
+def test_a_reply_without_a_stop_token_ended_by_length(engine: Callable[..., VerlEngine], server: Any) -> None:
+    client = Client(lambda: server.answer.remote(token_ids=[5], log_probs=[-1.0]))
+    assert generate(engine(client), [5]).finish_reason == "length"
+
+
+def test_a_reply_without_log_probs_is_refused(engine: Callable[..., VerlEngine], server: Any) -> None:
+    client = Client(lambda: server.answer.remote(token_ids=[5]))
+    with pytest.raises(BackendError, match=r"calculate_log_probs=true"):
+        generate(engine(client), [5])
+
+
+def test_a_reply_that_was_given_up_may_be_asked_for_again(engine: Callable[..., VerlEngine], server: Any) -> None:
+    client = Client(lambda: server.answer.remote(token_ids=[], log_probs=[], stop_reason="aborted"))
+    with pytest.raises(RolloutError, match="gave up a reply"):
+        generate(engine(client), [5])
+
+
+def test_a_server_that_does_not_answer_is_an_error_at_the_deadline(
+    engine: Callable[..., VerlEngine], server: Any
+) -> None:
+    other = ray.remote(stand_in()).options(num_cpus=0).remote()
+    try:
+        with pytest.raises(BackendError, match=r"no answer within 0\.5 seconds \(`deadlines\.rollout`\)"):
+            generate(engine(Client(lambda: other.sleep.remote()), seconds=0.5), [5])
+    finally:
+        ray.kill(other)
+
+
+def test_a_server_that_died_is_named(engine: Callable[..., VerlEngine], server: Any) -> None:
+    """The last test: it kills the server."""
+    process = process_of("rollout server 0", server)
+    made = engine(Client(lambda: server.sleep.remote()))
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(BackendError) as raised:
+        generate(made, [5])
+    assert f"While sampling rollouts: rollout server 0 (process {process.pid} on" in str(raised.value)

@@ -1,0 +1,91 @@
+"""What a checkpoint says of who made it, and the shards of a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rllm_core.errors import CheckpointError
+from rllm_local import tiny
+from rllm_verl.shards import load_shard, save_shard
+from rllm_verl.state import MadeBy, check_made_by, model_digest, write_made_by
+
+MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1")
+
+
+def test_a_checkpoint_of_the_same_run_is_taken(tmp_path: Path) -> None:
+    write_made_by(tmp_path, MADE_BY)
+    check_made_by(tmp_path, MADE_BY)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    write_made_by(tmp_path, MADE_BY)
+    with pytest.raises(CheckpointError, match=r"belongs to a run of another model than actor_rollout_ref\.model\.path"):
+        check_made_by(tmp_path, replace(MADE_BY, model="def"))
+
+
+@pytest.mark.parametrize("other", [replace(MADE_BY, workers=4), replace(MADE_BY, strategy="megatron")])
+def test_a_checkpoint_of_another_number_of_workers_is_refused_with_both(tmp_path: Path, other: MadeBy) -> None:
+    write_made_by(tmp_path, MADE_BY)
+    with pytest.raises(CheckpointError) as raised:
+        check_made_by(tmp_path, other)
+    assert "was written by 2 workers with strategy fsdp2" in str(raised.value)
+    assert f"this run has {other.workers} with {other.strategy}" in str(raised.value)
+
+
+def test_a_checkpoint_of_another_backend_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="was not written by the backend verl"):
+        check_made_by(tmp_path, MADE_BY)
+
+
+def test_models_with_other_weights_have_other_digests(tmp_path: Path) -> None:
+    vocabulary = len(tiny.build_tokenizer())
+    for name, seed in (("a", 0), ("again", 0), ("b", 1)):
+        tiny.build_model(vocabulary, seed).save_pretrained(tmp_path / name)
+    assert model_digest(tmp_path / "a") == model_digest(tmp_path / "again")
+    assert model_digest(tmp_path / "a") != model_digest(tmp_path / "b")
+
+
+def trained(seed: int, steps: int) -> tuple[torch.nn.Module, torch.optim.AdamW]:
+    model = tiny.build_model(len(tiny.build_tokenizer()), seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(input_ids=torch.arange(5, 15)[None]).logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_weights_and_optimiser_go_on_from_a_shard_bit_for_bit(tmp_path: Path) -> None:
+    model, optimizer = trained(seed=0, steps=3)
+    save_shard(tmp_path / "shard", model, optimizer, {"cpu": torch.get_rng_state()})
+    other, other_optimizer = trained(seed=1, steps=1)
+    random = load_shard(tmp_path / "shard", other, other_optimizer)
+    assert torch.equal(random["cpu"], torch.get_rng_state())
+    step(model, optimizer)
+    step(other, other_optimizer)
+    for (name, weight), (_, of_other) in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(weight, of_other), name
+
+
+def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
+    model, optimizer = trained(seed=0, steps=1)
+    save_shard(tmp_path / "shard", model, optimizer, {})
+    smaller = torch.nn.Linear(2, 2)
+    with pytest.raises(CheckpointError, match="holds the weights of another model"):
+        load_shard(tmp_path / "shard", smaller, torch.optim.AdamW(smaller.parameters()))
+
+
+def test_weights_that_are_not_trained_are_not_kept(tmp_path: Path) -> None:
+    model, optimizer = trained(seed=0, steps=0)
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    save_shard(tmp_path / "shard", model, optimizer, {})
+    assert (tmp_path / "shard").stat().st_size < 1000

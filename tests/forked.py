@@ -1,0 +1,100 @@
+"""The side of the tests: processes forked by `command_server.py`, used like those of `subprocess`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("command_server.py")
+BETWEEN_LOOKS = 0.02
+"""Seconds."""
+
+
+@dataclass(eq=False)
+class ForkedProcess:
+    """A command that runs or ran: what the tests use of `subprocess.Popen`, with the same meaning."""
+
+    server: CommandServer
+    args: list[str]
+    pid: int
+    output: Path
+    """Folder of the files that it writes to in place of pipes."""
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self.server.ask("status", self.pid)
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        # It is not waited for before it is seen to have ended, so that its id is no other's.
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+        """What it wrote to stdout and stderr, once it has ended."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout, *self._written())
+            time.sleep(BETWEEN_LOOKS)
+        return self._written()
+
+    def _written(self) -> tuple[str, str]:
+        return (self.output / "stdout").read_text(), (self.output / "stderr").read_text()
+
+
+@dataclass(eq=False)
+class CommandServer:
+    """The process that forks; started by `running`."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    started: list[ForkedProcess] = field(default_factory=list)
+
+    def ask(self, name: str, value: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({name: value}) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the command server has ended; what it wrote is above"
+        return json.loads(answer)
+
+    def start(self, words: Sequence[str], folder: Path, environ: dict[str, str]) -> ForkedProcess:
+        """Start `rllm WORDS` in a folder."""
+        output = self.folder / str(len(self.started))
+        output.mkdir()
+        files = {name: str(output / name) for name in ("stdout", "stderr")}
+        pid = self.ask("start", {"words": list(words), "folder": str(folder), "environ": environ, **files})
+        forked = ForkedProcess(self, ["rllm", *words], pid, output)
+        self.started.append(forked)
+        return forked
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[CommandServer]:
+    """A server that keeps what its processes write in `folder`; it ends with all of them."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "-W", "error", str(SCRIPT)]
+    with subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        server = CommandServer(process, folder)
+        try:
+            yield server
+        finally:
+            if process.poll() is None:
+                for forked in server.started:
+                    forked.kill()
+                    forked.communicate()
