@@ -3,8 +3,9 @@
 python benchmarks/verl.py             # about three minutes
 
 Everything is done in turns in one run, on one machine; the ratio counts. Steps are those of `rllm train` with
-``--profile cpu`` and of `verl.trainer.main_ppo` on the same model folder, prompts, numbers of rows, lengths, minibatches
-and micro-batches, with one training process and one rollout server each.
+``--profile cpu`` and of `verl.trainer.main_ppo` on the same model folder, prompts, numbers of rows, lengths,
+minibatches and micro-batches, with one training process and one rollout server each. verl's is the trainer of
+``trainer.use_v1=false``: the other one needs TransferQueue, which verl does not install.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ def steps(number: int, minibatches: int) -> None:
         costs = step_costs(work.written(), number, Path(folder))
     ours, theirs = costs["ours"], costs["theirs"]
     print(
-        f"{len(ours)} steps of {work.prompts * work.rollouts} rows and {minibatches} minibatches on each side, in turns; "
-        f"{median(ours, 'tokens'):,.0f} tokens a step ours, {median(theirs, 'tokens'):,.0f} verl's own trainer"
+        f"{len(ours)} steps of each trainer, in turns: {work.prompts * work.rollouts} rows in {minibatches} "
+        f"minibatches; {median(ours, 'tokens'):,.0f} tokens a step ours, {median(theirs, 'tokens'):,.0f} verl's own"
     )
-    _print("driver: replies to gradient step, without computing and weight transfer", "driver", ours, theirs)
+    _print("driver, from replies to the gradient step", "driver", ours, theirs)
     _print("driver, with metrics, logging and the next prompts", "around", ours, theirs)
     _print("whole step without generation", "without_generation", ours, theirs)
     whole, of_verl = median(ours, "whole"), median(theirs, "whole")
@@ -94,7 +95,11 @@ def steps(number: int, minibatches: int) -> None:
 
 def _print(what: str, name: str, ours: list[StepCost], theirs: list[StepCost]) -> None:
     mine, others = (median(costs, name) * MS for costs in (ours, theirs))
-    print(f"  {what}: {mine:.0f} ms ours, {others:.0f} ms verl, ratio {mine / others:.2f}")
+    pairs = sorted(getattr(one, name) / getattr(other, name) for one, other in zip(ours, theirs, strict=True))
+    print(
+        f"  {what}: {mine:.0f} ms ours, {others:.0f} ms verl, ratio {mine / others:.2f} "
+        f"({pairs[0]:.2f} to {pairs[-1]:.2f} by pairs of steps)"
+    )
 
 
 def main() -> None:
@@ -106,7 +111,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     quieten()
-    conversion(arguments.rounds)
+    if arguments.rounds: conversion(arguments.rounds)
     steps(arguments.steps, arguments.minibatches)
 
 

@@ -1,4 +1,4 @@
-"""What it costs to bring a batch into the form that verl's workers are given: ours, and padded first as verl does it."""
+"""What it costs to bring a batch into the form that verl's workers are given: our way, and padded first as in verl."""
 
 from __future__ import annotations
 

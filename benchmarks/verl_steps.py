@@ -91,7 +91,7 @@ class Side:
         try:
             line = self.line.readline()
         except TimeoutError:
-            self._fail(f"did not end a step within {STEP_SECONDS:.0f} s")
+            self._fail("did not end a step in time")
         if not line:
             self._fail("ended early")
         said: dict[str, Any] = json.loads(line)
@@ -166,12 +166,16 @@ def _sides(workload: str, folder: Path) -> Iterator[dict[str, Side]]:
         sides = {name: Side(name, workload, folder, server.getsockname()[1]) for name in SIDES}
         for side in sides.values():
             stack.callback(side.stop)
+        connections = []
         for _ in sides:
             connection = stack.enter_context(_accepted(server, sides.values()))
             connection.settimeout(START_SECONDS)
             line = connection.makefile("rw")
-            # The first step ends the start.
             sides[json.loads(line.readline())["side"]].line = line
+            connections.append(connection)
+        for side in sides.values():
+            side.said()
+        for connection in connections:
             connection.settimeout(STEP_SECONDS)
         yield sides
 

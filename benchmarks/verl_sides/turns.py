@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -21,7 +22,7 @@ class Turns:
     def __init__(self, side: str) -> None:
         connection = socket.create_connection(("127.0.0.1", int(os.environ[LINE])))
         self._line = connection.makefile("rw")
-        self._side = side
+        self._say({"side": side})
         self._spent: dict[str, float] = {}
         self._began = time.perf_counter()
 
@@ -52,13 +53,15 @@ class Turns:
             "transfer": sum(self._spent.values()),
             "tokens": tokens,
         }
-        said = {name: float(value) for name, value in figures.items()}
-        self._line.write(json.dumps({"side": self._side} | said) + "\n")
-        self._line.flush()
+        self._say({name: float(value) for name, value in figures.items()})
         if not self._line.readline():
             raise SystemExit("whoever measures is gone")
         self._spent.clear()
         self._began = time.perf_counter()
+
+    def _say(self, what: Mapping[str, float | str]) -> None:
+        self._line.write(json.dumps(what) + "\n")
+        self._line.flush()
 
     def _timed(self, name: str, method: Any) -> Any:
         @wraps(method)

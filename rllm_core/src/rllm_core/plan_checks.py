@@ -15,7 +15,7 @@ from rllm_core.plan import RunPlan
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import home_of
-from rllm_core.plugins.registry import Registered
+from rllm_core.plugins.registry import IN_PROCESS, Registered
 from rllm_core.rollout.options import AgentWorkflowParams
 
 ADVANTAGES = "batch.advantages"
@@ -63,6 +63,12 @@ def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin
             f"Loss {loss.plugin.name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, "
             f"and this run has backend {backend.name}.",
             "Choose another loss with rllm.algorithm.loss_fn, or another backend.",
+        )
+    if can.installed_losses_only and entry.distribution == IN_PROCESS:
+        raise ConfigError(
+            f"Loss {loss.plugin.name!r} was registered by this program, and backend {backend.name!r} computes losses in "
+            "other processes, which know what is installed alone.",
+            "Put it into a package of its own: `rllm plugins new NAME --kind loss`, and install that.",
         )
     # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
     well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))

@@ -54,7 +54,18 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
         )
     )
-    for name, only_on in (("elsewhere", {"first", "second"}), ("here", {"able"})):
+    registry.add(
+        BackendPlugin(
+            name="far",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: Backend,
+            capabilities=Capabilities(
+                custom_losses=True, installed_losses_only=True, columns=frozenset({"old_logprobs"})
+            ),
+        )
+    )
+    for name, only_on in (("elsewhere", {"first", "second"}), ("here", {"able", "far"})):
         registry.add(
             LossPlugin(
                 name=name,
@@ -93,3 +104,14 @@ def test_a_loss_for_other_backends_is_refused_by_name(make: MakePlan) -> None:
 
 def test_a_loss_for_this_backend_is_taken(make: MakePlan) -> None:
     assert make({"rllm.algorithm.loss_fn": "here"}).losses.default.plugin.name == "here"
+
+
+def test_a_loss_of_this_program_is_refused_where_losses_run_in_other_processes(make: MakePlan) -> None:
+    """What `register_rllm_loss` in a script registers, other processes do not know."""
+    with pytest.raises(ConfigError) as caught:
+        make({"rllm.backend": "far", "rllm.algorithm.loss_fn": "here"})
+    assert caught.value.message == (
+        "Loss 'here' was registered by this program, and backend 'far' computes losses in other processes, which know "
+        "what is installed alone."
+    )
+    assert "rllm plugins new NAME --kind loss" in caught.value.hint

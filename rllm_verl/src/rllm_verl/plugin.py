@@ -55,7 +55,9 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         learning_rate_key=LEARNING_RATE,
         lora_rank_key=LORA_RANK,
         capabilities=Capabilities(
-            custom_losses=True, columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"})
+            custom_losses=True,
+            installed_losses_only=True,
+            columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"}),
         ),
     )
 

@@ -219,6 +219,7 @@ def assert_wrong_weights_are_refused(trained: Trained) -> None:
 
     settings = trained.config.actor_rollout_ref
     rollout = CpuRollout(omega_conf_to_dataclass(settings.rollout), settings.model, None, replica_rank=0)
+    rollout._server = trained.servers.server_handles[0]  # a worker finds it by what it is itself
     gathered = []
 
     def weights() -> Iterator[tuple[str, torch.Tensor]]:

@@ -26,6 +26,9 @@ class Capabilities:
     """Losses it knows by itself, by name."""
     custom_losses: bool = False
     """Whether it runs any `LossPlugin` written in torch."""
+    installed_losses_only: bool = False
+    """Whether losses run in other processes, which find by name what is installed, and not what this program
+    registered."""
     columns: frozenset[str] = frozenset()
     """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
 
