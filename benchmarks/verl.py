@@ -111,7 +111,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     quieten()
-    if arguments.rounds: conversion(arguments.rounds)
+    conversion(arguments.rounds)
     steps(arguments.steps, arguments.minibatches)
 
 

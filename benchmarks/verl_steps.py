@@ -13,13 +13,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self, TextIO
 
-SIDES = ("ours", "theirs")
+SIDES = ("theirs", "ours")
+"""In the order in which they are started: the first calls when its Ray is up, so that no two Rays start at once."""
 FOLDER = Path(__file__).parent / "verl_sides"
 WARM_UP = 2
 """Steps that do not count; both sides make the first of them at the same time."""
@@ -163,16 +164,14 @@ def _sides(workload: str, folder: Path) -> Iterator[dict[str, Side]]:
     """Both sides, each after its first step."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        sides = {name: Side(name, workload, folder, server.getsockname()[1]) for name in SIDES}
-        for side in sides.values():
+        sides, connections = {}, []
+        for name in SIDES:
+            side = sides[name] = Side(name, workload, folder, server.getsockname()[1])
             stack.callback(side.stop)
-        connections = []
-        for _ in sides:
-            connection = stack.enter_context(_accepted(server, sides.values()))
+            connection = stack.enter_context(_accepted(server, side))
             connection.settimeout(START_SECONDS)
-            line = connection.makefile("rw")
-            sides[json.loads(line.readline())["side"]].line = line
             connections.append(connection)
+            side.line = connection.makefile("rw")
         for side in sides.values():
             side.said()
         for connection in connections:
@@ -180,13 +179,12 @@ def _sides(workload: str, folder: Path) -> Iterator[dict[str, Side]]:
         yield sides
 
 
-def _accepted(server: socket.socket, sides: Iterable[Side]) -> socket.socket:
+def _accepted(server: socket.socket, side: Side) -> socket.socket:
     server.settimeout(1.0)
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         try:
             return server.accept()[0]
         except TimeoutError:
-            for side in sides:
-                side.require_running()
-    raise SystemExit(f"A side did not start within {START_SECONDS:.0f} s.")
+            side.require_running()
+    raise SystemExit(f"The side {side.name!r} did not start within {START_SECONDS:.0f} s.")

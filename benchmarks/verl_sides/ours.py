@@ -36,7 +36,7 @@ class StepEnds(Observer):
 
 def main() -> None:
     workload = Workload.read(sys.argv[1])
-    turns = Turns("ours")
+    turns = Turns()
     turns.time_transfer()
     registry = Registry.load()
     plan = make_plan(compose(registry, layers_from_overrides(workload.words)), registry)

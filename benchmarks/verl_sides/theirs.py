@@ -99,7 +99,7 @@ def measured(runner: type) -> type:
         def run(self, config: Any) -> None:
             from verl.utils.tracking import Tracking
 
-            turns = Turns("theirs")
+            turns = Turns()
             turns.time_transfer()
             log = Tracking.log
 

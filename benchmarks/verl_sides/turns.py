@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -19,10 +18,9 @@ TRANSFER = ("update_weights", "sleep_replicas")
 class Turns:
     """Both trainers are there at once, and only one of them makes a step at a time."""
 
-    def __init__(self, side: str) -> None:
+    def __init__(self) -> None:
         connection = socket.create_connection(("127.0.0.1", int(os.environ[LINE])))
         self._line = connection.makefile("rw")
-        self._say({"side": side})
         self._spent: dict[str, float] = {}
         self._began = time.perf_counter()
 
@@ -53,15 +51,12 @@ class Turns:
             "transfer": sum(self._spent.values()),
             "tokens": tokens,
         }
-        self._say({name: float(value) for name, value in figures.items()})
+        self._line.write(json.dumps({name: float(value) for name, value in figures.items()}) + "\n")
+        self._line.flush()
         if not self._line.readline():
             raise SystemExit("whoever measures is gone")
         self._spent.clear()
         self._began = time.perf_counter()
-
-    def _say(self, what: Mapping[str, float | str]) -> None:
-        self._line.write(json.dumps(what) + "\n")
-        self._line.flush()
 
     def _timed(self, name: str, method: Any) -> Any:
         @wraps(method)

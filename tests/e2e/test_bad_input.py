@@ -44,7 +44,7 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         (["guess", "--grouping", "task_rol"], "Did you mean 'task_role' or 'task'?"),
         (["guess", "--rejection", "grup"], "Did you mean 'group'?"),
         (["guess", "rllm.algoritm.adv_estimator=rloo"], "rllm.algorithm"),
-        (["guess", "rllm.rollout.m=3"], "Keys of rllm.rollout: n, n_val."),
+        (["guess", "rllm.rollout.m=3"], "Keys of rllm.rollout: n, n_val, engine."),
         (["guess", "rllm.rollout.n=many"], '`rllm.rollout.n` is "many" (from command line): expected a whole number.'),
         (["guess", "rllm.rollout.n=0"], "`rllm.rollout.n` is 0"),
         (["guess", "--role-estimator", "solver"], "--role-estimator is given 'solver'; it takes ROLE=NAME"),

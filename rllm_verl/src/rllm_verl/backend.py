@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class VerlBackend(Backend):
         self._driver: Driver | None = None
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._version = 0
+        self._waking = asyncio.Lock()
 
     async def start(self, run: RunContext) -> VerlEngine:
         settings: VerlConfig = run.backend_config
@@ -87,8 +89,6 @@ class VerlBackend(Backend):
             except BackendError as error:
                 # Whatever ends the run counts more than this.
                 warn_once(str(error))
-        if self._driver is not None:
-            self._driver.close()
         if self._files is not None:
             self._files.cleanup()
         self._session = self._driver = self._files = None
@@ -111,7 +111,9 @@ class VerlBackend(Backend):
     async def _wake(self) -> None:
         """Weights were put away for an update that did not come, and somebody samples."""
         if self._started().asleep:
-            await self.publish(self._version)
+            async with self._waking:  # a hundred rollouts ask at once
+                if self._started().asleep:
+                    await self.publish(self._version)
 
     def _made_by(self) -> MadeBy:
         from rllm_verl.installed import version

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from rllm_verl.failures import as_backend_error, overdue
@@ -14,10 +15,11 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Runs verl's blocking calls one at a time on a thread of its own, so that the event loop stays free.
+    """Runs verl's blocking calls one at a time on threads, so that the event loop stays free.
 
     A thread cannot be interrupted. A call that outlives its deadline is therefore freed from outside: `abandon` kills
-    the processes that it waits for, and Ray then raises in it.
+    the processes that it waits for, and Ray then raises in it. Where even that does not free it the thread is left
+    behind, and does not keep the program from ending.
     """
 
     def __init__(self, processes: Callable[[], Sequence[Process]], abandon: Callable[[], None]) -> None:
@@ -27,9 +29,9 @@ class Driver:
             processes: whose logs an error shows.
             abandon: ends what calls wait for.
         """
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-verl")
         self._processes = processes
         self._abandon = abandon
+        self._one_at_a_time = asyncio.Lock()
 
     async def run(self, call: Callable[[], T], *, doing: str, seconds: float, key: str) -> T:
         """Run a call to its end.
@@ -43,19 +45,41 @@ class Driver:
         Raises:
             RllmError: it failed, or is not done in time.
         """
-        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        done, _ = await asyncio.wait([future], timeout=seconds)
-        if not done:
-            error = overdue(doing, seconds, key, self._processes())
-            self._abandon()
-            # Its result is of no interest, and an exception that nobody fetches would be reported.
-            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            raise error
+        async with self._one_at_a_time:
+            future = _on_a_thread(call)
+            done, _ = await asyncio.wait([future], timeout=seconds)
+            if not done:
+                error = overdue(doing, seconds, key, self._processes())
+                self._abandon()
+                raise error
         try:
             return future.result()
         except Exception as error:
             raise as_backend_error(error, doing, self._processes()) from error
 
-    def close(self) -> None:
-        """Begin nothing more."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+
+def _on_a_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Begin a call on a thread that ends with the program."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+            future.exception()  # whoever gave up on it does not fetch it
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  (it belongs to who waits)
+            failure = error
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(deliver, result, failure)
+
+    threading.Thread(target=work, name="rllm-verl", daemon=True).start()
+    return future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,14 +57,13 @@ def process(worker: Any) -> Process:
 
 
 @pytest.fixture
-def run(worker: Any, process: Process) -> Iterator[Callable[..., Any]]:
+def run(worker: Any, process: Process) -> Callable[..., Any]:
     driver = Driver(lambda: [process], lambda: ray.kill(worker))
 
     def run(call: Callable[[], Any], seconds: float = 60) -> Any:
         return asyncio.run(driver.run(call, doing="updating the policy", seconds=seconds, key="deadlines.update"))
 
-    yield run
-    driver.close()
+    return run
 
 
 def test_what_a_call_returns_is_returned(run: Callable[..., Any], worker: Any) -> None:
@@ -115,3 +115,17 @@ def test_an_error_in_a_worker_is_told_in_one_line(run: Callable[..., Any], worke
 def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:
     with pytest.raises(LossError, match=r"^Loss 'mine' failed\. Mend it\.$"):
         run(lambda: ray.get(worker.fail_as_ours.remote()))
+
+
+def test_a_call_that_nothing_frees_does_not_keep_the_program(process: Process) -> None:
+    """As where Ray waits for machines that do not come: there is no process to kill yet."""
+    driver = Driver(list, lambda: None)
+    free = threading.Event()
+    with pytest.raises(BackendError, match=r"no answer within 0\.2 seconds"):
+        asyncio.run(driver.run(free.wait, doing="starting Ray", seconds=0.2, key="deadlines.start"))
+    stuck = [thread for thread in threading.enumerate() if thread.name == "rllm-verl" and thread.is_alive()]
+    assert stuck
+    assert all(thread.daemon for thread in stuck)
+    free.set()
+    for thread in stuck:
+        thread.join(timeout=5)
