@@ -76,7 +76,7 @@ class Side:
                 # In a folder of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
                 [sys.executable, str(FOLDER / f"{name}.py"), workload],
                 cwd=folder,
-                env=os.environ | environment,
+                env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -64,6 +64,8 @@ class Workload:
             f"data.max_response_length={self.max_response_length}",
             f"training.num_minibatches={self.minibatches}",
             f"actor_rollout_ref.model.path={self.model}",
+            # A Ray of its own, whatever else runs on the machine.
+            "ray_kwargs.ray_init.address=local",
             # Imported by the processes that hold a model.
             "actor_rollout_ref.model.external_lib=compute_clock",
             "actor_rollout_ref.actor.ppo_epochs=1",

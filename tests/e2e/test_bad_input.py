@@ -39,7 +39,10 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         (["gess"], "Did you mean 'guess'? Installed environments: guess, sum."),
         (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
-        (["guess", "--backend", "verl"], "backend 'verl' is in rllm-verl: pip install rllm-verl"),
+        (
+            ["guess", "--backend", "verl"],
+            "vllm is not installed. pip install 'rllm-verl[vllm]'. Without a GPU: --profile cpu.",
+        ),
         (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
         (["guess", "--grouping", "task_rol"], "Did you mean 'task_role' or 'task'?"),
         (["guess", "--rejection", "grup"], "Did you mean 'group'?"),

@@ -159,7 +159,7 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
         ({"config": {"rllm": {"rollout": {"n": object()}}}}, "(from the Python config) is of type object"),
         ({"config": {"rllm": {"rollout": {"m": 1}}}}, "`m` is not a key of rllm.rollout"),
         ({"backend_args": {"training": {"learning_rat": 1}}}, "Did you mean `training.learning_rate`?"),
-        ({"backend_cls": "verl"}, "pip install rllm-verl"),
+        ({"backend_cls": "vrel"}, "Did you mean 'verl'?"),
         ({"backend_cls": 3}, "The backend is 3."),
         ({"workflow_class": Steps}, "workflow_class is <class"),
         ({"workflow_args": {"gama": 1.0}}, "Did you mean 'gamma'?"),

@@ -66,8 +66,8 @@ def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin
         )
     if can.installed_losses_only and entry.distribution == IN_PROCESS:
         raise ConfigError(
-            f"Loss {loss.plugin.name!r} was registered by this program, and backend {backend.name!r} computes losses in "
-            "other processes, which know what is installed alone.",
+            f"Loss {loss.plugin.name!r} was registered by this program, and backend {backend.name!r} computes losses "
+            "in other processes, which know what is installed alone.",
             "Put it into a package of its own: `rllm plugins new NAME --kind loss`, and install that.",
         )
     # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.

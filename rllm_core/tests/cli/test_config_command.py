@@ -245,9 +245,9 @@ def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
     names = [line.split()[0] for line in rllm("config", "schema").out.splitlines()]
     assert {key.dotted for key in core_keys(RunConfig())} < set(names)
     assert "training.learning_rate" in names
-    unknown = rllm("config", "schema", "--backend", "verl")
+    unknown = rllm("config", "schema", "--backend", "vrel")
     assert unknown.code == 2
-    assert "pip install rllm-verl" in unknown.err
+    assert "There is no backend named 'vrel'. Did you mean 'verl'?" in unknown.err
 
 
 # flags

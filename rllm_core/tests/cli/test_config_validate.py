@@ -60,7 +60,7 @@ BAD = [
     ("rllm: {sdk: {proxy: {host: 0.0.0.0, admin_token: my-shared-secret}}}", "is known to everybody"),
     # plugins and their options
     ("rllm: {algorithm: {adv_estimator: grop}}", "Did you mean 'grpo'?"),
-    ("rllm: {backend: verl}", "backend 'verl' is in rllm-verl: pip install rllm-verl"),
+    ("rllm: {backend: vrel}", "There is no backend named 'vrel'. Did you mean 'verl'?"),
     ("rllm: {trainer: {logger: [consol]}}", "Did you mean 'console'?"),
     ("rllm: {plugins: {allow: [rllm-local]}}", "rllm-envs is blocked"),
     ("rllm: {algorithm: {adv_estimator: {name: grpo, beta: 1}}}", "adv_estimator.beta is 1: estimator 'grpo' has no"),
