@@ -97,8 +97,10 @@ def against_padding(n: int, limits: Limits, rounds: int) -> dict[str, float]:
 def growth(n: int, limits: Limits, factors: tuple[int, ...], ranks: int, rounds: int) -> dict[int, float]:
     """Seconds of our conversion by number of rows: `n` times each factor, dealt to `ranks`."""
     few = batch_of(list_rows(n, limits))
-    seconds = {}
-    for factor in factors:
-        batch = repeated(few, factor)
-        (seconds[n * factor],) = in_turns({"ours": lambda batch=batch: converted(batch, ranks)}, rounds).values()  # type: ignore[misc]
-    return seconds
+    batches = {n * factor: repeated(few, factor) for factor in factors}
+
+    def conversion(batch: TokenBatch) -> Callable[[], Any]:
+        return lambda: converted(batch, ranks)
+
+    seconds = in_turns({str(rows): conversion(batch) for rows, batch in batches.items()}, rounds)
+    return {int(rows): value for rows, value in seconds.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, RllmError
 from rllm_core.plugins.notices import warn_once
 from rllm_core.seeding import derive_seed
 from rllm_verl.deadlines import Driver
@@ -83,12 +83,13 @@ class VerlBackend(Backend):
 
     async def close(self) -> None:
         if self._session is not None:
-            self._session.kill()
             try:
                 await self._run(self._session.close, "ending Ray", "close")
-            except BackendError as error:
+            except RllmError as error:
                 # Whatever ends the run counts more than this.
                 warn_once(str(error))
+        if self._driver is not None:
+            self._driver.close()
         if self._files is not None:
             self._files.cleanup()
         self._session = self._driver = self._files = None

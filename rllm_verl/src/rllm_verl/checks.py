@@ -12,9 +12,17 @@ from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
 
 TINY = "tiny"
+FLASH = "flash_attention_2"
 OF_THE_CPU = "rllm_hf"
 """The rollout of the profile `cpu`."""
-POSITIVE = ("trainer.n_gpus_per_node", "trainer.nnodes", f"{ACTOR}.ppo_epochs", f"{ROLLOUT}.tensor_model_parallel_size")
+STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
+POSITIVE = (
+    f"{ACTOR}.ppo_max_token_len_per_gpu",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    f"{ACTOR}.ppo_epochs",
+    f"{ROLLOUT}.tensor_model_parallel_size",
+)
 SERVERS = {"vllm": ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
 """Rollouts with what they need: a module, and the extra of ours that installs it."""
 
@@ -26,6 +34,8 @@ def check_config(config: VerlConfig) -> None:
     _check_kl(native)
     _check_micro_batches(native)
     _check_rollout(native)
+    _check_attention(native)
+    _check_lora(native)
     _check_model(_at(native, MODEL))
 
 
@@ -34,6 +44,8 @@ def _check_numbers(native: dict[str, Any]) -> None:
         value = _at(native, key)
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"`{key}` is {value}: expected a whole number of at least 1.")
+    if (strategy := _at(native, f"{ACTOR}.strategy")) not in STRATEGIES:
+        raise ConfigError(f"`{ACTOR}.strategy` is {strategy!r}: expected one of {', '.join(STRATEGIES)}.")
     rate = _at(native, LEARNING_RATE)
     if not isinstance(rate, int | float) or rate <= 0:
         raise ConfigError(f"`{LEARNING_RATE}` is {rate}: expected more than 0.")
@@ -52,11 +64,16 @@ def _check_kl(native: dict[str, Any]) -> None:
 def _check_micro_batches(native: dict[str, Any]) -> None:
     """Rows per micro-batch are counted where they are not filled with tokens."""
     actor = native["actor_rollout_ref"]["actor"]
-    if not actor["use_dynamic_bsz"] and actor["ppo_micro_batch_size_per_gpu"] is None:
-        raise ConfigError(
-            f"`{ACTOR}.use_dynamic_bsz` is false, and `{ACTOR}.ppo_micro_batch_size_per_gpu` is not set.",
-            "Set it to the rows of a forward and backward pass, or leave use_dynamic_bsz=true.",
-        )
+    if actor["use_dynamic_bsz"]:
+        return
+    role = native["actor_rollout_ref"]
+    for name, key in (("actor", "ppo"), ("rollout", "log_prob"), ("ref", "log_prob")):
+        if role[name][f"{key}_micro_batch_size_per_gpu"] is None:
+            raise ConfigError(
+                f"`{ACTOR}.use_dynamic_bsz` is false, and `actor_rollout_ref.{name}.{key}_micro_batch_size_per_gpu` is "
+                "not set.",
+                "Set it to the rows of a pass (of actor, rollout and ref each), or leave use_dynamic_bsz=true.",
+            )
 
 
 def _check_rollout(native: dict[str, Any]) -> None:
@@ -70,12 +87,49 @@ def _check_rollout(native: dict[str, Any]) -> None:
             f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.",
             f"pip install 'rllm-verl[{extra}]'.{instead}",
         )
+    if rollout["checkpoint_engine"]["backend"] != "naive":
+        raise ConfigError(
+            f"`{ROLLOUT}.checkpoint_engine.backend` is {rollout['checkpoint_engine']['backend']}, which is for rollout "
+            "servers on GPUs of their own; here they share those that train.",
+            "Leave it at naive.",
+        )
+    for name in ("data_parallel_size", "pipeline_model_parallel_size"):
+        if rollout[name] != 1:
+            raise ConfigError(
+                f"`{ROLLOUT}.{name}` is {rollout[name]}, and a rollout server is split by tensors alone here.",
+                "Leave it at 1; more GPUs than tensor_model_parallel_size make more servers.",
+            )
     gpus = _at(native, "trainer.n_gpus_per_node") * _at(native, "trainer.nnodes")
     if gpus % (size := rollout["tensor_model_parallel_size"]):
         raise ConfigError(
             f"`{ROLLOUT}.tensor_model_parallel_size` is {size}, and the run has {gpus} GPUs "
             "(trainer.nnodes times trainer.n_gpus_per_node).",
             "Choose a number that divides them.",
+        )
+
+
+def _check_attention(native: dict[str, Any]) -> None:
+    """Where nothing is said verl asks for flash attention, which no package brings along."""
+    how = _at(native, "actor_rollout_ref.model.override_config").get("attn_implementation", FLASH)
+    if how == FLASH and find_spec("flash_attn") is None:
+        raise ConfigError(
+            f"verl attends by {FLASH}, and flash-attn is not installed.",
+            "pip install flash-attn, or set actor_rollout_ref.model.override_config.attn_implementation=sdpa.",
+        )
+
+
+def _check_lora(native: dict[str, Any]) -> None:
+    model = _at(native, "actor_rollout_ref.model")
+    if model["lora"]["rank"] and _at(native, f"{ACTOR}.strategy") != "megatron":
+        raise ConfigError(
+            f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, which Megatron alone reads.",
+            "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules.",
+        )
+    if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == OF_THE_CPU:
+        raise ConfigError(
+            f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, and the rollout server for CPUs takes "
+            "merged weights alone.",
+            "Set actor_rollout_ref.model.lora.merge=true.",
         )
 
 

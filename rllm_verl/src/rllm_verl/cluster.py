@@ -14,7 +14,10 @@ from rllm_core.errors import BackendError, ConfigError
 
 REACH_SECONDS = 5.0
 """How long a cluster's address may take to answer."""
-ANY_CLUSTER = ("auto", "local")
+NEW = "local"
+"""Address of a cluster that `ray.init` starts itself."""
+OF_A_NEW_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
+"""Arguments that Ray refuses where a cluster is there already; its nodes have what they were started with."""
 
 
 @dataclass(frozen=True)
@@ -32,31 +35,37 @@ class Cluster:
         self._owned = owned
 
     @classmethod
-    def connect(cls, ray_init: Mapping[str, Any], environment: Mapping[str, str]) -> Cluster:
+    def connect(
+        cls, ray_init: Mapping[str, Any], environment: Mapping[str, str], suggested: Mapping[str, str] | None = None
+    ) -> Cluster:
         """Join the cluster of this process, the one at ``address``, or start one.
 
         Args:
             ray_init: arguments of `ray.init` (``ray_kwargs.ray_init``).
-            environment: variables of all worker processes.
+            environment: variables that all worker processes need.
+            suggested: further ones, beneath these.
 
         Raises:
             BackendError: nothing answers at the address, or Ray refuses to start.
         """
         if ray.is_initialized():
+            _require_environment(environment)
             return cls(owned=False)
         arguments = {name: value for name, value in ray_init.items() if value is not None}
-        address = arguments.get("address") or os.environ.get("RAY_ADDRESS")
-        if address:
+        # Unless it is asked to, Ray would join whatever cluster it finds on this machine.
+        address = arguments.setdefault("address", os.environ.get("RAY_ADDRESS") or NEW)
+        if address != NEW:
             _require_answer(address)
+            arguments = {name: value for name, value in arguments.items() if name not in OF_A_NEW_CLUSTER}
         runtime = {name: value for name, value in (arguments.pop("runtime_env", None) or {}).items() if value}
-        runtime["env_vars"] = {**environment, **(runtime.get("env_vars") or {})}
+        runtime["env_vars"] = {**(suggested or {}), **environment, **(runtime.get("env_vars") or {})}
         # Ray would repeat every line that a worker prints on the terminal. They are in its log files, and errors
         # show their end.
         arguments = {"log_to_driver": False, "logging_level": "ERROR", **arguments}
         try:
             ray.init(runtime_env=runtime, **arguments)
         except (ConnectionError, OSError, RuntimeError, ValueError, TypeError) as error:
-            where = f"no Ray cluster can be joined at {address}" if address else "Ray cannot be started here"
+            where = "Ray cannot be started here" if address == NEW else f"no Ray cluster can be joined at {address}"
             raise BackendError(
                 f"{where[0].upper()}{where[1:]}: {' '.join(str(error).split())[:300]}",
                 "Look at ray_kwargs.ray_init; `ray status` shows a cluster.",
@@ -65,7 +74,8 @@ class Cluster:
 
     def check(self, wanted: Wanted) -> None:
         """Raise ConfigError when the nodes do not have the GPUs of a run. verl would wait for them without end."""
-        nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [each.get("GPU", 0) for each in resources]
         fitting = [count for count in nodes if count >= wanted.per_node]
         if len(fitting) < wanted.nodes:
             found = ", ".join(f"{count:g}" for count in sorted(nodes, reverse=True))
@@ -74,6 +84,11 @@ class Cluster:
                 f"{wanted.nodes * wanted.per_node} GPUs; the Ray cluster has {found or 'none'} (by node).",
                 "Ask for fewer, or start Ray on more nodes. Without a GPU: --profile cpu.",
             )
+        if sum(each.get("CPU", 0) >= wanted.per_node for each in resources) < wanted.nodes:
+            raise ConfigError(
+                f"Each worker takes a CPU by Ray's count; there are not {wanted.nodes} nodes with {wanted.per_node}.",
+                "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
+            )
 
     def close(self) -> None:
         """End the cluster where it was started here; leave another as it is."""
@@ -81,9 +96,21 @@ class Cluster:
             ray.shutdown()
 
 
+def _require_environment(environment: Mapping[str, str]) -> None:
+    """Workers have the environment that this program gave to `ray.init`, which was before we could give ours."""
+    there = (ray.get_runtime_context().runtime_env or {}).get("env_vars") or {}
+    missing = {name: value for name, value in environment.items() if there.get(name) != value}
+    if missing:
+        raise ConfigError(
+            "This program has started Ray by itself, and without environment variables that the workers need: "
+            f"{', '.join(f'{name}={value}' for name, value in missing.items())}.",
+            "Give them to ray.init as runtime_env={'env_vars': {…}}, or leave ray.init to the backend.",
+        )
+
+
 def _require_answer(address: str) -> None:
     """`ray.init` tries an address that nobody listens at for minutes."""
-    if address in ANY_CLUSTER:
+    if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

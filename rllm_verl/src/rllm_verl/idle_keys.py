@@ -5,6 +5,7 @@ from __future__ import annotations
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
 
 _ADVANTAGES = "Advantages are those of rllm.algorithm.adv_estimator; its options: `rllm plugins info estimator NAME`."
 _CHECKPOINTS = "Checkpoints lie in the run folder: rllm.trainer.output_dir, save_freq and keep_checkpoints; --resume."
@@ -35,6 +36,17 @@ IDLE_KEYS = {
     f"{ACTOR}.optim.num_cycles": _LEARNING_RATE,
     f"{ACTOR}.optim.warmup_style": _LEARNING_RATE,
     f"{ACTOR}.optim.zero_indexed_step": _LEARNING_RATE,
+    f"{ACTOR}.grad_clip": f"Set {ACTOR}.optim.clip_grad.",
+    f"{ACTOR}.rollout_n": "Set rllm.rollout.n.",
+    f"{REF}.rollout_n": "Set rllm.rollout.n.",
+    f"{ACTOR}.use_remove_padding": f"Set {MODEL}.use_remove_padding.",
+    f"{ACTOR}.use_fused_kernels": f"Set {MODEL}.use_fused_kernels.",
+    f"{ACTOR}.use_prefix_grouper": _TRAINER,
+    f"{ACTOR}.freeze_vision_tower": "Models are trained on text; name a model without a vision tower.",
+    f"{ACTOR}.checkpoint.load_contents": _CHECKPOINTS,
+    f"{REF}.strategy": f"Set {ACTOR}.strategy.",
+    "actor_rollout_ref.nccl_timeout": "verl 0.9.1 does not read it.",
+    "trainer.ray_wait_register_center_timeout": "Set deadlines.start.",
     f"{ACTOR}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
     f"{REF}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
     f"{ACTOR}.ppo_mini_batch_size": "Set training.num_minibatches: data.train_batch_size over ppo_mini_batch_size.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import RunContext
@@ -32,14 +33,15 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
     config: Any = OmegaConf.create(settings.native())
     role = config.actor_rollout_ref
     role.model.path = model.path
-    role.rollout.max_model_len = min(role.rollout.max_model_len or model.max_context, model.max_context)
-    for each in (role.actor, role.ref):
-        if "fsdp_config" in each:
-            each.fsdp_config.strategy = role.actor.strategy
+    asked = role.rollout.max_model_len
+    role.rollout.max_model_len = min(asked or _longest_row(role), model.max_context)
+    role.ref.strategy = role.actor.strategy
     contents = role.actor.checkpoint
     contents.load_contents = RESUMED
     if role.actor.strategy == SHARDED_BY_US:
-        contents.save_contents = [each for each in contents.save_contents if each not in RESUMED]
+        # Of a LoRA model verl would write adapters under the names of a whole model.
+        others = [] if role.model.lora_rank else contents.save_contents
+        contents.save_contents = [each for each in others if each not in RESUMED]
     optimiser = role.actor.optim
     optimiser.total_training_steps = total_steps
     # The learning rate is ours and given with every step; verl's own schedule is never asked.
@@ -49,6 +51,16 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
     else:
         optimiser.lr_scheduler_type = "constant"
     return config
+
+
+def _longest_row(role: Any) -> int:
+    """Tokens that every pass of training has room for; a longer conversation would end the run after its rollouts."""
+    actor, passes = role.actor, [(role.actor.use_dynamic_bsz, role.actor.ppo_max_token_len_per_gpu)]
+    passes += [
+        (each.log_prob_use_dynamic_bsz, each.log_prob_max_token_len_per_gpu) for each in (role.rollout, role.ref)
+    ]
+    split = int(actor.get("ulysses_sequence_parallel_size", 1))
+    return min((tokens * split for by_tokens, tokens in passes if by_tokens), default=sys.maxsize)
 
 
 def needs_reference_worker(run: RunContext, native: Any) -> bool:

@@ -95,6 +95,10 @@ class ShippedLoss:
             return self._loss(tokens, means), {NOTES: Notes(means)}
         except RllmError as error:
             return nothing, {NOTES: Notes(means, Failure.of(error))}
+        except Exception as error:  # noqa: BLE001  (whatever it is: a rank that raises leaves the others waiting)
+            failed = LossError(f"A loss cannot be computed: {type(error).__name__}: {error}.", "Add --debug.")
+            failed.__cause__ = error
+            return nothing, {NOTES: Notes(means, Failure.of(failed))}
 
     @cached_property
     def _worker_losses(self) -> WorkerLosses:

@@ -56,9 +56,7 @@ class Servers:
         """Put weights and caches away: the memory is needed for training."""
         if self._sleeps and not self.asleep:
             self._transfer.sleep_replicas()
-            # Its process starts when it is made, and answers seconds later: not at the cost of the first rollout.
-        ray.get(self._manager.global_load_balancer.require_acquire_fields.remote())
-        self.asleep = True
+            self.asleep = True
 
     def publish(self, version: int) -> None:
         """Servers sample from the trainer's weights from here on, and say `version`."""

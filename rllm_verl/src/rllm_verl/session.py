@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
 from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_verl.cluster import Cluster, Wanted
@@ -29,7 +31,9 @@ class Session:
         self._workers: WorkerGroup | None = None
         self._servers: Servers | None = None
         self._wanted = Wanted(per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes)
-        self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment)
+        # verl's own variables, against what it knows of vLLM, NCCL and Megatron; the user's above them.
+        of_verl = get_ppo_ray_runtime_env(native).get("env_vars") or {}
+        self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl)
         try:
             self._cluster.check(self._wanted)
         except BaseException:
@@ -110,6 +114,7 @@ class Session:
         self.workers.save_checkpoint(str(folder), step)
 
     def load(self, folder: Path) -> None:
+        self.servers.sleep()
         if self._keeps_shards:
             self.workers.load_shards(str(folder))
         else:
@@ -122,5 +127,8 @@ class Session:
                 group.kill()
 
     def close(self) -> None:
-        """After `kill`: let go of Ray."""
-        self._cluster.close()
+        """End the processes, and let go of Ray."""
+        try:
+            self.kill()
+        finally:
+            self._cluster.close()

@@ -68,8 +68,8 @@ def check_made_by(folder: Path, now: MadeBy) -> None:
 def model_digest(folder: Path) -> str:
     """SHA-256 over a model's configuration, and the sizes, beginnings and ends of its weight files.
 
-    A model may have hundreds of gigabytes, which nobody wants to be read at every start. Other weights in files of the
-    same sizes differ in their first or last megabyte.
+    A model may have hundreds of gigabytes, which nobody wants to be read at every start. Files of the same sizes whose
+    first and last megabytes are the same count as the same.
     """
     digest = hashlib.sha256(json.dumps(_plain_config(folder), sort_keys=True).encode())
     for file in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):

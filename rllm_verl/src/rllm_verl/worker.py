@@ -21,7 +21,8 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         engine = self.actor.engine
         Path(folder).mkdir(parents=True, exist_ok=True)
         states = {name: state for name, state in _random().items() if isinstance(state, torch.Tensor)}
-        save_shard(self._file(folder), engine.module, engine.optimizer, states)
+        with engine.train_mode(zero_grad_on_exit=False):
+            save_shard(self._file(folder), engine.module, engine.optimizer, states)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_shard(self, folder: str) -> None:
@@ -37,7 +38,10 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
                 "Let rllm.trainer.output_dir be a folder that all machines share.",
             )
         engine = self.actor.engine
-        BaseCheckpointManager.load_rng_state(_random() | load_shard(file, engine.module, engine.optimizer))
+        # In this mode everything is where it is when a step is made, whatever is put away between steps.
+        with engine.train_mode(zero_grad_on_exit=False):
+            random = load_shard(file, engine.module, engine.optimizer)
+        BaseCheckpointManager.load_rng_state(_random() | random)
 
     def _file(self, folder: str) -> Path:
         return Path(folder) / f"rank_{self.rank}.safetensors"

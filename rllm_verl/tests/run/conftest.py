@@ -22,7 +22,14 @@ def ray_cluster() -> Iterator[None]:
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=200 * 2**20,
-        runtime_env={"env_vars": {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}},
+        runtime_env={
+            "env_vars": {
+                "VERL_PLATFORM": "cpu",
+                "OMP_NUM_THREADS": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            }
+        },
     )
     yield
     ray.shutdown()

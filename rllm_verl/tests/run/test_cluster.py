@@ -18,6 +18,13 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that has not started Ray; other tests of this process may have."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
+@pytest.mark.usefixtures("no_ray")
 def test_an_address_where_nobody_listens_is_told_within_seconds() -> None:
     started = time.monotonic()
     address = f"127.0.0.1:{free_port()}"
@@ -28,12 +35,14 @@ def test_an_address_where_nobody_listens_is_told_within_seconds() -> None:
     assert "ray start --head" in str(raised.value)
 
 
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port"])
 def test_an_address_without_a_port_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=r"is no address of a Ray cluster\. Write HOST:PORT"):
         Cluster.connect({"address": address}, {})
 
 
+@pytest.mark.usefixtures("no_ray")
 def test_arguments_that_ray_does_not_know_are_named() -> None:
     with pytest.raises(BackendError, match=r"Ray cannot be started here: .*num_gpu"):
         Cluster.connect({"num_gpu": 1}, {})
@@ -56,3 +65,14 @@ class TestOnACluster:
 
     def test_as_many_as_there_are_are_taken(self) -> None:
         Cluster.connect({}, {}).check(Wanted(per_node=2, nodes=1))
+
+    def test_more_workers_than_ray_counts_cpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        node = {"Alive": True, "Resources": {"GPU": 4.0, "CPU": 2.0}}
+        monkeypatch.setattr(ray, "nodes", lambda: [node])
+        with pytest.raises(ConfigError, match=r"there are not 1 nodes with 4\. Start Ray with more: --num-cpus"):
+            Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
+
+    def test_a_cluster_whose_workers_would_lack_a_variable_is_refused(self) -> None:
+        with pytest.raises(ConfigError) as raised:
+            Cluster.connect({}, {"OMP_NUM_THREADS": "1", "NEEDED": "x"})
+        assert "without environment variables that the workers need: NEEDED=x." in str(raised.value)

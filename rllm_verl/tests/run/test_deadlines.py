@@ -57,13 +57,14 @@ def process(worker: Any) -> Process:
 
 
 @pytest.fixture
-def run(worker: Any, process: Process) -> Callable[..., Any]:
+def run(worker: Any, process: Process) -> Iterator[Callable[..., Any]]:
     driver = Driver(lambda: [process], lambda: ray.kill(worker))
 
     def run(call: Callable[[], Any], seconds: float = 60) -> Any:
         return asyncio.run(driver.run(call, doing="updating the policy", seconds=seconds, key="deadlines.update"))
 
-    return run
+    yield run
+    driver.close()
 
 
 def test_what_a_call_returns_is_returned(run: Callable[..., Any], worker: Any) -> None:
@@ -123,9 +124,18 @@ def test_a_call_that_nothing_frees_does_not_keep_the_program(process: Process) -
     free = threading.Event()
     with pytest.raises(BackendError, match=r"no answer within 0\.2 seconds"):
         asyncio.run(driver.run(free.wait, doing="starting Ray", seconds=0.2, key="deadlines.start"))
-    stuck = [thread for thread in threading.enumerate() if thread.name == "rllm-verl" and thread.is_alive()]
-    assert stuck
-    assert all(thread.daemon for thread in stuck)
+    # What comes next does not wait behind it.
+    assert asyncio.run(driver.run(lambda: 1, doing="ending Ray", seconds=5, key="deadlines.close")) == 1
+    threads = [thread for thread in threading.enumerate() if thread.name == "rllm-verl"]
+    assert all(thread.daemon for thread in threads)
     free.set()
-    for thread in stuck:
+    driver.close()
+    for thread in threads:
         thread.join(timeout=5)
+
+
+def test_all_calls_are_made_on_one_thread_that_outlives_them(run: Callable[..., Any]) -> None:
+    """What Ray starts dies with the thread that started it."""
+    first, second = run(threading.current_thread), run(threading.current_thread)
+    assert first is second
+    assert first.is_alive()

@@ -94,7 +94,7 @@ def _check(wire_format: str, peft_config: object) -> None:
     if wire_format != "named_tensors":
         raise ConfigError(
             f"The rollout server for CPUs takes whole weights, not {wire_format!r}.",
-            "Set actor_rollout_ref.rollout.checkpoint_engine.backend to naive or rllm_ray.",
+            "Set actor_rollout_ref.rollout.checkpoint_engine.backend to naive.",
         )
     if peft_config is not None:
         raise ConfigError(

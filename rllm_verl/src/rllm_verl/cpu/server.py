@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rllm_core.errors import RolloutError
+from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.renderer import Renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
@@ -57,6 +57,7 @@ class RolloutServer:
             kv_cache_bytes=settings.kv_cache_bytes,
         )
         self._gate = Gate()
+        self._asleep = False
         self._staged: StagedWeights | None = None
         self._http: HttpServer | None = None
 
@@ -93,6 +94,8 @@ class RolloutServer:
         for kind, data in (("Images", image_data), ("Videos", video_data), ("Sounds", audio_data)):
             if data is not None:
                 raise RolloutError(f"{kind} are not for the rollout server for CPUs.", "Send token ids alone.")
+        if self._asleep:
+            raise BackendError("The rollout server has put its weights away.", "Publish weights first.")
         settings = self.settings
         request = sampling_request(
             request_id,
@@ -168,9 +171,15 @@ class RolloutServer:
         async with self._gate.nobody_inside():
             return
 
-    # There is no memory to hand back to a trainer: on a CPU, both have their own.
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None: ...
-    async def sleep(self) -> None: ...
+    async def sleep(self) -> None:
+        """Serve nobody. There is no memory to hand to the trainer, but who samples now would fail on a GPU."""
+        self._asleep = True
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Serve again, where verl gives the cache back and not the weights alone."""
+        if tags is None or "kv_cache" in tags:
+            self._asleep = False
+
     async def release_kv_cache(self) -> None: ...
     async def resume_kv_cache(self) -> None: ...
 
