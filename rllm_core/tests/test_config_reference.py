@@ -52,7 +52,7 @@ def test_it_says_who_acts_on_a_key(page: str) -> None:
     algorithm, flags = rows(page, "## `rllm.algorithm`"), rows(page, "## `rllm`")
     assert algorithm["eps_clip"][-1].startswith("loss `ppo`, loss `cispo`")
     assert algorithm["adv_estimator"][-1] == "stage `advantages`"
-    assert algorithm["kl_beta"][-1] == "backend `local`, backend `tinker`"
+    assert algorithm["kl_beta"][-1] == "backend `local`, backend `tinker`, backend `verl`"
     assert rows(page, "## `rllm.agent`")["engine_args"][-1] == "nothing in this repository"
     assert algorithm["use_rllm"][-1].startswith("`true` warned about: ")
     assert flags["filter_token_mismatch"][-1].startswith("refused: ")

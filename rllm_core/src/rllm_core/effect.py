@@ -20,7 +20,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import show_value
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused, TakenOver
+from rllm_core.config.section import ByPlugins, Names, Redundant, Refused, TakenOver
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered, Registry
@@ -125,12 +125,18 @@ def settle_effects(
 def _refuse_idle_keys(composed: Composed, chosen: Sequence[Registered[Any]]) -> None:
     """Raise ConfigError for a user's value under a key that the backend knows to be without effect."""
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
-        acted_on = {row.native for row in backend.shared_keys} | {".".join(path) for path in known_keys(RunConfig)}
-        for key in sorted(composed.by_user - acted_on):
-            instead = next((text for name, text in backend.idle_keys.items() if _covers(name, key)), None)
-            if instead is not None:
+        for key in sorted(composed.by_user):
+            if instead := idle_reason(backend, key):
                 value = f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]})"
                 raise ConfigError(f"{value}, and backend {backend.name} does not act on it.", instead)
+
+
+def idle_reason(backend: Any, key: str) -> str | None:
+    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one."""
+    of_core = tuple(key.split(".")) in known_keys(RunConfig)
+    if of_core or any(key == row.native for row in backend.shared_keys):
+        return None
+    return next((text for name, text in backend.idle_keys.items() if _covers(name, key)), None)
 
 
 def _covers(pattern: str, key: str) -> bool:
@@ -170,9 +176,11 @@ def _could_act(entry: Registered[Any], key: Key) -> bool:
 def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
     """Whether it acts on a key that is no option of it.
 
-    A backend that has the core's own key, or the option of another plugin, under another name does not act on it.
+    A backend that has the core's own key, the choice of a plugin, or the option of one, under another name does not act
+    on it.
     """
-    acts = _lists if key.mark(ByPlugins) is None or key.mark(TakenOver) else honours
+    own = key.mark(ByPlugins) is None or key.mark(TakenOver) or key.mark(Names)
+    acts = _lists if own else honours
     return acts(entry.plugin, key.dotted)
 
 

@@ -10,11 +10,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.describe import Option, describe_field
-from rllm_core.config.keys import KeyPath, known_keys
+from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
+from rllm_core.config.packaged import packaged_values
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Names, Redundant, Refused
-from rllm_core.effect import acting_plugins, core_key
+from rllm_core.config.section import AsPackaged, ByPlugins, Names, Redundant, Refused
+from rllm_core.effect import acting_plugins, core_key, idle_reason
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registered, Registry
 
@@ -50,7 +51,8 @@ def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | li
     """
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
-    found = [field for schema in schemas for field in _fields_at(schema, path)] or list(_option_at(path, plan))
+    found = [field for schema in schemas for field in _fields_at(schema, path)]
+    found = found or list(_option_at(path, plan)) or list(_packaged_at(path, plan))
     if not found:
         keys = [known for schema in schemas for known in known_keys(schema)]
         raise as_config_error([unknown_key(path or (key,), "the key to explain", keys)])
@@ -68,7 +70,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     by_plugins = known is not None and known.mark(ByPlugins) is not None
     backends = registry.all("backend")
     if known is None:
-        own = _fields_at(plan.backend.plugin.params, path)
+        own = _fields_at(plan.backend.plugin.params, path) or list(_packaged_at(path, plan))
         acts = f"backend {plan.backend.name}" if own else _owner_of_option(path, plan)
         honouring = [plan.backend] if own else backends
     elif by_plugins:
@@ -79,6 +81,8 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     else:
         acts, honouring = "the core", backends
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
+    if instead := idle_reason(plan.backend.plugin, dotted):
+        acts, honouring, refused = "nobody", [], [*refused, instead]
     if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
         acts, honouring = "nobody", []
     return Explanation(
@@ -118,6 +122,19 @@ def _option_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
     for section, chosen in _apart(plan):
         if path[:-1] == section and chosen is not None and path[-1] in chosen.plugin.params.model_fields:
             yield chosen.plugin.params.model_fields[path[-1]]
+
+
+def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
+    """A key of a section whose keys are those of a packaged YAML; whose the section is knows what it means."""
+    section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
+    if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
+        return
+    value = value_at(plan.composed.tree, path)
+    if value is ABSENT or isinstance(value, Mapping):
+        return
+    default = value_at(packaged_values(plan.backend.plugin, plan.config.rllm.profile), path)
+    about = f"A key of the section `{path[0]}`: {section.description or 'not described.'}"
+    yield FieldInfo(annotation=type(value), default=None if default is ABSENT else default, description=about)
 
 
 def _owner_of_option(path: KeyPath, plan: RunPlan) -> str:

@@ -48,7 +48,7 @@ def config(rllm: Any, install: Callable[[str, str], None]) -> Callable[..., Any]
     install("rllm-remote", BACKEND)
 
     def run(*words: str) -> Any:
-        return rllm("config", *words, RLLM_BLOCK_PLUGINS="rllm-tinker", COLUMNS="200")
+        return rllm("config", *words, RLLM_BLOCK_PLUGINS="rllm-tinker,rllm-verl", COLUMNS="200")
 
     return run
 

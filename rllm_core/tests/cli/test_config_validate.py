@@ -43,7 +43,8 @@ BAD = [
     # keys
     ("rllm: {rollout: {m: 3}}", "`m` is not a key of rllm.rollout (`rllm.rollout.m` from my.yaml)."),
     ("rllm: {algoritm: {seed: 1}}", "Did you mean `rllm.algorithm`?"),
-    ("trainer: {seed: 1}", "`trainer` is not a section of the configuration (from my.yaml)."),
+    ("traner: {seed: 1}", "`traner` is not a section of the configuration (from my.yaml)."),
+    ("trainer: {nnodes: 1}", "`trainer` (from my.yaml) belongs to backend verl, and this run has backend local."),
     ("rllm.rollout.n: 4", "Write it as nested mappings"),
     ("training: {learning_rat: 1}", "Did you mean `training.learning_rate`?"),
     ("rllm: {rollout: {m: 3, k: 4}}", "2 problems in the configuration:"),

@@ -133,7 +133,12 @@ def _by_command(*words: str, files: tuple[str, ...] = ()) -> list[Any]:
         [],
         ["rllm/backend=other", "rllm.rollout.n=4", "model.name=big"],
         ["rllm.env.name=range", "+rllm.env.env_args.low=3", "++rllm.env.env_args.high=5"],
-        ["rllm.algorithm.adv_estimator=rloo", "rllm.trainer.logger=[console,jsonl]", "+training.clip=0.3"],
+        [
+            "rllm.algorithm.adv_estimator=rloo",
+            "rllm.algorithm.loss_fn=ppo",
+            "rllm.trainer.logger=[console,jsonl]",
+            "+training.clip=0.3",
+        ],
         ["+rllm.algorithm.estimator_map={judge: {name: grpo, norm_adv_by_std_in_grpo: false}}", "rllm.trainer.seed=8"],
         ["rllm.trainer.seed=${rllm.rollout.n}", "sampling.val=${sampling.train}", "rllm.trainer.experiment_name='1'"],
     ],
@@ -142,7 +147,7 @@ def test_the_same_words_make_the_same_plan_and_nothing_is_left_behind(
     script: Run, workplace: Path, words: list[str]
 ) -> None:
     ended = script(*words)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     assert json.loads(ended.stdout) == _by_command(*words)
     assert [file.name for file in workplace.iterdir()] == ["script.py"]
 
@@ -154,7 +159,7 @@ def test_a_primary_config_of_the_users_own_is_a_config_file(script: Run, workpla
     own.write_text(f"defaults: [unified, _self_]\n{text}")
     words = ["rllm.trainer.seed=3", "rllm/backend=other"]
     ended = script(*words, config_path="conf", config_name="mine")
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     own.write_text(text)
     tree, origins, by_user, warnings = _by_command(
         "rllm.trainer.seed=3", "rllm/backend=other", files=("conf/mine.yaml",)

@@ -55,7 +55,8 @@ def _message(composed: Compose, *words: str) -> str:
         ),
         (
             "rllm.rollout.zz={a: 1}",
-            "`zz` is not a key of rllm.rollout (`rllm.rollout.zz` from command line). Keys of rllm.rollout: n, n_val.",
+            "`zz` is not a key of rllm.rollout (`rllm.rollout.zz` from command line). "
+            "Keys of rllm.rollout: n, n_val, engine.",
         ),
         (
             "modle.name=x",

@@ -76,7 +76,7 @@ def test_a_file_lies_beneath_the_arguments_and_words_above(tmp_path: Path) -> No
     file.write_text("rllm: {rollout: {n: 4, n_val: 4}, trainer: {seed: 4}}\n")
     words = ["rllm.trainer.seed=6", "model.name=big"]
     tree = _tree(group_size=5, config_file=file, environment="guess", overrides=words)
-    assert (tree["rllm"]["rollout"], tree["rllm"]["trainer"]["seed"]) == ({"n": 5, "n_val": 4}, 6)
+    assert (tree["rllm"]["rollout"], tree["rllm"]["trainer"]["seed"]) == ({"n": 5, "n_val": 4, "engine": None}, 6)
     assert tree["training"]["learning_rate"] == 0.5
     command = read_request(["guess", "rllm.rollout.n=5", *words], None, [str(file)], {})
     assert tree == plan_for(command).composed.tree
@@ -104,7 +104,7 @@ def test_what_omegaconf_merges_onto_the_result_counts(installed: Registry) -> No
     merged = OmegaConf.merge(build_train_config(lr=0.25), {"rllm": {"rollout": {"n": 6, "n_val": "${.n}"}}})
     merged = OmegaConf.merge(merged, OmegaConf.from_dotlist(["rllm.trainer.seed=9"]))
     composed = _plan(merged, installed).composed
-    assert composed.value("rllm.rollout") == {"n": 6, "n_val": 6}
+    assert composed.value("rllm.rollout") == {"n": 6, "n_val": 6, "engine": None}
     assert composed.value("rllm.trainer.seed") == 9
     assert composed.value("training.learning_rate") == 0.25
 

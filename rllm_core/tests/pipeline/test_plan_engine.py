@@ -64,7 +64,7 @@ def test_it_is_named_as_every_plugin_is(plan: MakePlan, choice: Any, threads: in
     [
         ("quick", "rllm.rollout.engine: There is no engine named 'quick'"),
         ("", "rllm.rollout.engine: '' is no engine"),
-        ("vllm", "engine 'vllm' is in rllm-vllm: pip install rllm-vllm"),
+        ("vllm", "engine 'vllm' cannot be used: rllm-vllm is blocked"),
         ({"name": "fast", "thread": 3}, "rllm.rollout.engine.thread is 3: engine 'fast' has no such option"),
         ({"name": "fast", "threads": "3"}, "rllm.rollout.engine.threads is '3'"),
     ],
