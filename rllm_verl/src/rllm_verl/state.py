@@ -35,9 +35,12 @@ def write_made_by(folder: Path, made_by: MadeBy) -> None:
 
 
 def move_model(folder: Path) -> None:
-    """Put the model that verl saved among its shards where other backends look for one."""
+    """Put the model that verl saved among its shards where other backends look for one.
+
+    Not where verl wrote all of a model but its weights, as it does unless it is asked for them.
+    """
     saved = folder / SHARDS / _VERL_MODEL
-    if saved.is_dir():
+    if any(saved.glob("*.safetensors")):
         saved.rename(folder / MODEL)
 
 

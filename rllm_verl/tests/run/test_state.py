@@ -11,7 +11,7 @@ import torch
 from rllm_core.errors import CheckpointError
 from rllm_local import tiny
 from rllm_verl.shards import load_shard, save_shard
-from rllm_verl.state import MadeBy, check_made_by, model_digest, write_made_by
+from rllm_verl.state import MadeBy, check_made_by, model_digest, move_model, write_made_by
 
 MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1")
 
@@ -89,3 +89,12 @@ def test_weights_that_are_not_trained_are_not_kept(tmp_path: Path) -> None:
         weight.requires_grad_(False)
     save_shard(tmp_path / "shard", model, optimizer, {})
     assert (tmp_path / "shard").stat().st_size < 1000
+
+
+@pytest.mark.parametrize(("weights", "moved"), [("model.safetensors", True), ("config.json", False)])
+def test_only_a_model_with_weights_is_offered_to_other_backends(tmp_path: Path, weights: str, moved: bool) -> None:
+    saved = tmp_path / "shards" / "huggingface"
+    saved.mkdir(parents=True)
+    (saved / weights).touch()
+    move_model(tmp_path)
+    assert (tmp_path / "model").is_dir() is moved
