@@ -89,6 +89,18 @@ def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed
     assert filler.fill(batch, frozenset({"old_logprobs"})).old_logprobs is batch.sampling_logprobs
 
 
+def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(
+    model: Any, random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
+) -> None:
+    batch = random_batch(MULTI_TURN)
+    in_first_row = np.arange(len(batch.tokens)) < batch.row_offsets[1]
+    unknown = np.where(in_first_row & batch.loss_mask, np.float32(np.nan), batch.sampling_logprobs)
+    filler = ColumnFiller(model, temperature=0.5, max_tokens_per_microbatch=50, recompute_old_logprobs=False)
+    old = filler.fill(batch.with_columns(sampling_logprobs=unknown), frozenset({"old_logprobs"})).old_logprobs
+    expected = np.where(in_first_row, naive(model, batch, 0.5)["logprobs"], batch.sampling_logprobs)
+    np.testing.assert_allclose(old, expected, atol=2e-5)
+
+
 def test_a_new_critic_says_0_everywhere(
     model: Any, random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
 ) -> None:

@@ -31,7 +31,7 @@ class TokenBatch:
     loss_mask: NDArray[np.bool_]
     """(n_token,) True where the model sampled the token."""
     sampling_logprobs: NDArray[np.float32]
-    """(n_token,) log-probs under the policy that sampled them, 0 elsewhere."""
+    """(n_token,) log-probs as the sampler reported them, NaN where it did not; 0 where `loss_mask` is False."""
     trajectory: NDArray[np.int32]
     """(n_row,) index of the row's trajectory, counted over all groups in order."""
     group: NDArray[np.int32]
@@ -68,6 +68,20 @@ class TokenBatch:
     def row_lengths(self) -> NDArray[np.int64]:
         """(n_row,) tokens per row."""
         return np.diff(self.row_offsets)
+
+    @property
+    def unknown_logprobs(self) -> NDArray[np.bool_]:
+        """(n_token,) True for sampled tokens of which `sampling_logprobs` has no log-prob."""
+        return np.isnan(self.sampling_logprobs)
+
+    def old_logprobs_from(self, computed: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(n_token,) `sampling_logprobs`, and `computed` in rows that have an unknown log-prob.
+
+        A whole row comes from one place, so that the importance ratio of a sequence compares two policies.
+        """
+        unknown = np.zeros(self.n_rows, np.bool_)
+        unknown[np.searchsorted(self.row_offsets, np.flatnonzero(self.unknown_logprobs), side="right") - 1] = True
+        return np.where(np.repeat(unknown, self.row_lengths), computed, self.sampling_logprobs)
 
     def with_columns(self, **columns: Any) -> TokenBatch:
         """A copy of the record with per-token columns filled; arrays are shared, not copied.

@@ -1,7 +1,8 @@
 """Trajectories, groups and episodes as JSON data and back, without losing a bit.
 
-float32 values are widened to float64, whose shortest decimal reads back as the same number; NaN and infinities are
-written as Python's `json` does. numpy numbers are written as what they are; `info` and `metadata` must be JSON data.
+float32 values are widened to float64, whose shortest decimal reads back as the same number. An unknown log-prob is
+null; other NaN and infinities are written as `json` does. numpy numbers are written as what they are; `info` and
+`metadata` must be JSON data.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "reward": _number(trajectory.reward),
         "info": trajectory.info,
         "ids": buffer.ids.tolist(),
-        "logprobs": buffer.logprobs.tolist(),
+        "logprobs": [None if value != value else value for value in buffer.logprobs.tolist()],
         "steps": [
             {
                 "span": list(step.span),

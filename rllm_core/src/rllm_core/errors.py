@@ -45,7 +45,7 @@ class PipelineError(RllmError):
 
 
 class RolloutError(RllmError):
-    """An episode could not be generated."""
+    """An episode could not be generated, or lacks what training needs."""
 
 
 class RewardError(RllmError):

@@ -83,6 +83,12 @@ class RunPlan:
         return EngineChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
 
     @property
+    def full_logprobs(self) -> bool:
+        """Whether rollouts have log-probs also where top-p or top-k truncate; see `Capabilities.full_logprobs`."""
+        own = self.backend.plugin.capabilities
+        return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
+
+    @property
     def tasks_per_step(self) -> int:
         """How many tasks a step draws at a time; fewer where there are no more."""
         rejection = self.config.rllm.rejection_sample

@@ -8,6 +8,8 @@ from rllm_core.config.problems import show_value
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 
+SAMPLED = "sampling_logprobs"
+
 
 def check_terms(plan: RunPlan) -> None:
     """Check a plan whose idle values are back at their defaults.
@@ -18,11 +20,18 @@ def check_terms(plan: RunPlan) -> None:
     """
     _check_bounds(plan)
     _check_corrected_once(plan)
+    _check_truncated(plan)
     _check_column_sections(plan)
 
 
 def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
     """What will work, but perhaps not as meant."""
+    if truncated := _truncated(plan):
+        old = "old log-probs are the sampler's" if plan.full_logprobs else "the trainer computes old log-probs"
+        yield (
+            f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
+            f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation"
+        )
     algorithm = plan.config.rllm.algorithm
     if algorithm.kl_beta and algorithm.kl_estimator == "k1":
         yield (
@@ -54,6 +63,30 @@ def _check_corrected_once(plan: RunPlan) -> None:
                 "count twice.",
                 f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
             )
+
+
+def _truncated(plan: RunPlan) -> str:
+    """The settings by which training rollouts leave tokens out; empty where none does."""
+    train = plan.config.sampling.train
+    settings = [f"sampling.train.top_p={train.top_p}"] if train.top_p < 1 else []
+    settings += [f"sampling.train.top_k={train.top_k}"] if train.top_k > 0 else []
+    return " and ".join(settings)
+
+
+def _check_truncated(plan: RunPlan) -> None:
+    """What divides by the sampler's log-probs cannot do without them."""
+    truncated, tis_mode = _truncated(plan), plan.config.rllm.algorithm.rollout_correction.tis_mode
+    if not truncated or plan.full_logprobs or (tis_mode is None and SAMPLED not in plan.needs):
+        return
+    who = f"rllm.algorithm.rollout_correction.tis_mode={tis_mode}"
+    if tis_mode is None:
+        chosen = next(entry for entry in (*plan.estimators, *plan.losses) if SAMPLED in entry.plugin.needs)
+        who = f"{chosen.plugin.kind.capitalize()} {chosen.plugin.name!r}"
+    engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
+    raise ConfigError(
+        f"{who} needs the log-probs that the sampler reports, and {engine} reports none under {truncated}.",
+        "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or leave the former out.",
+    )
 
 
 def _check_column_sections(plan: RunPlan) -> None:

@@ -42,7 +42,7 @@ class TokenBuffer:
 
     @property
     def logprobs(self) -> NDArray[np.float32]:
-        """(n,) log-prob of each sampled token when it was sampled, 0 for the others. A view."""
+        """(n,) log-prob of each sampled token when it was sampled, NaN where unknown; 0 for the others. A view."""
         return self._logprobs[: self._length]
 
     @property
@@ -68,7 +68,7 @@ class TokenBuffer:
         Args:
             prompt_ids: (n_prompt,) everything the model saw, earlier turns included.
             response_ids: (n_response,) what it sampled.
-            logprobs: (n_response,) their log-probs; None when they are not known (stored as 0).
+            logprobs: (n_response,) their log-probs. None, or NaN for a token: unknown, and stored as NaN.
 
         Raises:
             ValueError: `logprobs` and `response_ids` differ in length, or ids are not a flat list.
@@ -80,7 +80,9 @@ class TokenBuffer:
         if logprobs is not None:
             logprobs = np.asarray(logprobs, np.float32)
             if logprobs.shape != response.shape:
-                raise ValueError(f"{logprobs.size} log-probs for {response.size} response tokens")
+                raise ValueError(
+                    f"{logprobs.size} log-probs for {response.size} response tokens; give None where they are unknown"
+                )
         if not prompt.size and response.size:
             raise ValueError("a model call starts from at least one token: what is sampled first cannot be trained on")
         segment_start = self._segment_for(prompt)
@@ -91,7 +93,7 @@ class TokenBuffer:
         self._ids[self._length : response_start] = fresh
         self._ids[response_start:end] = response
         self._logprobs[self._length : response_start] = 0.0
-        self._logprobs[response_start:end] = 0.0 if logprobs is None else logprobs
+        self._logprobs[response_start:end] = np.nan if logprobs is None else logprobs
         self._sampled[self._length : response_start] = False
         self._sampled[response_start:end] = True
         self._length = end

@@ -38,7 +38,8 @@ class Step:
     """One model call: a span of its trajectory's token buffer, with what the call earned.
 
     ``Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])`` makes a free-standing step with a buffer of its
-    own; a trajectory takes such steps into its one buffer when its tokens are first needed.
+    own; a trajectory takes such steps into its one buffer when its tokens are first needed. Log-probs that are left
+    out are unknown: the trainer then computes the old log-probs of these tokens.
     """
 
     __slots__ = ("advantage", "buffer", "info", "reward", "span", "text", "weight_version")
@@ -79,7 +80,7 @@ class Step:
 
     @property
     def logprobs(self) -> NDArray[np.float32]:
-        """Log-probs of `response_ids` when they were sampled. A view."""
+        """Log-probs of `response_ids` when they were sampled, NaN where unknown. A view."""
         return self.buffer.logprobs[self.span.response_start : self.span.end]
 
     def __repr__(self) -> str:

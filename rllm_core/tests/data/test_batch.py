@@ -130,3 +130,17 @@ def test_building_takes_time_in_proportion_to_the_number_of_trajectories(
 
     small = min(seconds(64) for _ in range(3))
     assert seconds(512) < 4 * 8 * small  # a quadratic one takes 64 times as long
+
+
+def test_a_row_with_an_unknown_log_prob_gets_all_its_old_ones_from_the_trainer() -> None:
+    known, half, unknown = (
+        Trajectory("agent", [Step([1, 2], [3, 4], logprobs)], 0.0) for logprobs in ([-0.5, -0.25], [-0.5, None], None)
+    )
+    silent = Trajectory("agent", [Step([1], [])], 0.0)
+    trajectories = [known, half, silent, unknown]
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=trajectories)])
+    computed = np.full(len(batch.tokens), -7, np.float32) * batch.loss_mask
+    old = batch.old_logprobs_from(computed)
+    assert old.tolist() == [0, 0, -0.5, -0.25, 0, 0, -7, -7, 0, 0, -7, -7]
+    assert old.dtype == np.float32
+    assert batch.unknown_logprobs.nonzero()[0].tolist() == [7, 10, 11]

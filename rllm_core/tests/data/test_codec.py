@@ -15,7 +15,7 @@ from rllm_core import codec
 from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
 
 TOKEN = st.integers(0, 2**31 - 1)
-FLOAT32 = st.floats(width=32)  # subnormal, infinite and NaN ones included
+FLOAT32 = st.floats(width=32)  # subnormal, infinite and NaN (unknown) ones included
 FLOAT64 = st.floats()
 TEXT = st.text(max_size=5)
 INFO = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | TEXT, max_size=2)
@@ -169,3 +169,11 @@ def test_another_schema_version_is_refused(version: object) -> None:
     data = codec.episode_to_json(Episode(id="t:0")) | {"schema_version": version}
     with pytest.raises(ValueError, match=f"episode of schema version {version}, this rllm-core reads 1"):
         codec.episode_from_json(data)
+
+
+def test_an_unknown_log_prob_is_null() -> None:
+    data = codec.trajectory_to_json(Trajectory("agent", [Step([1], [2, 3], [-0.5, None])]))
+    assert json.dumps(data["logprobs"]) == "[0.0, -0.5, null]"
+    (step,) = codec.trajectory_from_json(data).steps
+    assert step.logprobs[0] == -0.5
+    assert math.isnan(step.logprobs[1])

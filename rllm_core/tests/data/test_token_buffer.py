@@ -189,8 +189,12 @@ def test_a_turn_without_any_token_is_no_error() -> None:
     assert (buffer.turns, buffer.prefix_breaks, buffer.ids.tolist()) == (2, 0, [1, 2])
 
 
-def test_unknown_log_probs_are_stored_as_zero() -> None:
-    assert Step([1], [2, 3]).logprobs.tolist() == [0.0, 0.0]
+def test_log_probs_that_are_not_given_stay_unknown() -> None:
+    assert np.isnan(Step([1], [2, 3]).logprobs).all()
+    known, unknown = Step([1], [2, 3], [-0.5, None]).logprobs.tolist()
+    assert (known, np.isnan(unknown)) == (-0.5, True)
+    # What the model did not sample has none, whatever is known of the rest.
+    assert Step([1], [2, 3]).buffer.logprobs[0] == 0.0
 
 
 def test_ids_that_are_not_a_flat_list_are_an_error() -> None:

@@ -27,6 +27,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.runner import RolloutOrder
 from rllm_core.types import Episode, Task, TerminationReason, Trajectory
 
+TIS = "rllm.algorithm.rollout_correction.tis_mode"
+
 
 class ProbeSection(Params):
     size: int = Field(1, description="Nothing.")
@@ -126,7 +128,7 @@ def registry() -> Registry:
                 summary="For tests.",
                 params=ProbeSections,
                 load=lambda: ProbeBackend,
-                honours=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*"}),
+                honours=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", TIS}),
                 model_key="probe.size",
                 capabilities=capabilities,
             )

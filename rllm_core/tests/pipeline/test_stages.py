@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import ALWAYS_FILLED, Advantages, EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import CheckpointError, PipelineError, RewardError
+from rllm_core.errors import CheckpointError, PipelineError, RewardError, RolloutError
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
@@ -46,6 +47,37 @@ def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: 
     assert done.episodes == done.generated == made.runner.episodes
     assert done.episodes is not done.generated
     assert done.metrics["batch/solved"] == 0.5
+
+
+UNKNOWN = Trajectory("agent", [Step([1], [2, 3])], 0.0)
+
+
+def _batch_step(step: MakeStep, *trajectories: Trajectory) -> TrainStep:
+    groups = [
+        TrajectoryGroup(group_id="t:agent", trajectories=[Trajectory("agent", [Step([1], [2], [-1.0])], 1.0)]),
+        TrajectoryGroup(group_id="u:agent", trajectories=list(trajectories)),
+    ]
+    return step(batch=build_batch(groups))
+
+
+def test_a_backend_that_leaves_unknown_log_probs_ends_the_run(bench: Any, step: MakeStep) -> None:
+    told = re.escape(
+        "2 of 3 sampled tokens have an old log-prob that is not finite, the first (nan) in trajectory 0 of"
+    )
+    with pytest.raises(RolloutError, match=told):
+        _run(bench().stage("process"), _batch_step(step, UNKNOWN))
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf])
+def test_an_infinite_log_prob_of_a_workflow_ends_the_run(bench: Any, step: MakeStep, value: float) -> None:
+    with pytest.raises(RolloutError, match="trajectory 0 of group 'u:agent'"):
+        _run(bench().stage("process"), _batch_step(step, Trajectory("agent", [Step([1], [2], [value])], 0.0)))
+
+
+def test_rollout_correction_ends_the_run_where_the_sampler_reported_nothing(bench: Any, step: MakeStep) -> None:
+    made = bench({"rllm.algorithm.rollout_correction.tis_mode": "token"})
+    with pytest.raises(RolloutError, match="tis_mode=token needs the log-probs that the sampler reports, and 2 of 3"):
+        _run(made.stage("process"), _batch_step(step, UNKNOWN))
 
 
 def test_impute_names_gives_the_nameless_a_name(bench: Any, step: MakeStep) -> None:

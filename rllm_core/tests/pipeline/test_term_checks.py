@@ -179,3 +179,34 @@ def test_a_run_needs_what_its_plugins_and_terms_need(make: MakePlan) -> None:
     assert make({"rllm.algorithm.kl_beta": 0.1}).needs == {"ref_logprobs"}
     roles = {"rllm.algorithm.estimator_map": {"judge": "critical"}, "rllm.algorithm.kl_beta": 0.1}
     assert make(roles).needs == {"ref_logprobs", "values"}
+
+
+def _reports_nothing_truncated(registry: Registry) -> None:
+    registry.add(
+        BackendPlugin(
+            name="truncating",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: Backend,
+            honours=frozenset({f"{CORRECTION}.*"}),
+            capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}), full_logprobs=False),
+        )
+    )
+
+
+def test_what_truncation_means_for_the_importance_ratio_is_said(make: MakePlan, registry: Registry) -> None:
+    assert not [line for line in make({"sampling.train.temperature": 0.5}).warnings if "whole distributions" in line]
+    (told,) = [line for line in make({"sampling.train.top_p": 0.9}).warnings if "sampling.train.top_p=0.9" in line]
+    assert "old log-probs are the sampler's" in told
+    _reports_nothing_truncated(registry)
+    plan = make({"sampling.train.top_k": 5, "rllm.backend": "truncating"})
+    (told,) = [line for line in plan.warnings if "sampling.train.top_k=5" in line]
+    assert "the trainer computes old log-probs" in told
+
+
+def test_rollout_correction_needs_a_sampler_that_reports_log_probs(make: MakePlan, registry: Registry) -> None:
+    _reports_nothing_truncated(registry)
+    settings = {"rllm.backend": "truncating", f"{CORRECTION}.tis_mode": "token"}
+    assert make(settings)
+    with pytest.raises(ConfigError, match=r"tis_mode=token needs .* backend 'truncating' reports none under sampling"):
+        make(settings | {"sampling.train.top_p": 0.9})

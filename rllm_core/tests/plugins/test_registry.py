@@ -202,6 +202,8 @@ def test_an_unknown_kind_gets_the_closest_kind() -> None:
     ("kind", "name", "home"),
     [
         ("backend", "verl", "rllm-verl"),
+        ("engine", "vllm", "rllm-vllm"),
+        ("loss", "geo_mean", "rllm-verl"),
         ("environment", "guess", "rllm-envs"),
         ("estimator", "opo", "rllm-estimators"),
         ("estimator", "rllm-estimators/opo", "rllm-estimators"),

@@ -32,6 +32,7 @@ def episodes_of(
     greedy: Mapping[str, float] | None = None,
     roles: Sequence[str] = ("agent",),
     reason: TerminationReason = TerminationReason.ENV_DONE,
+    logprobs_known: bool = True,
 ) -> list[Episode]:
     """Attempts at each task with these rewards; every role of an attempt has the same."""
     episodes = []
@@ -43,8 +44,9 @@ def episodes_of(
                 trajectory = Trajectory(role, reward=reward, uid=f"{task}:{index}/{role}")
                 if task in (greedy or {}):
                     trajectory.info["greedy_reward"] = greedy[task]
+                logprobs = np.linspace(-1.0, -0.5, said) if logprobs_known else None
                 for turn in range(turns):
-                    trajectory.add_step([1, 2, turn], [3] * said, np.linspace(-1.0, -0.5, said), advantage=advantage)
+                    trajectory.add_step([1, 2, turn], [3] * said, logprobs, advantage=advantage)
                 trajectories.append(trajectory)
             episodes.append(
                 Episode(

@@ -11,7 +11,7 @@ import torch
 
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import ConfigError, LossError
+from rllm_core.errors import ConfigError, LossError, RolloutError
 from rllm_core.plugins.registry import Registry
 from rllm_core.rescoring.rescore import Rescored
 from rllm_core.rescoring.tallies import LossTally
@@ -77,6 +77,15 @@ def test_a_loss_that_needs_a_model_is_refused(tallies: Any, registry: Registry) 
     _offer(registry, "hungry", None, frozenset({"ref_logprobs"}))
     with pytest.raises(ConfigError, match=r"--loss: loss 'hungry' needs ref_logprobs.*Choose from"):
         tallies("hungry")
+
+
+def test_losses_cannot_be_compared_on_tokens_without_a_log_prob_and_advantages_can(
+    rescored: Callable[..., Rescored], keep: Callable[..., Path]
+) -> None:
+    keep(0, {"t": (0, 1)}, logprobs_known=False)
+    assert rescored().groups
+    with pytest.raises(RolloutError, match=r"`rllm rescore --loss` needs the log-probs .* 4 of 4 sampled tokens"):
+        rescored(losses=["ppo"])
 
 
 def test_roles_have_losses_of_their_own_that_add_up(

@@ -53,6 +53,11 @@ def test_no_new_messages_still_open_the_next_reply(renderer: Renderer) -> None:
     assert _text(renderer.continuation(STOP, [])) == "<a>"
 
 
+def test_a_reply_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: Renderer) -> None:
+    assert _text(renderer.reply_ids("hello")) == "hello$"
+    assert _text(Renderer(tokenizer, [ord("%")]).reply_ids("hello")) == "hello"
+
+
 def test_words_are_decoded_without_special_tokens(renderer: Renderer) -> None:
     assert renderer.text(np.array([ord("h"), ord("i"), STOP], np.int32)) == "hi"
 

@@ -47,14 +47,25 @@ class Engine:
     def generator(self, sampling: SamplingParams) -> np.random.Generator:
         return np.random.default_rng(sampling.seed)
 
+    def left(self, sampling: SamplingParams) -> Any:
+        """What top-k leaves."""
+        probabilities = np.exp(self.logprobs())
+        if sampling.top_k > 0:
+            probabilities[np.argsort(-probabilities)[sampling.top_k :]] = 0.0
+        return probabilities / probabilities.sum()
+
+    def reported(self, logprobs: Any, left: Any) -> Any:
+        return logprobs
+
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         logprobs, generator = self.logprobs(), self.generator(sampling)
+        left = self.left(sampling)
         tokens: list[int] = []
         while len(tokens) < sampling.max_tokens and STOP not in tokens:
-            tokens.append(int(generator.choice(VOCABULARY, p=np.exp(logprobs))))
+            tokens.append(int(generator.choice(VOCABULARY, p=left)))
         return Completion(
             token_ids=np.array(tokens, np.int32),
-            logprobs=logprobs[tokens].astype(np.float32),
+            logprobs=self.reported(logprobs, left)[tokens].astype(np.float32),
             finish_reason="stop" if tokens[-1] == STOP else "length",
             weight_version=self.version,
         )
@@ -75,7 +86,8 @@ class Table(Backend):
         return self.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return batch.with_columns(old_logprobs=batch.sampling_logprobs)
+        computed = np.where(batch.loss_mask, self.engine.logprobs()[batch.tokens], 0).astype(np.float32)
+        return batch.with_columns(old_logprobs=batch.old_logprobs_from(computed))
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
         assert batch.advantages is not None
@@ -102,6 +114,11 @@ class CannotStart(Table):
 class ForgetsTheColumn(Table):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return batch
+
+
+class UnknownAsProbabilityOne(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch.with_columns(old_logprobs=np.nan_to_num(batch.sampling_logprobs))
 
 
 class PositiveLogProbs(Table):
@@ -192,6 +209,17 @@ class NoLogProbs(Engine):
         return replace(done, logprobs=done.logprobs[:-1])
 
 
+class AfterTruncation(Engine):
+    def reported(self, logprobs: Any, left: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(left)
+
+
+class UnknownAfterTruncation(Engine):
+    def reported(self, logprobs: Any, left: Any) -> Any:
+        return logprobs if left.all() else np.full_like(logprobs, np.nan)
+
+
 class AlwaysStops(Engine):
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         return replace(await super().generate(prompt_ids, sampling, session=session), finish_reason="stop")
@@ -242,6 +270,8 @@ def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
 SAMPLES = "it_samples_tokens_with_their_log_probs"
 FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
 FILLS = "it_fills_the_columns_it_says_it_fills"
+UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
+BEFORE = "log_probs_are_those_before_top_p_and_top_k"
 RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 
 
@@ -260,6 +290,9 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
             "says that it fills 'old_logprobs', and `process` left nothing for",
         ),
         (PositiveLogProbs, FILLS, "fills 'old_logprobs' with numbers that cannot be."),
+        (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs that are not those of its model where the sampler"),
+        (with_engine(AfterTruncation), BEFORE, "Take log-probs before the truncation. If the engine cannot, report"),
+        (with_engine(UnknownAfterTruncation), BEFORE, "set `full_logprobs=False` in its capabilities."),
         (Retokenises, FILLS, "changes the tokens of a batch in `process`. Return `batch.with_columns(…)`."),
         (
             Drifts,
@@ -293,6 +326,12 @@ def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test:
 )
 def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message: str) -> None:
     assert message in complaint(BackendContract, record(Table, **can), "what_it_can_do_exists")
+
+
+def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(told: Any) -> None:
+    assert told(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
+    assert told(record(Table, full_logprobs=False), BEFORE) == ""
+    assert "Take log-probs before" in told(record(with_engine(AfterTruncation), full_logprobs=False), BEFORE)
 
 
 def test_a_backend_runs_a_loss_that_it_names(told: Any) -> None:

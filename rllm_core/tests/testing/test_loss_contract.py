@@ -76,6 +76,10 @@ def from_the_sampler(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * (inputs.logprobs - inputs.sampling_logprobs).clamp(-20, 20).exp()  # type: ignore[operator]
 
 
+def takes_every_sampler_for_one_that_reports(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params) if inputs.sampling_logprobs is None else from_the_sampler(inputs, params)
+
+
 def needs_a_token(inputs: LossInput, params: NoParams) -> Tensor:
     return good(inputs, params) * (inputs.row_ids == inputs.row_ids.max()).logical_or(inputs.row_ids >= 0)
 
@@ -143,6 +147,11 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
             from_the_sampler,
             "it_works_without_what_only_some_backends_know",
             "loss 'mine' failed on rows without sampling_logprobs: TypeError",
+        ),
+        (
+            takes_every_sampler_for_one_that_reports,
+            "it_works_where_the_sampler_reported_no_log_prob",
+            "loss 'mine', given a row whose sampling_logprobs are NaN,",
         ),
         (needs_a_token, "no_tokens_have_no_loss", "loss 'mine' failed on no token at all: RuntimeError"),
         (

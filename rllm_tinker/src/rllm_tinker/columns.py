@@ -21,15 +21,16 @@ async def fill_columns(
 ) -> TokenBatch:
     """The batch with `old_logprobs` and, where they are needed, `ref_logprobs`; 0 where the model sampled nothing.
 
-    Unless they are to be recomputed the sampling log-probs are the old ones: the service samples from the weights that
-    it trains.
+    The service samples from the weights that it trains, so the sampling log-probs are the old ones, unless they are to
+    be recomputed or are unknown.
     """
     rows = Rows.of(batch, np.arange(batch.n_rows))
     columns = {"old_logprobs": batch.sampling_logprobs}
-    if recompute_old_logprobs:
+    if recompute_old_logprobs or batch.unknown_logprobs.any():
         weights = batch.loss_mask.astype(np.float32)
         found = await trainer.forward(rows.datums(weights=weights))
-        columns["old_logprobs"] = np.where(batch.loss_mask, rows.column(found.logprobs), np.float32(0))
+        computed = np.where(batch.loss_mask, rows.column(found.logprobs), np.float32(0))
+        columns["old_logprobs"] = computed if recompute_old_logprobs else batch.old_logprobs_from(computed)
     if reference is not None and "ref_logprobs" in needs:
         sequences = [batch.tokens[start - 1 : end] for start, end in rows.spans]
         of_rows = await asyncio.gather(*(reference.logprobs(tokens) for tokens in sequences))

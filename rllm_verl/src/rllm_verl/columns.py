@@ -49,15 +49,18 @@ def without_adapter(workers: Workers, data: TensorDict) -> TensorDict:
 def fill_columns(workers: Workers, batch: TokenBatch, needs: frozenset[str], settings: ColumnSettings) -> TokenBatch:
     """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
 
-    Unless they are to be recomputed, the sampling log-probs are the old log-probs.
+    The sampling log-probs are the old log-probs, unless they are to be recomputed or are unknown.
     """
     columns = {"old_logprobs": batch.sampling_logprobs}
-    if settings.recompute_old_logprobs or "sum_pi_squared" in needs:
+    unknown = bool(batch.unknown_logprobs.any())
+    if settings.recompute_old_logprobs or unknown or "sum_pi_squared" in needs:
         rows = _all_rows(workers, batch, settings.micro_batching)
         squared = "sum_pi_squared" in needs
         said = workers.compute_log_prob(_request(rows, settings, calculate_sum_pi_squared=squared))
         if settings.recompute_old_logprobs:
             columns["old_logprobs"] = rows.column(said["log_probs"])
+        elif unknown:
+            columns["old_logprobs"] = batch.old_logprobs_from(rows.column(said["log_probs"]))
         if squared:
             columns["sum_pi_squared"] = rows.column(said["sum_pi_squared"])
     if settings.reference is not None and "ref_logprobs" in needs:

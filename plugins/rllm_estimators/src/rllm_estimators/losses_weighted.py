@@ -65,8 +65,11 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
 
 
 def _anchored(inputs: LossInput) -> LossInput:
-    """With the log-probs of the policy that sampled as the old ones."""
-    return inputs if inputs.sampling_logprobs is None else replace(inputs, old_logprobs=inputs.sampling_logprobs)
+    """With the log-probs of the policy that sampled as the old ones, where they are known."""
+    sampled = inputs.sampling_logprobs
+    if sampled is None:
+        return inputs
+    return replace(inputs, old_logprobs=torch.where(sampled.isnan(), inputs.old_logprobs, sampled))
 
 
 def _others(logprobs: Tensor) -> Tensor:

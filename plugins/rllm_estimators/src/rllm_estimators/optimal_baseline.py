@@ -96,7 +96,14 @@ def _column(inputs: AdvantageInput, column: NDArray[np.float32] | None, name: st
     """(n_sampled,) a column's values at the sampled tokens."""
     if column is None:
         raise AdvantageError(f"The optimal token baseline needs `{name}` (n_token,), and this batch has none.")
-    return column[inputs.loss_mask].astype(np.float64)
+    values = column[inputs.loss_mask].astype(np.float64)
+    if np.isnan(values).any():
+        raise AdvantageError(
+            f"The optimal token baseline needs `{name}`, and {int(np.isnan(values).sum())} of {len(values)} sampled "
+            "tokens have none.",
+            "Set its option tis_mode to null, or let the workflow pass `logprobs` to its steps.",
+        )
+    return values
 
 
 def _cells(group_offsets: Offsets, positions: Positions) -> tuple[NDArray[np.int64], int]:

@@ -36,20 +36,23 @@ class ColumnFiller:
         self._temperature = temperature
         self._max_tokens = max_tokens_per_microbatch
         self._reference = reference
+        self._recompute = recompute_old_logprobs
         self._of_policy: dict[str, Column] = {"sum_pi_squared": TokenOutputs.sum_pi_squared}
-        if recompute_old_logprobs:
-            self._of_policy["old_logprobs"] = _logprobs
         if critic is not None:
             self._of_policy["values"] = critic.values
 
     def fill(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
 
-        The model that sampled is the model that is trained, so unless they are to be recomputed its sampling log-probs
-        are the old log-probs.
+        The model that sampled is the model that is trained, so its sampling log-probs are the old log-probs, unless
+        they are to be recomputed or are unknown.
         """
-        wanted = {name: column for name, column in self._of_policy.items() if name in needs or name == "old_logprobs"}
+        wanted = {name: column for name, column in self._of_policy.items() if name in needs}
+        if self._recompute or batch.unknown_logprobs.any():
+            wanted["old_logprobs"] = _logprobs
         columns = {"old_logprobs": batch.sampling_logprobs} | self._forward(self._model, batch, wanted)
+        if not self._recompute and "old_logprobs" in wanted:
+            columns["old_logprobs"] = batch.old_logprobs_from(columns["old_logprobs"])
         if self._reference is not None and "ref_logprobs" in needs:
             columns |= self._forward(self._reference.model, batch, {"ref_logprobs": _logprobs})
         return batch.with_columns(**columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -111,8 +112,6 @@ class Server:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
-            raise ValueError("this build of vLLM gives no log-probs before top-p and top-k; leave both as they are")
         sampling = SamplingParams(
             max_tokens=asked.max_tokens,
             temperature=asked.temperature,
@@ -130,6 +129,9 @@ class Server:
             reply = output.outputs[0]
             tokens = tuple(reply.token_ids)
             logprobs = tuple(each[token].logprob for each, token in zip(reply.logprobs, tokens, strict=True))
+            if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
+                # This sampler's are those of what top-p and top-k leave.
+                logprobs = (math.nan,) * len(tokens)
             return Sampled(tokens, logprobs, "stop" if reply.finish_reason == "stop" else "length")
         raise RuntimeError("vLLM ended a request without an answer")
 

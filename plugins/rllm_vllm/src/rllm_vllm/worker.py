@@ -18,7 +18,8 @@ class RllmWorker:
     def rllm_prepare(self) -> bool:
         """Let log-probs be those of softmax(logits / temperature) also where top-p or top-k truncate.
 
-        vLLM's ``processed_logprobs`` are those of what remains. False: this worker's sampler is another one.
+        vLLM's ``processed_logprobs`` are those of what remains. False: this worker's sampler is another one, and the
+        server then reports log-probs as unknown where top-p or top-k truncate.
         """
         truncate = getattr(getattr(self.model_runner, "sampler", None), "topk_topp_sampler", None)
         if truncate is None:

@@ -51,7 +51,8 @@ def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Te
 def note_rollout(means: Means, inputs: LossInput) -> None:
     """Note how far the trainer is from the sampler, while their weights are the same."""
     assert inputs.sampling_logprobs is not None
-    means.add("actor/rollout_logprob_difference", (inputs.logprobs - inputs.sampling_logprobs).abs())
+    known = ~inputs.sampling_logprobs.isnan()
+    means.add("actor/rollout_logprob_difference", (inputs.logprobs - inputs.sampling_logprobs)[known].abs())
 
 
 @torch.no_grad()

@@ -31,6 +31,9 @@ class Capabilities:
     registered."""
     columns: frozenset[str] = frozenset()
     """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
+    full_logprobs: bool = True
+    """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
+    there (NaN), and old log-probs are then the trainer's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,12 @@ class Backend(ABC):
         """Load the model and return the engine that samples from it."""
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        """Return the batch with the columns named in `needs` filled."""
+        """Return the batch with the columns named in `needs` filled.
+
+        ``old_logprobs`` are those of the sampler, or the trainer's own where the run asks for them
+        (`RunContext.recomputes_old_logprobs`) and in rows where the sampler reported none
+        (`TokenBatch.old_logprobs_from`).
+        """
         return batch
 
     @abstractmethod

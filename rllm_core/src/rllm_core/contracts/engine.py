@@ -45,7 +45,8 @@ class Completion:
     token_ids: NDArray[np.int32]
     """(n,) includes the stop token when `finish_reason` is ``stop``."""
     logprobs: NDArray[np.float32]
-    """(n,) log-probs under softmax(logits / temperature), before top-p and top-k."""
+    """(n,) log-probs under softmax(logits / temperature), before top-p and top-k; under softmax(logits) at temperature
+    0. NaN where the engine cannot tell them: the trainer then computes them."""
     finish_reason: FinishReason
     weight_version: int
     """Number of the policy update whose weights sampled these tokens."""
@@ -146,3 +147,5 @@ class EnginePlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "engine"
 
     load: Callable[[], Callable[[Any], HostedEngine]]
+    full_logprobs: bool = True
+    """As `Capabilities.full_logprobs`."""

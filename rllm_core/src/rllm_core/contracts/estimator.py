@@ -51,7 +51,7 @@ class AdvantageInput:
     groups: Sequence[TrajectoryGroup]
     """(n_group,) the groups themselves, for their metadata."""
     sampling_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) log-probs under the policy that sampled, 0 where `loss_mask` is False."""
+    """(n_token,) log-probs as the sampler reported them, NaN where it did not; 0 where `loss_mask` is False."""
     old_logprobs: NDArray[np.float32] | None = None
     """(n_token,) log-probs at the start of the update; filled when needed."""
     ref_logprobs: NDArray[np.float32] | None = None

@@ -8,8 +8,9 @@ import numpy as np
 
 from rllm_core.algorithms.columns import tokens_of
 from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
+from rllm_core.algorithms.known_logprobs import check_old_logprobs, check_sampling_logprobs
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.batch import build_batch
+from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.config.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
@@ -44,6 +45,7 @@ class Process:
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
+        self._check_sampler(batch)
         needs = (self._context.needs | {"old_logprobs"}) - ALWAYS_FILLED - FILLED_BY_STAGES
         step.batch = await self._context.backend.process(batch, needs)
         missing = sorted(name for name in needs if getattr(step.batch, name, None) is None)
@@ -52,6 +54,14 @@ class Process:
                 f"The backend did not fill {', '.join(missing)}, which estimators or losses of this run need.",
                 "Mend the backend's `process`, or its capabilities.",
             )
+        check_old_logprobs(step.batch)
+
+    def _check_sampler(self, batch: TokenBatch) -> None:
+        tis_mode = self._context.config.rllm.algorithm.rollout_correction.tis_mode
+        if tis_mode is not None:
+            check_sampling_logprobs(batch, f"rllm.algorithm.rollout_correction.tis_mode={tis_mode}")
+        if "sampling_logprobs" in self._context.needs:
+            check_sampling_logprobs(batch, "An estimator or a loss of this run")
 
 
 class EstimateAdvantages:

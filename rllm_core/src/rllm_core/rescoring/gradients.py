@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.algorithms.aggregation import token_weights
+from rllm_core.algorithms.known_logprobs import check_sampling_logprobs
 from rllm_core.algorithms.losses import checked
 from rllm_core.batch import TokenBatch
 from rllm_core.config.schema import RunConfig
@@ -39,8 +40,10 @@ class LossProbe:
         """Add a batch with `advantages` and `old_logprobs`.
 
         Raises:
+            RolloutError: a sampled token was stored without its log-prob.
             LossError: a loss returned something that is not one finite number per sampled token.
         """
+        check_sampling_logprobs(batch, "`rllm rescore --loss`")
         weights = _weights(batch, self._aggregation, self._max_response_length)
         seed = derive_seed(derive_seed(self._seed, "update", global_step), "loss", 0)
         for role, chosen, inputs in _inputs(batch, seed):

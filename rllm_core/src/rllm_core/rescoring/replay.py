@@ -33,7 +33,6 @@ from rllm_core.types import Episode, Task, TrajectoryGroup
 
 OF_A_ROUND = ("impute_names", "compact_filter", "group", "check_rewards")
 """Stages between playing and rejecting, in the order of a run."""
-OF_A_STEP = ("build_batch", "process")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class Replay:
 
         self._of_a_round = Pipeline(stages(*(name for name in OF_A_ROUND if name not in rules.left_out)), context)
         self._reject = Reject(context, NoParams())
-        self._of_a_step = Pipeline(stages(*OF_A_STEP), context)
+        self._build = Pipeline(stages("build_batch"), context)
         (estimation,) = stages("advantages")
         self._estimations: Mapping[str, Pipeline] = {
             setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.of)) for setup in setups
@@ -92,7 +91,9 @@ class Replay:
         step.trajectory_groups = train
         if train:
             step.go_on()
-        await self._of_a_step.run(step)
+        await self._build.run(step)
+        if step.batch is not None:
+            step.batch = step.batch.with_columns(old_logprobs=step.batch.sampling_logprobs)
         return step
 
     async def _groups(self, step: TrainStep, episodes: Sequence[Episode]) -> None:
@@ -136,9 +137,6 @@ class _NoModel(Backend):
 
     async def start(self, run: RunContext) -> RolloutEngine:
         raise _nothing_but_episodes()
-
-    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return batch.with_columns(old_logprobs=batch.sampling_logprobs)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
         raise _nothing_but_episodes()

@@ -22,6 +22,8 @@ REPLY = "REPLYPLACEHOLDER"
 THINK, END_THINK = "<think>", "</think>"
 """What models that reason write around their thoughts."""
 
+NO_TOKEN = -1
+
 Rendered = NDArray[np.int32]
 
 
@@ -72,6 +74,16 @@ class Renderer:
         `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
         """
         return self._continuation(last_token if last_token in self.stop_ids else None, _frozen(messages))
+
+    def reply_ids(self, text: str) -> Rendered:
+        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
+
+        For workflows that get text from somebody else's client. What was sampled there may be other tokens of the same
+        text, so hand on the sampled ones where there are any.
+        """
+        after = self.continuation(NO_TOKEN, ())
+        stop = after[:1] if after.size and int(after[0]) in self.stop_ids else after[:0]
+        return np.concatenate((self._encode(text), stop))
 
     def text(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The words of a reply, without special tokens."""

@@ -18,7 +18,7 @@ from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.testing.plugin import PluginContract
-from rllm_core.testing.session import MAX_TOKENS, REQUESTS, Session, difference
+from rllm_core.testing.session import MAX_TOKENS, REQUESTS, TRUNCATED, Session, difference
 
 SAME = 1e-4
 """Log-probs nearer to each other than this are of one policy: batches of another size add up in another order."""
@@ -136,6 +136,37 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                 raise self.failure(
                     f"fills {name!r} with numbers that cannot be", "They are finite, and log-probs are 0 or less."
                 )
+
+    def test_it_computes_the_log_probs_that_a_sampler_did_not_report(self, session: Session) -> None:
+        reported = session.batch()
+        first_rows = np.repeat(np.arange(reported.n_rows) < reported.n_rows // 2, reported.row_lengths)
+        unknown = first_rows & reported.loss_mask
+        sampling_logprobs = np.where(unknown, np.float32(np.nan), reported.sampling_logprobs)
+        batch = reported.with_columns(sampling_logprobs=sampling_logprobs)
+        old = session.ask(session.backend.process(batch, frozenset({"old_logprobs"}))).old_logprobs
+        assert old is not None
+        apart = np.abs(old - reported.sampling_logprobs)[reported.loss_mask]
+        if not (apart <= SAME).all():
+            raise self.failure(
+                "leaves old log-probs that are not those of its model where the sampler reported none (NaN)",
+                "Compute log-probs in `process`, and fill `batch.old_logprobs_from(computed)`.",
+            )
+
+    def test_log_probs_are_those_before_top_p_and_top_k(self, session: Session) -> None:
+        batch = session.batch(TRUNCATED)
+        known = batch.loss_mask & ~batch.unknown_logprobs
+        if not self.plugin.capabilities.full_logprobs and not known.any():
+            return
+        nothing_known = np.where(batch.loss_mask, np.float32(np.nan), np.float32(0))
+        asked = batch.with_columns(sampling_logprobs=nothing_known)
+        computed = session.ask(session.backend.process(asked, frozenset({"old_logprobs"}))).old_logprobs
+        assert computed is not None
+        if not (np.abs(computed - batch.sampling_logprobs)[batch.loss_mask] <= SAME).all():
+            raise self.failure(
+                "reports log-probs that are not those of its model where top_p and top_k leave tokens out",
+                "Take log-probs before the truncation. If the engine cannot, report NaN there and set "
+                "`full_logprobs=False` in its capabilities.",
+            )
 
     def test_an_update_without_advantages_changes_nothing(self, session: Session) -> None:
         if session.updates:

@@ -49,6 +49,14 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             pytest.skip("it needs sampling_logprobs")
         self._losses(params, replace(self._rows(0), sampling_logprobs=None), "rows without sampling_logprobs")
 
+    def test_it_works_where_the_sampler_reported_no_log_prob(self, params: Any) -> None:
+        if "sampling_logprobs" in self.plugin.needs:
+            pytest.skip("it needs sampling_logprobs")
+        rows = self._rows(0)
+        assert rows.sampling_logprobs is not None
+        unknown = rows.sampling_logprobs.masked_fill(rows.row_ids == rows.row_ids[0], torch.nan)
+        self._losses(params, replace(rows, sampling_logprobs=unknown), "a row whose sampling_logprobs are NaN")
+
     @pytest.mark.parametrize("seed", SEEDS)
     def test_its_gradient_reaches_the_log_probs_and_is_finite(self, params: Any, seed: int) -> None:
         gradient = self._gradient(params, self._rows(seed), "some rows")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ PROMPTS = ("one plus one is", "guess a number", "lower or higher?", "say a word"
 REQUESTS = tuple((prompt, seed) for prompt in PROMPTS for seed in range(4))
 """Prompts with seeds."""
 MAX_TOKENS = 6
+SAMPLING = SamplingParams(max_tokens=MAX_TOKENS)
+TRUNCATED = SamplingParams(max_tokens=MAX_TOKENS, top_p=0.7, top_k=5)
+"""Samples from a part of the distribution."""
 ROLE = "agent"
 
 
@@ -48,18 +52,18 @@ class Session:
         """A second backend, started as this one was."""
         return Session(self._make, self._run, self._loss)
 
-    def sample(self, requests: Sequence[tuple[str, int]]) -> list[Completion]:
+    def sample(self, requests: Sequence[tuple[str, int]], sampling: SamplingParams = SAMPLING) -> list[Completion]:
         """The completions of prompts with seeds, all asked for at once."""
 
         async def all_of_them() -> list[Completion]:
-            return list(await asyncio.gather(*(self._complete(prompt, seed) for prompt, seed in requests)))
+            return list(await asyncio.gather(*(self._complete(prompt, seed, sampling) for prompt, seed in requests)))
 
         return self.ask(all_of_them())
 
-    def batch(self) -> TokenBatch:
+    def batch(self, sampling: SamplingParams = SAMPLING) -> TokenBatch:
         """Sampled completions as a training batch."""
         trajectories = []
-        for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS), strict=True):
+        for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS, sampling), strict=True):
             trajectory = Trajectory(ROLE, reward=0.0)
             trajectory.add_step(
                 self._prompt_ids(prompt),
@@ -102,11 +106,10 @@ class Session:
         finally:
             self._loop.close()
 
-    async def _complete(self, prompt: str, seed: int) -> Completion:
+    async def _complete(self, prompt: str, seed: int, sampling: SamplingParams) -> Completion:
         session = f"{prompt}/{seed}"
-        sampling = SamplingParams(max_tokens=MAX_TOKENS, seed=seed)
         try:
-            return await self.engine.generate(self._prompt_ids(prompt), sampling, session=session)
+            return await self.engine.generate(self._prompt_ids(prompt), replace(sampling, seed=seed), session=session)
         finally:
             await self.engine.end_session(session)
 

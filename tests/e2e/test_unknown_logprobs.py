@@ -1,0 +1,116 @@
+"""Workflows that do not know log-probs train as those that do: the trainer computes what the sampler left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.errors import RolloutError
+from rllm_core.pipeline.step import TrainStep
+from rllm_core.rollout.conversation import Conversation
+from rllm_core.trainer import UnifiedTrainer
+from rllm_core.types import Episode, Step, Trajectory
+
+ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
+
+
+class Echo(Workflow):
+    """One turn; the reward is how many even tokens the model said. `known` says what the workflow keeps of the call."""
+
+    def __init__(self, context: Any, known: str = "log-probs") -> None:
+        super().__init__(context)
+        self._known = known
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        played = Trajectory("agent")
+        conversation = Conversation(self.context, played, uid)
+        conversation.hear(task["say"])
+        try:
+            said = await conversation.reply()
+        finally:
+            await conversation.close()
+        reward = float(np.mean(said.response_ids % 2 == 0))
+        return Episode(id=uid, trajectories=[Trajectory("agent", [self._kept(task["say"], said)], reward)])
+
+    def _kept(self, prompt: str, said: Step) -> Step:
+        renderer = self.rollout_engine.renderer
+        match self._known:
+            case "log-probs":
+                return said
+            case "tokens":
+                return Step(said.prompt_ids, said.response_ids)
+            case _:
+                asked = renderer.prompt([{"role": "user", "content": prompt}])
+                return Step(asked, renderer.reply_ids(said.text), text=said.text)
+
+
+class Steps(Observer):
+    def __init__(self) -> None:
+        self.steps: list[TrainStep] = []
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None) -> list[TrainStep]:
+    kept = Steps()
+    trainer = UnifiedTrainer(
+        config={
+            "rllm": {
+                "backend": backend,
+                "rollout": {"n": 4},
+                "trainer": {"total_batches": 2, "val_before_train": False, "test_freq": -1},
+                "algorithm": {"loss_fn": "ppo", **(algorithm or {})},
+            },
+            "data": {"train_batch_size": 4, "max_response_length": 6},
+        },
+        backend_args={"tinker_base_url": "local"} if backend == "tinker" else None,
+        workflow_class=Echo,
+        workflow_args={"known": known},
+        train_dataset=ROWS,
+        observers=[kept],
+        overwrite=True,
+    )
+    try:
+        trainer.fit()
+    finally:
+        trainer.shutdown()
+    return kept.steps
+
+
+BACKENDS = ["local", pytest.param("tinker", marks=pytest.mark.slow)]
+COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(backend: str) -> None:
+    told, untold = trained("log-probs", backend), trained("tokens", backend)
+    for one, other in zip(told, untold, strict=True):
+        assert one.filled_batch.tokens.tolist() == other.filled_batch.tokens.tolist()
+        assert other.filled_batch.unknown_logprobs.sum() == other.filled_batch.loss_mask.sum()
+        for name in COMPARED:
+            if name in one.metrics:
+                assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-3, abs=1e-5), name
+        assert "actor/rollout_logprob_difference" not in other.metrics
+
+
+def test_a_workflow_that_has_only_text_trains() -> None:
+    for step in trained("text", "local"):
+        assert step.metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+        assert step.metrics["actor/grad_norm"] > 0.1
+
+
+def test_rollout_correction_says_what_it_lacks() -> None:
+    correction = {"rollout_correction": {"tis_mode": "token"}}
+    with pytest.raises(RolloutError, match=r"tis_mode=token needs the log-probs that the sampler reports, and \d+ of"):
+        trained("tokens", "local", correction)
