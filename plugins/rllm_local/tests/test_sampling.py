@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.sampling import draw, uniforms
+from rllm_local.sampling import draw, truncated, uniforms
 
 
 def _params(**changes: float) -> SamplingParams:
@@ -109,42 +110,86 @@ def test_temperature_zero_is_argmax_with_the_plain_softmax_log_prob(logits: list
     assert drawn.logprobs[0] == pytest.approx(expected, abs=1e-5)
 
 
-def _kept_by_reference(probabilities: np.ndarray, top_k: int, top_p: float) -> set[int]:
-    """The likeliest tokens, lower ids first among equals, until k are kept or those kept together reach top-p."""
-    kept: list[int] = []
-    for token in sorted(range(len(probabilities)), key=lambda token: (-probabilities[token], token)):
-        reached = top_p < 1 and kept and sum(probabilities[other] for other in kept) >= top_p
-        if reached or (top_k > 0 and len(kept) == top_k):
-            break
-        kept.append(token)
-    return set(kept)
+def _by_transformers(logits: torch.Tensor, *, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """(n_vocabulary,) scores after the processors that `generate()` applies, -inf where a token is removed."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_k > 0:
+        processors.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        processors.append(TopPLogitsWarper(top_p))
+    return processors(torch.zeros(1, 1, dtype=torch.int64), logits[None])[0]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+@pytest.mark.parametrize("top_k", [-1, 4, 20])
+@pytest.mark.parametrize("top_p", [0.6, 0.95, 1.0])
+def test_the_processors_of_transformers_are_those_of_its_generate(
+    temperature: float, top_k: int, top_p: float, model: Any
+) -> None:
+    """The other tests apply the processors themselves. This one shows that their order is that of `generate()`."""
+    prompt = torch.arange(5, 12)[None]
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": max(top_k, 0), "top_p": top_p}
+    output = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
+    reply = model.generate(prompt, max_new_tokens=1, **sampling, **output)
+    expected = _by_transformers(reply.logits[0][0], temperature=temperature, top_k=top_k, top_p=top_p)
+    assert torch.equal(reply.scores[0][0], expected)
 
 
 @given(
-    weights=st.lists(st.integers(1, 64), min_size=2, max_size=10),
-    top_k=st.sampled_from([-1, 1, 2, 3, 50]),
-    top_p=st.sampled_from([0.01, 0.25, 0.3, 0.5, 0.77, 0.9, 0.999, 1.0]),
+    logits=st.lists(
+        st.one_of(
+            st.floats(-30, 30, width=32),
+            st.sampled_from([-math.inf, -1e30, -1e4, -1.0, 0.0, 0.5, 1.0, 1.0 + 2.0**-20, 1e4]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    temperature=st.sampled_from([0.25, 1.0, 2.5]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 3, 5, 50]),
+    top_p=st.sampled_from([0.0, 1e-12, 0.01, 0.25, 0.3, 0.5, 0.77, 0.8, 0.9, 0.999, 1.0]),
 )
-@settings(deadline=None, max_examples=150)
-def test_top_k_and_top_p_keep_exactly_the_tokens_a_naive_reference_keeps(
-    weights: list[int], top_k: int, top_p: float
+@settings(deadline=None, max_examples=500)
+def test_top_k_and_top_p_keep_the_tokens_that_transformers_keeps(
+    logits: list[float], temperature: float, top_k: int, top_p: float
 ) -> None:
-    logits = torch.tensor(weights, dtype=torch.float32).log()
-    probabilities = torch.log_softmax(logits, dim=-1).exp().double().numpy()
-    # Where rounding decides, both answers are right.
-    ordered = np.sort(probabilities)[::-1].cumsum()
-    if top_p < 1 and np.abs(ordered - top_p).min() < 1e-9:
-        return
-    draws = 3000
-    params = [_params(top_k=top_k, top_p=top_p, seed=seed) for seed in range(draws)]
-    tokens = draw(logits.expand(draws, -1), params, [0] * draws).tokens
-    kept = _kept_by_reference(probabilities, top_k, top_p)
-    assert set(tokens.tolist()) <= kept
-    share = np.array([probabilities[token] for token in sorted(kept)])
-    share /= share.sum()
-    counts = Counter(tokens.tolist())
-    seen = np.array([counts[token] for token in sorted(kept)]) / draws
-    np.testing.assert_allclose(seen, share, atol=6 * math.sqrt(0.25 / draws))
+    assume(max(logits) > -math.inf)
+    row = torch.tensor(logits)
+    theirs = _by_transformers(row, temperature=temperature, top_k=top_k, top_p=top_p)
+    if top_p < 1:
+        # Where a sum of probabilities is as large as what top-p removes, rounding decides, and both answers are right.
+        before = _by_transformers(row, temperature=temperature, top_k=top_k, top_p=1.0)
+        sums = before.double().softmax(-1).sort()[0].cumsum(-1)[:-1]
+        assume(not ((sums - (1 - top_p)).abs() < 1e-5).any())
+    scores = row[None] / temperature
+    probabilities = scores.log_softmax(-1).exp().double()
+    ours = truncated(probabilities, scores, [_params(temperature=temperature, top_k=top_k, top_p=top_p)])[0]
+    assert torch.equal(ours[ours > 0], probabilities[0][ours > 0])
+    # Which of equal tokens a cut keeps is arbitrary, so scores are compared. Tokens too rare to be drawn do not count.
+    can_be_drawn = (theirs > -math.inf) & (probabilities[0] > 1e-30)
+    assert torch.equal(scores[0][ours > 1e-30].sort()[0], theirs[can_be_drawn].sort()[0])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        ({"top_k": 3, "top_p": 0.8}, 2),
+        ({"top_k": 3, "top_p": 0.9}, 3),
+        ({"top_k": 3}, 3),
+        ({"top_p": 0.55}, 3),
+        ({"top_k": 4}, 40),
+        ({"top_k": 50, "top_p": 0.3}, 1),
+    ],
+)
+def test_tokens_are_drawn_from_what_is_left_in_proportion(sampling: dict[str, float], kept: int) -> None:
+    """top_k=4 keeps all tokens, for 37 of them tie with the fourth."""
+    probabilities = torch.tensor([0.3, 0.2, 0.1, *[0.4 / 37] * 37], dtype=torch.float64)
+    draws = 20_000
+    params = [_params(seed=seed, **sampling) for seed in range(draws)]
+    tokens = draw(probabilities.log().float().expand(draws, -1), params, [0] * draws).tokens
+    assert set(tokens.tolist()) == set(range(kept))
+    if kept > 1:
+        share = probabilities[:kept] / probabilities[:kept].sum()
+        assert abs(_chi_square(np.bincount(tokens, minlength=kept), share.numpy() * draws)) < 4
 
 
 def test_a_row_without_truncation_keeps_every_token_beside_rows_with_it() -> None:
@@ -155,19 +200,22 @@ def test_a_row_without_truncation_keeps_every_token_beside_rows_with_it() -> Non
         alone = draw(logits[None], [_params(seed=seed)], [0])
         beside = draw(torch.stack((logits, logits)), [_params(seed=seed), cut], [0, 0])
         assert alone.tokens[0] == beside.tokens[0]
-    from rllm_local.sampling import _truncated
-
     probabilities = (torch.softmax(logits.float(), dim=-1) * (1 + 1e-6)).double()
-    kept = _truncated(torch.stack((probabilities, probabilities)), [free, cut])
+    kept = truncated(torch.stack((probabilities, probabilities)), torch.stack((logits, logits)), [free, cut])
     assert torch.equal(kept[0], probabilities)
     assert int((kept[1] > 0).sum()) <= 3
 
 
-def test_log_probs_are_taken_before_truncation() -> None:
+@pytest.mark.parametrize("sampling", [{"top_k": 1}, {"top_p": 0.1}, {"top_k": 2, "top_p": 0.1}])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_log_probs_are_taken_after_temperature_and_before_truncation(
+    temperature: float, sampling: dict[str, float]
+) -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))
-    drawn = draw(logits, [_params(top_k=1)], [0])
+    drawn = draw(logits, [_params(temperature=temperature, **sampling)], [0])
     assert drawn.tokens[0] == 0
-    assert drawn.logprobs[0] == pytest.approx(math.log(0.5), abs=1e-6)
+    expected = TemperatureLogitsWarper(temperature)(torch.zeros(1, 1, dtype=torch.int64), logits).log_softmax(-1)
+    assert drawn.logprobs[0] == pytest.approx(float(expected[0, 0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-53])

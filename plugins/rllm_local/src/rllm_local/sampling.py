@@ -40,8 +40,9 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
     scale = torch.from_numpy(np.where(greedy, np.float32(1), temperatures)).to(logits.device)
-    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
-    probabilities = _truncated(logprobs.exp().double(), sampling)
+    scores = logits.float() / scale[:, None]
+    logprobs = torch.log_softmax(scores, dim=-1)
+    probabilities = truncated(logprobs.exp().double(), scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum(dim=-1)
     # The smallest token whose cumulative probability exceeds the draw: never one of probability 0.
@@ -70,18 +71,33 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def _truncated(probabilities: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    """Probabilities with everything outside top-k and top-p set to 0; untouched when no row asks for it."""
+def truncated(probabilities: Tensor, scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
+    """Set the probabilities outside top-k and top-p to 0. Rows are the same when no row asks for either.
+
+    Top-k comes first and keeps every token that ties with the k-th. Top-p is a share of what top-k leaves. Hugging Face
+    transformers and vLLM do the same.
+
+    Args:
+        probabilities: (n_row, n_vocabulary) float64, those of softmax(scores).
+        scores: (n_row, n_vocabulary) float32, logits / temperature. They decide the order: probabilities may round to
+            equal numbers, or to 0.
+        sampling: one per row.
+
+    Returns:
+        (n_row, n_vocabulary) float64. A row with a cut does not sum to 1.
+    """
     if all(params.top_k <= 0 and params.top_p >= 1 for params in sampling):
         return probabilities
-    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    size = probabilities.shape[-1]
-    top_k = torch.tensor([params.top_k if params.top_k > 0 else size for params in sampling], device=order.device)
-    # Rounded sums exceed 1, and a top-p of 1 must keep every token all the same.
-    limits = [params.top_p if params.top_p < 1 else math.inf for params in sampling]
-    top_p = torch.tensor(limits, dtype=torch.float64, device=order.device)
-    rank = torch.arange(size, device=order.device)
-    # A token stays when the likelier ones together have not reached top-p; the likeliest always stays.
-    before = ordered.cumsum(dim=-1) - ordered
-    keep = (rank < top_k[:, None]) & ((before < top_p[:, None]) | (rank == 0))
-    return torch.zeros_like(probabilities).scatter(1, order, ordered * keep)
+    ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+    size, device = scores.shape[-1], scores.device
+    top_k = [min(params.top_k, size) if params.top_k > 0 else size for params in sampling]
+    # Rounded sums may exceed 1. A top-p of 1 keeps every token all the same.
+    top_p = [params.top_p if params.top_p < 1 else math.inf for params in sampling]
+    smallest = ordered.gather(1, torch.tensor(top_k, device=device)[:, None] - 1)
+    mass = probabilities.gather(1, order).masked_fill(ordered < smallest, 0.0)
+    # A token stays when the likelier ones together have not reached top-p. The likeliest always stays.
+    before = mass.cumsum(dim=-1) - mass
+    limit = torch.tensor(top_p, dtype=torch.float64, device=device)[:, None] * mass.sum(dim=-1, keepdim=True)
+    keep = before < limit
+    keep[:, 0] = True
+    return torch.zeros_like(probabilities).scatter(1, order, mass * keep)
