@@ -17,6 +17,7 @@ import torch
 import yaml
 
 from rllm_core.batch import TokenBatch, build_batch
+from rllm_core.cli.main import main
 from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
@@ -94,8 +95,9 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
         assert metrics["actor/grad_norm"] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
+    dtype: str, tmp_path: Path, make_plan: Callable[..., UpdatePlan]
 ) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], dict[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
@@ -114,9 +116,36 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
         await backend.publish(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
-    expected = _run(_context(), straight)
-    assert _run(_context(), straight) == expected
-    assert _run(_context(seed=5), resumed) == expected[2:]
+    model = {"dtype": dtype}
+    expected = _run(_context(model=model), straight)
+    assert _run(_context(model=model), straight) == expected
+    assert _run(_context(seed=5, model=model), resumed) == expected[2:]
+
+
+def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(
+    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
+) -> None:
+    async def train_and_save(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
+        batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
+        await backend.update(batch, make_plan())
+        await backend.save(tmp_path)
+        return await weights(backend, engine)
+
+    async def weights(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
+        return [master.detach().clone() for master in backend._updater.masters]
+
+    expected = _run(_context(model={"dtype": "bfloat16"}), train_and_save)
+    assert not torch.equal(expected[0], expected[0].bfloat16().float())
+    found = _run(_context(model={"name": str(tmp_path / "model"), "dtype": "bfloat16"}), weights)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("command", [["train", "guess", "--dry-run"], ["train", "guess"], ["eval", "guess"]])
+def test_float16_is_refused_before_anything_is_loaded(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "model.dtype=float16"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert '`model.dtype` is "float16" (from command line): float16 cannot be trained here' in said
+    assert "use bfloat16 or float32" in said
 
 
 def _critical(**changes: Any) -> RunContext:

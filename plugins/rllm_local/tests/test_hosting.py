@@ -137,6 +137,25 @@ def test_it_samples_with_the_weights_that_are_trained_after_every_publish(make_p
     assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
 
 
+def test_it_is_given_the_weights_that_the_model_computes_with(make_plan: Callable[..., UpdatePlan]) -> None:
+    given: dict[str, torch.Tensor] = {}
+
+    class Keeping(Copy):
+        async def load_weights(self, weights: NamedTensors, version: int) -> None:
+            given.update((name, tensor.clone()) for name, tensor in weights)
+            await super().load_weights(given.items(), version)
+
+    async def play(backend: LocalBackend, engine: Copy) -> None:
+        batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
+        await backend.update(batch, make_plan())
+        await backend.publish(1)
+        assert engine.setup.dtype == "bfloat16"
+        for name, master in backend._updater.masters.named():
+            assert torch.equal(given[name], master.to(torch.bfloat16))
+
+    _run(_context(Keeping, model={"dtype": "bfloat16"}), play)
+
+
 def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() -> None:
     async def play(backend: LocalBackend, engine: Copy) -> Copy:
         return engine

@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Dots1Config,
+    Dots1ForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
+)
 
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import model_folder
@@ -82,9 +89,41 @@ def test_building_tiny_leaves_the_global_random_state_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_weights_have_the_dtype_asked_for(dtype: str, save: Callable[..., Path]) -> None:
-    for name in ("tiny", save()):
-        assert {p.dtype for p in _load(name, dtype=dtype).model.parameters()} == {getattr(torch, dtype)}
+def test_tiny_has_the_dtype_asked_for(dtype: str) -> None:
+    model = _load("tiny", dtype=dtype).model
+    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
+    assert {buffer.dtype for buffer in model.buffers()} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("which", ["llama", "qwen", "keeps_a_layer", "keeps_a_buffer"])
+def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
+    which: str, dtype: str, save: Callable[..., Path], tokenizer: Any, qwen_model: Any
+) -> None:
+    """Bit for bit, after 250 tokens too: rotary frequencies stay float32, and so does what the class keeps in it."""
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    experts = {"moe_intermediate_size": 16, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2}
+    torch.manual_seed(0)
+    model = {
+        "llama": lambda: tiny.build_model(len(tokenizer), 3),
+        "qwen": lambda: qwen_model,
+        "keeps_a_layer": lambda: Ernie4_5_MoeForCausalLM(
+            Ernie4_5_MoeConfig(**sizes, **heads, **experts, moe_num_experts=4, moe_k=2, moe_layer_start_index=1)
+        ),
+        "keeps_a_buffer": lambda: Dots1ForCausalLM(
+            Dots1Config(**sizes, **heads, **experts, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2)
+        ),
+    }[which]()
+    folder = save(model)
+    ours = _load(folder, dtype=dtype, device="cpu").model
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    types = [{name: each.dtype for name, each in model.state_dict().items()} for model in (ours, theirs)]
+    assert types[0] == types[1]
+    assert ours.config.dtype == theirs.config.dtype
+    ids = torch.randint(4, len(tokenizer), (1, 250), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
 
 
 def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
@@ -253,14 +292,16 @@ import sys, warnings
 warnings.simplefilter("always")
 from pathlib import Path
 from rllm_core.errors import ConfigError
+from rllm_local.masters import Masters
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
 from rllm_local.state import load_state, save_state
 import torch
 loaded = load_model(ModelSection(name=sys.argv[1]), 0)
-optimizer = torch.optim.AdamW(loaded.model.parameters())
-save_state(Path(sys.argv[2]), loaded.model, loaded.tokenizer, optimizer)
-load_state(Path(sys.argv[2]), loaded.model, optimizer)
+masters = Masters(loaded.model)
+optimizer = torch.optim.AdamW(masters)
+save_state(Path(sys.argv[2]), masters, loaded.tokenizer, optimizer)
+load_state(Path(sys.argv[2]), masters, optimizer)
 try:
     load_model(ModelSection(name="some-org/some-model"), 0)
 except ConfigError:

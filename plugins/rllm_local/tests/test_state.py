@@ -46,7 +46,9 @@ def train(
 SCHEDULE = {"lr_schedule": "cosine", "num_minibatches": 2, "num_epochs": 2, "weight_decay": 0.01, "total_steps": 6}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never_stopped(
+    dtype: torch.dtype,
     tmp_path: Path,
     tokenizer: Any,
     build_tiny: Callable[[int], Any],
@@ -54,21 +56,65 @@ def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never
     train: Callable[..., list[dict[str, float]]],
     weights_of: Callable[[Any], torch.Tensor],
 ) -> None:
-    straight = build_tiny(0)
+    straight = build_tiny(0).to(dtype)
     straight_updater = make_updater(straight, **SCHEDULE)
     expected = train(straight_updater, range(6))
 
-    stopped = build_tiny(0)
+    stopped = build_tiny(0).to(dtype)
     updater = make_updater(stopped, **SCHEDULE)
     train(updater, range(3))
-    save_state(tmp_path, stopped, tokenizer, updater.optimizer)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     train(updater, range(3, 4))  # lost with the process
 
-    resumed = build_tiny(1)
+    resumed = build_tiny(1).to(dtype)
     updater = make_updater(resumed, **SCHEDULE)
-    load_state(tmp_path, resumed, updater.optimizer)
+    load_state(tmp_path, updater.masters, updater.optimizer)
     assert train(updater, range(3, 6)) == expected[3:]
     assert torch.equal(weights_of(resumed), weights_of(straight))
+    for master, other in zip(updater.masters, straight_updater.masters, strict=True):
+        assert torch.equal(master, other)
+
+
+def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    train: Callable[..., list[dict[str, float]]],
+) -> None:
+    """Whoever loads it in float32 has every bit of the masters; by default transformers loads it as it computes."""
+    from transformers import AutoModelForCausalLM
+
+    model = build_tiny(0).to(torch.bfloat16)
+    updater = make_updater(model)
+    train(updater, range(2))
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
+    exact = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert all(torch.equal(*pair) for pair in zip(exact.parameters(), updater.masters, strict=True))
+    as_computed = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert as_computed.dtype == torch.bfloat16
+    assert all(torch.equal(*pair) for pair in zip(as_computed.parameters(), model.parameters(), strict=True))
+    assert exact.lm_head.weight is exact.model.embed_tokens.weight, "tied, as in the model that was saved"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_checkpoint_whose_weights_were_trained_without_float32_masters_is_refused(
+    dtype: torch.dtype,
+    tmp_path: Path,
+    tokenizer: Any,
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    updater = make_updater(build_tiny(0))
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
+    build_tiny(1).to(dtype).save_pretrained(tmp_path / "model")
+    model = build_tiny(0).to(torch.bfloat16)
+    before, updater = weights_of(model), make_updater(model)
+    with pytest.raises(CheckpointError, match="without float32 masters") as caught:
+        load_state(tmp_path, updater.masters, updater.optimizer)
+    assert "Start a new run with model.name" in caught.value.hint
+    assert torch.equal(weights_of(model), before)
 
 
 def test_loading_goes_back_also_in_a_process_that_has_trained(
@@ -82,10 +128,10 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     """From the state before the first update, where the optimiser has nothing to save yet."""
     model = build_tiny(0)
     updater = make_updater(model, **SCHEDULE)
-    save_state(tmp_path, model, tokenizer, updater.optimizer)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     expected = train(updater, range(3))
     weights = weights_of(model)
-    load_state(tmp_path, model, updater.optimizer)
+    load_state(tmp_path, updater.masters, updater.optimizer)
     assert train(updater, range(3)) == expected
     assert torch.equal(weights_of(model), weights)
 
@@ -112,13 +158,13 @@ def test_a_critic_is_put_back_with_its_optimiser_state(
     critic = make_critic(model)
     updater = make_updater(model, critic=critic, **SCHEDULE)
     train(updater, range(3))
-    save_state(tmp_path, model, tokenizer, updater.optimizer, critic)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer, critic)
     expected = train(updater, range(3, 6))
 
     resumed = build_tiny(1)
     new = Critic(resumed, CriticSection())
     updater = make_updater(resumed, critic=new, **SCHEDULE)
-    load_state(tmp_path, resumed, updater.optimizer, new)
+    load_state(tmp_path, updater.masters, updater.optimizer, new)
     assert train(updater, range(3, 6)) == expected
     assert torch.equal(weights_of(resumed), weights_of(model))
     assert torch.equal(weights_of(new), weights_of(critic))
@@ -137,14 +183,17 @@ def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_to
     without, both = tmp_path / "without", tmp_path / "both"
     without.mkdir()
     both.mkdir()
-    save_state(without, model, tokenizer, make_updater(model).optimizer)
-    save_state(both, model, tokenizer, make_updater(model, critic=critic).optimizer, critic)
+    updater = make_updater(model)
+    save_state(without, updater.masters, tokenizer, updater.optimizer)
+    updater = make_updater(model, critic=critic)
+    save_state(both, updater.masters, tokenizer, updater.optimizer, critic)
     other = build_tiny(1)
+    unlike = make_updater(other)
     before = weights_of(other)
     with pytest.raises(CheckpointError, match="holds no critic"):
-        load_state(without, other, make_updater(other).optimizer, critic)
+        load_state(without, unlike.masters, unlike.optimizer, critic)
     assert torch.equal(weights_of(other), before)
-    load_state(both, other, make_updater(other).optimizer)
+    load_state(both, unlike.masters, unlike.optimizer)
     assert torch.equal(weights_of(other), weights_of(model))
 
 
@@ -154,7 +203,8 @@ def test_the_saved_model_loads_with_the_auto_classes_of_transformers(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = build_tiny(5)
-    save_state(tmp_path, model, tokenizer, make_updater(model).optimizer)
+    updater = make_updater(model)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
     ids = torch.arange(6, 40)[None]
     with torch.inference_mode():
@@ -176,7 +226,7 @@ def test_nothing_is_pickled(
     model = build_tiny(0)
     updater = make_updater(model)
     train(updater, range(1))
-    save_state(tmp_path, model, tokenizer, updater.optimizer)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".jinja", ".safetensors"}
     for path in files:
@@ -198,10 +248,12 @@ def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
     weights_of: Callable[[Any], torch.Tensor],
 ) -> None:
     saved = request.getfixturevalue(other)
-    save_state(tmp_path, saved, tokenizer, make_updater(saved).optimizer)
+    updater = make_updater(saved)
+    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
     model = build_tiny(0)
+    updater = make_updater(model)
     before = weights_of(model)
     with pytest.raises(CheckpointError, match="another model than the one this run trains") as caught:
-        load_state(tmp_path, model, make_updater(model).optimizer)
+        load_state(tmp_path, updater.masters, updater.optimizer)
     assert "model.name" in caught.value.hint
     assert torch.equal(weights_of(model), before)

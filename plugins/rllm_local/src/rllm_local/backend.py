@@ -20,7 +20,7 @@ from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
-from rllm_local.model import LoadedModel, load_model
+from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.reference import Reference
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
@@ -40,7 +40,7 @@ class LocalBackend(Backend):
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
-        loaded = await self._in_worker(load_model, settings.model, derive_seed(run.seed, "model"))
+        loaded, masters = await self._in_worker(load_model_to_train, settings.model, derive_seed(run.seed, "model"))
         self._loaded = loaded
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
         model, temperature = loaded.model, run.config.sampling.train.temperature
@@ -61,6 +61,7 @@ class LocalBackend(Backend):
             temperature=temperature,
             max_response_length=run.config.data.max_response_length,
             critic=self._critic,
+            masters=masters,
         )
         renderer = Renderer(loaded.tokenizer, loaded.stop_ids, thinking)
         max_context = min(loaded.max_context, settings.training.max_length)
@@ -91,16 +92,16 @@ class LocalBackend(Backend):
             self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:
-        loaded, optimizer = self._started(), self._updater.optimizer
-        await self._in_worker(save_state, folder, loaded.model, loaded.tokenizer, optimizer, self._critic)
+        tokenizer, updater = self._started().tokenizer, self._updater
+        await self._in_worker(save_state, folder, updater.masters, tokenizer, updater.optimizer, self._critic)
         if self._reference is not None:
             await self._in_worker(self._reference.save, folder)
 
     async def load(self, folder: Path) -> None:
-        model = self._started().model
+        self._started()
         if self._reference is not None:
             await self._in_worker(self._reference.check, folder)
-        await self._in_worker(load_state, folder, model, self._updater.optimizer, self._critic)
+        await self._in_worker(load_state, folder, self._updater.masters, self._updater.optimizer, self._critic)
 
     async def close(self) -> None:
         if self._hosting is not None:

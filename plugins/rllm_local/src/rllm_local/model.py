@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import stop_ids
+from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
 from rllm_local.settings import ModelSection
 
@@ -27,11 +28,25 @@ class LoadedModel:
 
 
 def load_model(settings: ModelSection, seed: int) -> LoadedModel:
-    """Load model and tokenizer by name. `seed` is used by `tiny` alone.
+    """Load model and tokenizer by name, to compute with. `seed` is used by `tiny` alone.
 
     Raises:
         ConfigError: no such folder, a folder without a model, a model that cannot be sampled from here.
     """
+    loaded = _load_float32(settings, seed)
+    cast_weights(loaded.model, getattr(torch, settings.dtype))
+    loaded.model.to(_device(settings.device))
+    return loaded
+
+
+def load_model_to_train(settings: ModelSection, seed: int) -> tuple[LoadedModel, Masters]:
+    """As `load_model`, with the weights in float32 as the files have them."""
+    loaded = _load_float32(settings, seed)
+    loaded.model.to(_device(settings.device))
+    return loaded, Masters.of_float32(loaded.model, getattr(torch, settings.dtype))
+
+
+def _load_float32(settings: ModelSection, seed: int) -> LoadedModel:
     _quiet()
     if settings.name == TINY:
         from rllm_local import tiny
@@ -46,9 +61,8 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
     _check_attention(model, settings.name)
-    model = model.to(device=_device(settings.device), dtype=getattr(torch, settings.dtype)).eval()
     return LoadedModel(
-        model=model,
+        model=model.eval(),
         tokenizer=tokenizer,
         stop_ids=stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)),
         max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -18,6 +18,23 @@ class ModelSection(Section):
     name: str = Field("tiny", description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
     device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, …; auto means cuda where there is one.")
+
+
+class TrainedModelSection(ModelSection):
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Type that the model computes in, for training and sampling. The optimiser moves float32 weights.",
+    )
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _not_float16(cls, value: object) -> object:
+        if value == "float16":
+            raise ValueError(
+                "float16 cannot be trained here: gradients leave its range, and losses are not scaled; "
+                "use bfloat16 or float32"
+            )
+        return value
 
 
 class TrainingSection(Section):
@@ -65,7 +82,7 @@ class LocalSection(Section):
 class LocalConfig(Section):
     """Everything that only the local backend reads."""
 
-    model: ModelSection = Field(default_factory=ModelSection, description="The model to train.")
+    model: TrainedModelSection = Field(default_factory=TrainedModelSection, description="The model to train.")
     training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
     critic: CriticSection = Field(
         default_factory=CriticSection, description="The value head; there is one where an estimator needs `values`."

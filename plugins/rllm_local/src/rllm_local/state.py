@@ -1,4 +1,8 @@
-"""What a checkpoint holds of the backend: the model as a Hugging Face folder, the rest as safetensors."""
+"""What a checkpoint holds of the backend: the model as a Hugging Face folder, the rest as safetensors.
+
+The folder holds the float32 masters, whatever type the model computes in, so that a resumed run goes on exactly. Its
+config.json names the type that the model computes in.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rllm_core.errors import CheckpointError
 from rllm_local.critic import Critic
+from rllm_local.masters import Masters
 
 MODEL = "model"
 CRITIC = "critic.safetensors"
@@ -18,26 +24,27 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def save_state(
-    folder: Path, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, critic: Critic | None = None
+    folder: Path, masters: Masters, tokenizer: Any, optimizer: torch.optim.Optimizer, critic: Critic | None = None
 ) -> None:
     """Write into an existing empty folder. ``folder/model`` can be given to `--model` or to transformers."""
-    model.save_pretrained(folder / MODEL)
+    masters.model.save_pretrained(folder / MODEL, state_dict=masters.state_dict())
     tokenizer.save_pretrained(folder / MODEL)
     if critic is not None:
         save_file(critic.state_dict(), folder / CRITIC)
     tensors = {
         f"{name}/{key}": value.contiguous()
-        for name, parameter in _trained(model, critic)
+        for name, parameter in _trained(masters, critic)
         for key, value in optimizer.state.get(parameter, {}).items()
     }
     save_file(tensors, folder / OPTIMIZER)
 
 
-def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer, critic: Critic | None = None) -> None:
+def load_state(folder: Path, masters: Masters, optimizer: torch.optim.Optimizer, critic: Critic | None = None) -> None:
     """Put weights and optimiser back exactly.
 
     Raises:
-        CheckpointError: the folder holds another model, or no critic where there is one to load.
+        CheckpointError: the folder holds another model, weights that are not float32, or no critic where there is one
+            to load.
     """
     from transformers import AutoModelForCausalLM
 
@@ -46,19 +53,21 @@ def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer, criti
             f"{folder} holds no critic, and an estimator of this run needs its values.",
             "Resume with the estimators the run was started with, or start a new run from this checkpoint's model.",
         )
-    saved = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=model.dtype)
+    _check_float32(folder)
+    saved = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32)
     try:
-        model.load_state_dict(saved.state_dict())
+        masters.load(saved.state_dict())
     except RuntimeError as error:
         raise CheckpointError(
             f"{folder} holds another model than the one this run trains.",
             "Resume with the model.name the run was started with.",
         ) from error
+    device = str(masters.model.device)
     if critic is not None:
-        critic.load_state_dict(load_file(folder / CRITIC, device=str(model.device)))
-    tensors = load_file(folder / OPTIMIZER, device=str(model.device))
+        critic.load_state_dict(load_file(folder / CRITIC, device=device))
+    tensors = load_file(folder / OPTIMIZER, device=device)
     optimizer.state.clear()
-    for name, parameter in _trained(model, critic):
+    for name, parameter in _trained(masters, critic):
         state = {
             key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
         }
@@ -67,7 +76,19 @@ def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer, criti
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}
 
 
-def _trained(model: Any, critic: Critic | None) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    yield from model.named_parameters()
+def _check_float32(folder: Path) -> None:
+    for path in sorted((folder / MODEL).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  (the file is no mapping)
+        if rough := sorted(types & {"BF16", "F16"}):
+            raise CheckpointError(
+                f"{folder} holds weights of type {rough[0]}, which an earlier version of rllm-local trained without "
+                "float32 masters; most of its small updates were lost.",
+                "Start a new run with model.name set to this checkpoint.",
+            )
+
+
+def _trained(masters: Masters, critic: Critic | None) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    yield from masters.named()
     if critic is not None:
         yield from critic.named_parameters(prefix="critic")

@@ -20,6 +20,7 @@ from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
+from rllm_local.masters import Masters
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.value_gradient import ValueGradient
@@ -37,7 +38,10 @@ class Updater:
         temperature: float,
         max_response_length: int,
         critic: Critic | None = None,
+        masters: Masters | None = None,
     ) -> None:
+        """`masters`: of the model's weights; None: made of the weights as they are."""
+        self.masters = Masters(model) if masters is None else masters
         self._model = model
         self._critic = critic
         self._settings = settings
@@ -46,10 +50,9 @@ class Updater:
         self._max_response_length = max_response_length
         self._role_losses = RoleLosses()
         self._value_gradient: ValueGradient | None = None
-        trained = [each for each in model.parameters() if each.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": trained}]
+        groups: list[dict[str, Any]] = [{"params": list(self.masters)}]
         if critic is not None:
-            self._value_gradient = ValueGradient(critic, trained)
+            self._value_gradient = ValueGradient(critic, self.masters)
             # Decay is in proportion to the learning rate, and the critic's is many times the model's.
             groups.append({"params": list(critic.parameters()), "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(
@@ -96,11 +99,12 @@ class Updater:
                     "and go on from the newest checkpoint with --resume.",
                 )
         self.optimizer.step()
+        self.masters.write()
 
     def _clipped_norms(self) -> dict[str, Tensor]:
         """Scale the gradients down and put them together; returns () the norms that they had."""
         limit = self._settings.max_grad_norm
-        norms = {"actor": torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)}
+        norms = {"actor": torch.nn.utils.clip_grad_norm_(self.masters, limit)}
         if self._value_gradient is not None:
             # After the policy's, by itself: how far off the critic is must not decide how far the policy goes.
             norms["critic"] = self._value_gradient.add_clipped_to_grads(limit)

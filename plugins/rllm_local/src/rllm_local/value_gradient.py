@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from rllm_core.batch import TokenBatch
 from rllm_local.critic import Critic
 from rllm_local.logprobs import TokenOutputs
+from rllm_local.masters import Masters
 from rllm_local.rows import MicroBatch
 
 
@@ -20,11 +19,13 @@ class ValueGradient:
     leave the policy next to nothing. It costs a second backward pass, and a second gradient in memory.
     """
 
-    def __init__(self, critic: Critic, trained: Iterable[torch.nn.Parameter]) -> None:
-        """`trained` are the model's parameters that the optimiser moves."""
+    def __init__(self, critic: Critic, masters: Masters) -> None:
+        """`masters` are of the model that policy and critic share."""
         self._critic = critic
-        self._parameters = [*trained, *critic.parameters()]
+        self._masters = masters
+        self._parameters = [*masters.trained, *critic.parameters()]
         self._collected: dict[torch.nn.Parameter, Tensor] = {}
+        """float32, by what the optimiser moves."""
 
     def clear(self) -> None:
         """Forget what a step that failed may have left."""
@@ -48,12 +49,13 @@ class ValueGradient:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             # Values do not depend on the output layer, unless the embeddings are its weights.
             if gradient is not None:
-                known = self._collected.get(parameter)
-                self._collected[parameter] = gradient if known is None else known + gradient
+                master, exact = self._masters.of(parameter), gradient.float()
+                known = self._collected.get(master)
+                self._collected[master] = exact if known is None else known + exact
         return losses.detach()
 
     def add_clipped_to_grads(self, max_norm: float) -> Tensor:
-        """Move what was collected to the parameters' `.grad`, scaled down to `max_norm` where its norm is larger.
+        """Move what was collected to the masters' `.grad`, scaled down to `max_norm` where its norm is larger.
 
         Returns:
             () the norm it had, over model and head; 0 where nothing was collected.

@@ -1,0 +1,108 @@
+"""A model that computes in bfloat16, and the float32 weights that its optimiser moves.
+
+bfloat16 has 8 significant bits. A weight of 0.1 is 0.0005 from the next one, and AdamW moves a weight by about the
+learning rate: most updates would round to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+
+def cast_weights(model: Any, dtype: torch.dtype) -> None:
+    """Cast a float32 model in place as `from_pretrained(dtype=…)` of transformers loads it.
+
+    Parameters and saved buffers get the type, save those that the model's class keeps in float32. Buffers that are
+    computed stay: rotary frequencies in bfloat16 would put late tokens at other positions.
+    """
+    kept = list(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype == torch.float16:
+        kept += getattr(model, "_keep_in_fp32_modules", None) or ()
+    pattern = re.compile("|".join(name.replace("*", ".*") for name in kept) or r"(?!)")
+    saved = model.state_dict(keep_vars=True)
+    for name, tensor in saved.items():
+        if tensor.is_floating_point() and not pattern.search(name):
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = dtype
+
+
+class Masters:
+    """The trained weights of a model in float32: what the optimiser moves and what a checkpoint holds.
+
+    A float32 parameter is its own master. For any other the gradient moves to the master's `.grad` as soon as a
+    backward pass has it, so that micro-batches add up in float32; `write` rounds the master back into the parameter.
+    """
+
+    def __init__(self, model: Any, exact: Mapping[Parameter, Tensor] | None = None) -> None:
+        """Take the masters from `exact`, float32 by parameter; None: from the parameters as they are."""
+        self.model = model
+        self._masters: dict[Parameter, Parameter] = {}
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.dtype == torch.float32:
+                self._masters[parameter] = parameter
+                continue
+            weights = parameter.detach().float() if exact is None else exact[parameter]
+            self._masters[parameter] = Parameter(weights)
+            parameter.register_post_accumulate_grad_hook(self._take_gradient)
+
+    @classmethod
+    def of_float32(cls, model: Any, dtype: torch.dtype) -> Masters:
+        """Cast a float32 model in place, see `cast_weights`; the masters are the weights before."""
+        exact = {parameter: parameter.data for parameter in model.parameters()}
+        cast_weights(model, dtype)
+        return cls(model, exact)
+
+    @property
+    def trained(self) -> list[Parameter]:
+        """The model's parameters that have a master, in the model's order."""
+        return list(self._masters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        """The masters, in the model's order."""
+        return iter(self._masters.values())
+
+    def of(self, parameter: Parameter) -> Parameter:
+        """The master of a parameter; parameters of other modules are their own."""
+        return self._masters.get(parameter, parameter)
+
+    def named(self) -> Iterator[tuple[str, Parameter]]:
+        """The masters by the names of their parameters."""
+        for name, parameter in self.model.named_parameters():
+            if parameter in self._masters:
+                yield name, self._masters[parameter]
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Round the masters into the model."""
+        for parameter, master in self._masters.items():
+            if master is not parameter:
+                parameter.copy_(master)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All tensors of the model in float32, by their names in it. Tied weights share memory."""
+        state: dict[str, Tensor] = self.model.state_dict(keep_vars=True)
+        return {
+            name: self._masters.get(tensor, tensor).detach().float() if tensor.is_floating_point() else tensor
+            for name, tensor in state.items()
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state_dict` gave. Raises RuntimeError: it is of another model."""
+        self.model.load_state_dict(state)
+        for name, master in self.named():
+            master.copy_(state[name])
+
+    def _take_gradient(self, parameter: Parameter) -> None:
+        assert parameter.grad is not None
+        master, gradient = self._masters[parameter], parameter.grad
+        master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)
+        parameter.grad = None
