@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -48,9 +49,10 @@ def tinker() -> None:
     "--dtype",
     default="float32",
     show_default=True,
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type of the base model's weights and of activations. Adapters, and the layers they are merged into to be "
-    "sampled from, are float32 always.",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Type of the base model's weights and of activations. float16 is not offered, for gradients leave its range. "
+    "Adapters, their gradients and AdamW's moments are float32 always, and so are the layers that adapters are merged "
+    "into to be sampled from.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the weights of `tiny`; as trainer.seed of a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="LoRA models at a time.")
@@ -69,7 +71,7 @@ def serve(
     max_context: int | None,
     threads: int,
     device: str,
-    dtype: str,
+    dtype: Literal["float32", "bfloat16"],
     seed: int,
     max_models: int,
     max_snapshots: int,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.model_name import folder_of
-from rllm_local.settings import ModelSection
+from rllm_local.settings import TrainedModelSection
 from rllm_tinker.server.host import Host
 from rllm_tinker.server.limits import Limits
 from rllm_tinker.server.samplers import Samplers
@@ -41,7 +41,7 @@ class ModelOptions:
     max_context: int | None = None
     threads: int = 1
     device: str = "auto"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
     """Of the weights of `tiny`: those of a run of the backend `local` with that trainer.seed."""
     kv_cache_gib: float = 1.0
@@ -87,7 +87,7 @@ def worker_is_busy() -> bool:
 def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
     torch.set_num_threads(options.threads)
     names = options.names or default_names(options.model)
-    section = ModelSection.model_validate({"name": options.model, "device": options.device, "dtype": options.dtype})
+    section = TrainedModelSection(name=options.model, device=options.device, dtype=options.dtype)
     loaded = load_model(section, derive_seed(options.seed, "model"))
     try:
         options.checkpoints.mkdir(parents=True, exist_ok=True)

@@ -307,3 +307,29 @@ def test_ids_of_lora_models_are_taken_and_free(host: Host, make_request: Request
     with pytest.raises(RequestRefused, match="no LoRA model 'm' here"):
         host.forward_backward("m", make_request())
     host.create("m", LoraSpec(rank=2))
+
+
+def test_adapters_of_a_bfloat16_model_move_as_float32_weights_under_torchs_adamw(
+    make_host: Callable[..., Host], build_tied: Callable[[], Any], make_request: Requests
+) -> None:
+    """With gradients of two requests, added up in float32, and a learning rate that bfloat16 weights would not feel."""
+    host = make_host(build_tied().to(torch.bfloat16))
+    host.create("m", LoraSpec(rank=4, seed=1))
+    learner_of_m = host._learners["m"]
+    trained = list(learner_of_m.lora.parameters().values())
+    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in trained]
+    step = AdamStep(learning_rate=2e-5, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    expected = torch.optim.AdamW(copies, lr=2e-5, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    begun = [copy.detach().clone() for copy in copies]
+    for number in range(20):
+        for half in (0, 1):
+            host.forward_backward("m", make_request("cross_entropy", (5, 12), seed=2 * number + half))
+        for copy, parameter in zip(copies, trained, strict=True):
+            assert parameter.grad is not None
+            copy.grad = parameter.grad.clone()
+        host.optim_step("m", step)
+        expected.step()
+    assert all(torch.equal(*pair) for pair in zip(trained, copies, strict=True))
+    assert {value.dtype for value in learner_of_m.adam.state().values()} == {torch.float32}
+    moved = [float((copy != start).float().mean()) for copy, start in zip(copies, begun, strict=True)]
+    assert min(moved) > 0.9

@@ -58,10 +58,12 @@ def _same(first: Sampled, second: Sampled) -> None:
     np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("cut", [{}, {"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7}])
 def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
-    host: Host, make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+    cut: dict[str, Any], host: Host, make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
 ) -> None:
-    (sequences,) = _run(make_samplers().sample(snapshots[-1], [PROMPT] * 4, FREE))
+    """Also where top-k and top-p remove tokens: log-probs are those before."""
+    (sequences,) = _run(make_samplers().sample(snapshots[-1], [PROMPT] * 4, replace(FREE, **cut)))
     for sampled in sequences:
         assert sampled.stop_reason == "length"
         assert sampled.tokens.dtype == np.int32

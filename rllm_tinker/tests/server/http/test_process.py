@@ -170,6 +170,12 @@ def test_an_unknown_model_is_said(tmp_path: Path) -> None:
         )
 
 
+def test_float16_is_refused_and_the_types_that_can_be_trained_are_named() -> None:
+    result = CliRunner().invoke(group, ["serve", "--model", "./nowhere", "--dtype", "float16"])
+    assert result.exit_code == 2
+    assert "'float16' is not one of 'float32', 'bfloat16'" in result.output
+
+
 def test_help_teaches_by_example() -> None:
     shown = " ".join(CliRunner().invoke(group, ["serve", "--help"]).output.split())
     assert "rllm tinker serve --model tiny" in shown
