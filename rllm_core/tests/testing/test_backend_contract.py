@@ -41,31 +41,32 @@ class Engine:
         self.logits = np.linspace(0.0, 1.0, VOCABULARY)
         self.version = 0
 
-    def logprobs(self) -> Any:
-        return self.logits - math.log(np.exp(self.logits).sum())
+    def logprobs(self, temperature: float = 1.0) -> Any:
+        return self.logits / temperature - math.log(np.exp(self.logits / temperature).sum())
+
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        """(VOCABULARY,) what is recorded of a token; `kept` are the probabilities that it is drawn with."""
+        return logprobs
 
     def generator(self, sampling: SamplingParams) -> np.random.Generator:
         return np.random.default_rng(sampling.seed)
 
-    def left(self, sampling: SamplingParams) -> Any:
-        """What top-k leaves."""
-        probabilities = np.exp(self.logprobs())
-        if sampling.top_k > 0:
-            probabilities[np.argsort(-probabilities)[sampling.top_k :]] = 0.0
-        return probabilities / probabilities.sum()
-
-    def reported(self, logprobs: Any, left: Any) -> Any:
-        return logprobs
-
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
-        logprobs, generator = self.logprobs(), self.generator(sampling)
-        left = self.left(sampling)
+        logprobs, generator = self.logprobs(sampling.temperature), self.generator(sampling)
+        order = np.argsort(-logprobs)
+        kept = np.zeros(VOCABULARY)
+        kept[order[: sampling.top_k if sampling.top_k > 0 else VOCABULARY]] = 1.0
+        kept *= np.exp(logprobs)
+        kept /= kept.sum()
+        before = np.cumsum(kept[order]) - kept[order]
+        kept[order[before >= sampling.top_p]] = 0.0
+        kept /= kept.sum()
         tokens: list[int] = []
         while len(tokens) < sampling.max_tokens and STOP not in tokens:
-            tokens.append(int(generator.choice(VOCABULARY, p=left)))
+            tokens.append(int(generator.choice(VOCABULARY, p=kept)))
         return Completion(
             token_ids=np.array(tokens, np.int32),
-            logprobs=self.reported(logprobs, left)[tokens].astype(np.float32),
+            logprobs=self.recorded(logprobs, kept)[tokens].astype(np.float32),
             finish_reason="stop" if tokens[-1] == STOP else "length",
             weight_version=self.version,
         )
@@ -209,15 +210,26 @@ class NoLogProbs(Engine):
         return replace(done, logprobs=done.logprobs[:-1])
 
 
-class AfterTruncation(Engine):
-    def reported(self, logprobs: Any, left: Any) -> Any:
-        with np.errstate(divide="ignore"):
-            return np.log(left)
+class LogProbsAfterTruncation(Engine):
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return np.log(kept, where=kept > 0, out=np.zeros(VOCABULARY))
 
 
 class UnknownAfterTruncation(Engine):
-    def reported(self, logprobs: Any, left: Any) -> Any:
-        return logprobs if left.all() else np.full_like(logprobs, np.nan)
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return logprobs if kept.all() else np.full_like(logprobs, np.nan)
+
+
+class LogProbsBeforeTemperature(Engine):
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return self.logprobs()
+
+
+class ForwardPassOfAnother(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        old = (await super().process(batch, needs)).old_logprobs
+        assert old is not None
+        return batch.with_columns(old_logprobs=(old - 0.01 * batch.loss_mask).astype(np.float32))
 
 
 class AlwaysStops(Engine):
@@ -268,10 +280,10 @@ def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
 
 
 SAMPLES = "it_samples_tokens_with_their_log_probs"
+BEFORE = "log_probs_are_those_before_truncation"
+UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
 FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
 FILLS = "it_fills_the_columns_it_says_it_fills"
-UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
-BEFORE = "log_probs_are_those_before_top_p_and_top_k"
 RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 
 
@@ -281,6 +293,16 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
         (CannotStart, SAMPLES, "backend 'mine' cannot be started: OSError: no such model. Mend its `start`, or name"),
         (with_engine(TooLong), SAMPLES, "Return one to `max_tokens` token ids as int32."),
         (with_engine(NoLogProbs), SAMPLES, "Return one finite log-prob, 0 or less, for every sampled token."),
+        (
+            with_engine(LogProbsAfterTruncation),
+            BEFORE,
+            "with top_k=2, and -1.6324 without, at temperature 1. Record log-probs under softmax(logits / temperature)",
+        ),
+        (
+            with_engine(LogProbsBeforeTemperature),
+            "temperature_divides_logits",
+            "at temperature 2. Divide the logits by the temperature, and record log-probs of what is left.",
+        ),
         (with_engine(AlwaysStops), SAMPLES, "The reason is 'stop' when the last token is one of the renderer's"),
         (with_engine(SharedGenerator), FUNCTION, "Draw every token from a generator of SamplingParams.seed and"),
         (with_engine(NoSeed), FUNCTION, "samples the same tokens whatever the seed. Hand SamplingParams.seed on"),
@@ -291,8 +313,7 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
         ),
         (PositiveLogProbs, FILLS, "fills 'old_logprobs' with numbers that cannot be."),
         (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs that are not those of its model where the sampler"),
-        (with_engine(AfterTruncation), BEFORE, "Take log-probs before the truncation. If the engine cannot, report"),
-        (with_engine(UnknownAfterTruncation), BEFORE, "set `full_logprobs=False` in its capabilities."),
+        (with_engine(UnknownAfterTruncation), BEFORE, "Set full_logprobs=False in its capabilities, or record"),
         (Retokenises, FILLS, "changes the tokens of a batch in `process`. Return `batch.with_columns(…)`."),
         (
             Drifts,
@@ -317,6 +338,11 @@ def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test:
     assert message in told(record(backend), test)
 
 
+def test_recorded_log_probs_are_those_of_its_own_forward_pass(told: Any) -> None:
+    said = told(record(ForwardPassOfAnother), BEFORE)
+    assert "records log-probs with top_k=2 that are up to 0.0100 from those of its own forward pass" in said
+
+
 @pytest.mark.parametrize(
     ("can", "message"),
     [
@@ -331,7 +357,8 @@ def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message:
 def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(told: Any) -> None:
     assert told(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
     assert told(record(Table, full_logprobs=False), BEFORE) == ""
-    assert "Take log-probs before" in told(record(with_engine(AfterTruncation), full_logprobs=False), BEFORE)
+    after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)
+    assert "before top-k and top-p remove tokens" in told(after, BEFORE)
 
 
 def test_a_backend_runs_a_loss_that_it_names(told: Any) -> None:

@@ -18,10 +18,14 @@ from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.testing.plugin import PluginContract
-from rllm_core.testing.session import MAX_TOKENS, REQUESTS, TRUNCATED, Session, difference
+from rllm_core.testing.session import MAX_TOKENS, REQUESTS, Session, difference
 
 SAME = 1e-4
 """Log-probs nearer to each other than this are of one policy: batches of another size add up in another order."""
+TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 2}, {"top_p": 0.4}, {"top_k": 5, "top_p": 0.6})
+TEMPERATURES = (1.0, 0.7)
+FIRST_TOKENS = tuple((REQUESTS[0][0], seed) for seed in range(32))
+"""One prompt with many seeds: what is sampled first has one distribution."""
 PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
 
 
@@ -102,6 +106,61 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
 
+    @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
+    def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
+        """Of the same first token, with truncation and without; and of the trainer, where it has its first weights."""
+        for temperature in TEMPERATURES:
+            free, truncated = (
+                session.sample(FIRST_TOKENS, max_tokens=1, temperature=temperature, **each) for each in ({}, cut)
+            )
+            known = {int(each.token_ids[0]): float(each.logprobs[0]) for each in free}
+            for completion in truncated:
+                token, logprob = int(completion.token_ids[0]), float(completion.logprobs[0])
+                if math.isnan(logprob):
+                    self._check_declared_unknown(cut)
+                elif abs(known.get(token, logprob) - logprob) > SAME:
+                    raise self.failure(
+                        f"gave {logprob:.4f} as the log-prob of token {token} with {_words(cut)}, and "
+                        f"{known[token]:.4f} without, at temperature {temperature:g}",
+                        "Record log-probs under softmax(logits / temperature), before top-k and top-p remove tokens; "
+                        "if the engine cannot, report NaN and set full_logprobs=False in its capabilities.",
+                    )
+        batch = session.batch(**cut)
+        old = session.old_logprobs(batch, unknown=batch.loss_mask)
+        known_ones = batch.loss_mask & ~batch.unknown_logprobs
+        off = np.abs(old - batch.sampling_logprobs)[known_ones].max(initial=0.0)
+        if off > SAME:
+            raise self.failure(
+                f"records log-probs with {_words(cut)} that are up to {off:.4f} from those of its own forward pass",
+                "Both are log-probs of the sampled token under softmax(logits / temperature), before truncation.",
+            )
+
+    def _check_declared_unknown(self, cut: Mapping[str, Any]) -> None:
+        if self.plugin.capabilities.full_logprobs:
+            raise self.failure(
+                f"reports no log-probs (NaN) with {_words(cut)}, and does not say so",
+                "Set full_logprobs=False in its capabilities, or record log-probs before truncation.",
+            )
+
+    def test_temperature_divides_logits(self, session: Session) -> None:
+        """Log-probs of two tokens differ by the difference of their logits / temperature."""
+        at = {
+            temperature: {
+                int(each.token_ids[0]): float(each.logprobs[0])
+                for each in session.sample(FIRST_TOKENS, max_tokens=1, temperature=temperature)
+            }
+            for temperature in (1.0, 2.0)
+        }
+        first, *others = sorted(at[1.0].keys() & at[2.0].keys(), key=lambda token: at[1.0][token])
+        for token in others:
+            plain, tempered = (at[temperature][token] - at[temperature][first] for temperature in (1.0, 2.0))
+            if abs(plain - 2.0 * tempered) > 4 * SAME:
+                raise self.failure(
+                    f"gives log-probs of tokens {first} and {token} that differ by {plain:.4f} at temperature 1 and by "
+                    f"{tempered:.4f} at temperature 2",
+                    "Divide the logits by the temperature, and record log-probs of what is left.",
+                )
+
     def test_sampling_is_a_function_of_prompt_and_seed(self, session: Session) -> None:
         together = session.sample(REQUESTS)
         alone = [session.sample([request])[0] for request in REQUESTS]
@@ -138,34 +197,13 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                 )
 
     def test_it_computes_the_log_probs_that_a_sampler_did_not_report(self, session: Session) -> None:
-        reported = session.batch()
-        first_rows = np.repeat(np.arange(reported.n_rows) < reported.n_rows // 2, reported.row_lengths)
-        unknown = first_rows & reported.loss_mask
-        sampling_logprobs = np.where(unknown, np.float32(np.nan), reported.sampling_logprobs)
-        batch = reported.with_columns(sampling_logprobs=sampling_logprobs)
-        old = session.ask(session.backend.process(batch, frozenset({"old_logprobs"}))).old_logprobs
-        assert old is not None
-        apart = np.abs(old - reported.sampling_logprobs)[reported.loss_mask]
-        if not (apart <= SAME).all():
+        batch = session.batch()
+        in_first_half = np.repeat(np.arange(batch.n_rows) < batch.n_rows // 2, batch.row_lengths)
+        old = session.old_logprobs(batch, unknown=in_first_half & batch.loss_mask)
+        if not (np.abs(old - batch.sampling_logprobs)[batch.loss_mask] <= SAME).all():
             raise self.failure(
                 "leaves old log-probs that are not those of its model where the sampler reported none (NaN)",
                 "Compute log-probs in `process`, and fill `batch.old_logprobs_from(computed)`.",
-            )
-
-    def test_log_probs_are_those_before_top_p_and_top_k(self, session: Session) -> None:
-        batch = session.batch(TRUNCATED)
-        known = batch.loss_mask & ~batch.unknown_logprobs
-        if not self.plugin.capabilities.full_logprobs and not known.any():
-            return
-        nothing_known = np.where(batch.loss_mask, np.float32(np.nan), np.float32(0))
-        asked = batch.with_columns(sampling_logprobs=nothing_known)
-        computed = session.ask(session.backend.process(asked, frozenset({"old_logprobs"}))).old_logprobs
-        assert computed is not None
-        if not (np.abs(computed - batch.sampling_logprobs)[batch.loss_mask] <= SAME).all():
-            raise self.failure(
-                "reports log-probs that are not those of its model where top_p and top_k leave tokens out",
-                "Take log-probs before the truncation. If the engine cannot, report NaN there and set "
-                "`full_logprobs=False` in its capabilities.",
             )
 
     def test_an_update_without_advantages_changes_nothing(self, session: Session) -> None:
@@ -265,3 +303,7 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
             f"runs no loss that is installed: {', '.join(named) or 'none is named'}",
             "Name losses in its capabilities, or say custom_losses=True.",
         )
+
+
+def _words(cut: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in cut.items())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
@@ -21,9 +21,6 @@ PROMPTS = ("one plus one is", "guess a number", "lower or higher?", "say a word"
 REQUESTS = tuple((prompt, seed) for prompt in PROMPTS for seed in range(4))
 """Prompts with seeds."""
 MAX_TOKENS = 6
-SAMPLING = SamplingParams(max_tokens=MAX_TOKENS)
-TRUNCATED = SamplingParams(max_tokens=MAX_TOKENS, top_p=0.7, top_k=5)
-"""Samples from a part of the distribution."""
 ROLE = "agent"
 
 
@@ -52,18 +49,18 @@ class Session:
         """A second backend, started as this one was."""
         return Session(self._make, self._run, self._loss)
 
-    def sample(self, requests: Sequence[tuple[str, int]], sampling: SamplingParams = SAMPLING) -> list[Completion]:
-        """The completions of prompts with seeds, all asked for at once."""
+    def sample(self, requests: Sequence[tuple[str, int]], **sampling: Any) -> list[Completion]:
+        """The completions of prompts with seeds, all asked for at once; `sampling` are fields of `SamplingParams`."""
 
         async def all_of_them() -> list[Completion]:
             return list(await asyncio.gather(*(self._complete(prompt, seed, sampling) for prompt, seed in requests)))
 
         return self.ask(all_of_them())
 
-    def batch(self, sampling: SamplingParams = SAMPLING) -> TokenBatch:
-        """Sampled completions as a training batch."""
+    def batch(self, **sampling: Any) -> TokenBatch:
+        """Sampled completions as a training batch; see `sample`."""
         trajectories = []
-        for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS, sampling), strict=True):
+        for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS, **sampling), strict=True):
             trajectory = Trajectory(ROLE, reward=0.0)
             trajectory.add_step(
                 self._prompt_ids(prompt),
@@ -73,6 +70,13 @@ class Session:
             )
             trajectories.append(trajectory)
         return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
+
+    def old_logprobs(self, batch: TokenBatch, *, unknown: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """(n_token,) the old log-probs of a batch whose sampler did not report those of `unknown`, (n_token,) bool."""
+        told = batch.with_columns(sampling_logprobs=np.where(unknown, np.float32(np.nan), batch.sampling_logprobs))
+        old = self.ask(self.backend.process(told, frozenset({"old_logprobs"}))).old_logprobs
+        assert old is not None
+        return old
 
     def update(self, *, advantage: float) -> dict[str, float]:
         """Make one update and publish it. Every other trajectory has this advantage, the others its negative."""
@@ -106,10 +110,11 @@ class Session:
         finally:
             self._loop.close()
 
-    async def _complete(self, prompt: str, seed: int, sampling: SamplingParams) -> Completion:
+    async def _complete(self, prompt: str, seed: int, sampling: Mapping[str, Any]) -> Completion:
         session = f"{prompt}/{seed}"
+        params = SamplingParams(**{"max_tokens": MAX_TOKENS, "seed": seed, **sampling})
         try:
-            return await self.engine.generate(self._prompt_ids(prompt), replace(sampling, seed=seed), session=session)
+            return await self.engine.generate(self._prompt_ids(prompt), params, session=session)
         finally:
             await self.engine.end_session(session)
 
