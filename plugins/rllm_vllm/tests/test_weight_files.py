@@ -39,30 +39,6 @@ def test_where_memory_has_no_room_they_lie_on_disk(tmp_path: Path, monkeypatch: 
     assert module._place(1 << 60) is None
 
 
-def test_log_probs_are_those_before_truncation() -> None:
-    """`rllm_prepare` on a sampler like vLLM's, which changes the logits where they are."""
-
-    class Truncating(torch.nn.Module):
-        def forward(
-            self, logits: torch.Tensor, generators: object, top_k: int, top_p: None
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            least = logits.topk(top_k).values[:, -1:]
-            logits.masked_fill_(logits < least, -torch.inf)
-            return logits.argmax(-1), logits.log_softmax(-1)
-
-    worker, sampler = RllmWorker(), torch.nn.Module()
-    sampler.topk_topp_sampler = Truncating()
-    worker.model_runner = torch.nn.Module()
-    assert not worker.rllm_prepare()
-    worker.model_runner.sampler = sampler
-    assert worker.rllm_prepare()
-    logits = torch.tensor([[1.0, 2.0, 3.0]])
-    expected = logits.log_softmax(-1)
-    sampled, logprobs = sampler.topk_topp_sampler(logits.clone(), {}, 1, None)
-    assert sampled.tolist() == [2]
-    assert torch.equal(logprobs, expected)
-
-
 def test_weights_that_are_missing_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Model(torch.nn.Linear):
         def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from rllm_vllm.full_logprobs import record_before_truncation
+
 
 class RllmWorker:
     """Methods that vLLM adds to its worker class (``worker_extension_cls``)."""
@@ -16,6 +18,7 @@ class RllmWorker:
     vllm_config: Any
 
     def rllm_prepare(self) -> bool:
+<<<<<<< HEAD
         """Let log-probs be those of softmax(logits / temperature) also where top-p or top-k truncate.
 
         vLLM's ``processed_logprobs`` are those of what remains. False: this worker's sampler is another one, and the
@@ -35,6 +38,10 @@ class RllmWorker:
 
         truncate.forward = sample_with_full_logprobs
         return True
+=======
+        """Record log-probs as the contract of engines says; see `record_before_truncation`."""
+        return record_before_truncation(self.model_runner)
+>>>>>>> ad896f8 (The engine vllm records log-probs before truncation with vLLM's model runner V2, the default on GPUs)
 
     def rllm_load_weights(self, folder: str) -> None:
         """Put all weights of the files in `folder` in place; raises when some are missing or do not fit."""
