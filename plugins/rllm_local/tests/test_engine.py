@@ -87,7 +87,13 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
     generator = np.random.default_rng(7)
     prompts = [_ids(int(length), seed) for seed, length in enumerate([1, 200, *generator.integers(1, 201, 62)])]
     params = [
-        _params(int(count), seed=seed, temperature=[1.0, 0.0, 0.5, 1.7][seed % 4], top_k=[-1, 4][seed % 2])
+        _params(
+            int(count),
+            seed=seed,
+            temperature=[1.0, 0.0, 0.5, 1.7][seed % 4],
+            top_k=[-1, 4][seed % 2],
+            top_p=[1.0, 0.8, 0.3][seed % 3],
+        )
         for seed, count in enumerate([60, 1, *generator.integers(1, 61, 62)])
     ]
     engine = make_engine(model)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
@@ -102,6 +103,23 @@ def test_the_same_weights_prompt_and_seed_give_what_the_engine_samples(settings:
         for reply, (_, logprobs) in zip(replies, expected, strict=True):
             np.testing.assert_allclose(reply.log_probs or [], logprobs, atol=1e-6)
             assert (reply.stop_reason, reply.weight_version) == ("completed", 0)
+
+    serve(settings, scenario)
+
+
+@pytest.mark.parametrize("cut", [{"top_k": -1, "top_p": 1.0}, {"top_k": 3, "top_p": 1.0}, {"top_k": 5, "top_p": 0.6}])
+def test_log_probs_are_those_of_a_plain_forward_pass_before_truncation(
+    settings: ServerSettings, cut: dict[str, Any]
+) -> None:
+    model = load_model(ModelSection(name=settings.model, device="cpu"), seed=0).model
+
+    async def scenario(server: RolloutServer) -> None:
+        reply = await server.generate(PROMPT, ASKED | cut, "a")
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([PROMPT + reply.token_ids]), use_cache=False).logits[0]
+        expected = torch.log_softmax(logits[len(PROMPT) - 1 : -1].double() / ASKED["temperature"], dim=-1)
+        expected = expected[torch.arange(len(reply.token_ids)), torch.tensor(reply.token_ids)]
+        np.testing.assert_allclose(reply.log_probs or [], expected.numpy(), atol=1e-5)
 
     serve(settings, scenario)
 
