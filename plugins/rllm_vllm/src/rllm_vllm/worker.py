@@ -18,30 +18,8 @@ class RllmWorker:
     vllm_config: Any
 
     def rllm_prepare(self) -> bool:
-<<<<<<< HEAD
-        """Let log-probs be those of softmax(logits / temperature) also where top-p or top-k truncate.
-
-        vLLM's ``processed_logprobs`` are those of what remains. False: this worker's sampler is another one, and the
-        server then reports log-probs as unknown where top-p or top-k truncate.
-        """
-        truncate = getattr(getattr(self.model_runner, "sampler", None), "topk_topp_sampler", None)
-        if truncate is None:
-            return False
-        sample = truncate.forward
-
-        def sample_with_full_logprobs(
-            logits: torch.Tensor, generators: Any, top_k: Any, top_p: Any
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            # Before, since what follows changes the logits where they are.
-            logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
-            return sample(logits, generators, top_k, top_p)[0], logprobs
-
-        truncate.forward = sample_with_full_logprobs
-        return True
-=======
         """Record log-probs as the contract of engines says; see `record_before_truncation`."""
         return record_before_truncation(self.model_runner)
->>>>>>> ad896f8 (The engine vllm records log-probs before truncation with vLLM's model runner V2, the default on GPUs)
 
     def rllm_load_weights(self, folder: str) -> None:
         """Put all weights of the files in `folder` in place; raises when some are missing or do not fit."""
