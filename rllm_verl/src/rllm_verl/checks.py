@@ -8,11 +8,11 @@ from typing import Any
 
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import model_folder
+from rllm_verl.attention import check_attention
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
 
 TINY = "tiny"
-FLASH = "flash_attention_2"
 OF_THE_CPU = "rllm_hf"
 """The rollout of the profile `cpu`."""
 STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
@@ -34,7 +34,7 @@ def check_config(config: VerlConfig) -> None:
     _check_kl(native)
     _check_micro_batches(native)
     _check_rollout(native)
-    _check_attention(native)
+    check_attention(native)
     _check_lora(native)
     _check_model(_at(native, MODEL))
 
@@ -105,16 +105,6 @@ def _check_rollout(native: dict[str, Any]) -> None:
             f"`{ROLLOUT}.tensor_model_parallel_size` is {size}, and the run has {gpus} GPUs "
             "(trainer.nnodes times trainer.n_gpus_per_node).",
             "Choose a number that divides them.",
-        )
-
-
-def _check_attention(native: dict[str, Any]) -> None:
-    """Where nothing is said verl asks for flash attention, which no package brings along."""
-    how = _at(native, "actor_rollout_ref.model.override_config").get("attn_implementation", FLASH)
-    if how == FLASH and find_spec("flash_attn") is None:
-        raise ConfigError(
-            f"verl attends by {FLASH}, and flash-attn is not installed.",
-            "pip install flash-attn, or set actor_rollout_ref.model.override_config.attn_implementation=sdpa.",
         )
 
 

@@ -27,6 +27,10 @@ class Model:
     max_context: int
     """Most tokens that its positions allow."""
     renderer: Renderer
+    type: str
+    """``model_type`` of its configuration."""
+    layer_types: list[str]
+    """Of its text part, by layer; empty where its configuration does not say."""
 
 
 def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
@@ -73,6 +77,8 @@ def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) 
         digest=digest,
         max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),
         renderer=Renderer(tokenizer, stop_ids(tokenizer, _stops_of_generation(source)), options),
+        type=config.model_type,
+        layer_types=list(getattr(text, "layer_types", None) or ()),
     )
 
 

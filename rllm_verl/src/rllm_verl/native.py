@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import RunContext
+from rllm_verl.attention import check_packing, sequence_parallel_size
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ def worker_environment(settings: VerlConfig) -> dict[str, str]:
 
 
 def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
-    """What verl's classes are given, a DictConfig."""
+    """What verl's classes are given, a DictConfig.
+
+    Raises:
+        ConfigError: the model cannot be trained with these settings.
+    """
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.create(settings.native())
+    check_packing(model.type, model.layer_types, config)
     role = config.actor_rollout_ref
     role.model.path = model.path
     asked = role.rollout.max_model_len
@@ -59,7 +65,7 @@ def _longest_row(role: Any) -> int:
     passes += [
         (each.log_prob_use_dynamic_bsz, each.log_prob_max_token_len_per_gpu) for each in (role.rollout, role.ref)
     ]
-    split = int(actor.get("ulysses_sequence_parallel_size", 1))
+    split = sequence_parallel_size(actor)
     return min((tokens * split for by_tokens, tokens in passes if by_tokens), default=sys.maxsize)
 
 
@@ -117,4 +123,4 @@ def _micro_batching(by_tokens: bool, rows: int | None, tokens: int, actor: Any) 
 
     if not by_tokens:
         return MicroBatching(rows=rows or 1)
-    return MicroBatching(max_tokens=tokens * int(actor.get("ulysses_sequence_parallel_size", 1)))
+    return MicroBatching(max_tokens=tokens * sequence_parallel_size(actor))

@@ -1,0 +1,79 @@
+"""Which models keep rows apart that lie side by side, asked of transformers' own implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from omegaconf import OmegaConf
+
+from rllm_core.errors import ConfigError
+from rllm_verl.attention import check_packing
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("sdpa", {}),
+    "Mistral": ("sdpa", {"sliding_window": 4, "head_dim": 8}),
+    "Qwen3": ("sdpa", {"head_dim": 8}),
+    "Qwen3Moe": ("eager", {"head_dim": 8}),
+    "Gemma3Text": ("sdpa", {"head_dim": 8, "sliding_window": 4}),
+    "Falcon": ("sdpa", {}),
+    "FalconH1": ("sdpa", {}),
+    "GptOss": ("eager", {"head_dim": 8, "num_local_experts": 4, "sliding_window": 4}),
+    "Jamba": ("sdpa", {}),
+    "Lfm2": ("sdpa", {"full_attn_idxs": [1]}),
+    "Llama4Text": ("sdpa", {"attention_chunk_size": 8, "intermediate_size_mlp": 32, "head_dim": 8}),
+    "Qwen3_5Text": ("sdpa", {}),
+}
+"""By name: an attention that the model can have, and further settings."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_mix_packed_rows_up_are_refused_and_no_others(name: str) -> None:
+    how, settings = MODELS[name]
+    config = getattr(transformers, f"{name}Config")(**SMALL | settings)
+    mixed_up = _difference_when_packed(config, how) > 1e-4
+    native = _native(how, packed=True)
+    layer_types = list(getattr(config, "layer_types", None) or ())
+    if mixed_up:
+        with pytest.raises(ConfigError, match=r"packed together see each other\. Set .*use_remove_padding=false"):
+            check_packing(config.model_type, layer_types, native)
+    else:
+        check_packing(config.model_type, layer_types, native)
+    check_packing(config.model_type, layer_types, _native(how, packed=False))
+
+
+def test_models_that_verl_tells_where_rows_end_are_packed() -> None:
+    check_packing("qwen3_5", ["linear_attention", "full_attention"], _native("sdpa", packed=True))
+    check_packing("gpt_oss", ["sliding_attention"], _native("flash_attention_3", packed=True))
+
+
+def _native(how: str, *, packed: bool) -> Any:
+    model = {"use_remove_padding": packed, "override_config": {"attn_implementation": how}}
+    return OmegaConf.create({"actor_rollout_ref": {"model": model, "actor": {"strategy": "fsdp2"}}})
+
+
+@torch.no_grad()
+def _difference_when_packed(config: Any, how: str) -> float:
+    """Largest difference of a log-prob between two rows side by side, as verl packs them, and each alone."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
+    for parameter in model.parameters():
+        parameter.normal_(0, 0.15)
+    rows = [torch.randint(3, 64, (1, length)) for length in (11, 9)]
+    positions = torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
+    alone = torch.cat([model(input_ids=row, use_cache=False).logits[0] for row in rows])
+    packed = model(input_ids=torch.cat(rows, 1), position_ids=positions, attention_mask=None, use_cache=False).logits[0]
+    return float((alone.log_softmax(-1) - packed.log_softmax(-1)).abs().max())
