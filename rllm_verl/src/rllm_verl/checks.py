@@ -9,12 +9,11 @@ from typing import Any
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import model_folder
 from rllm_verl.attention import check_attention
+from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
 
 TINY = "tiny"
-OF_THE_CPU = "rllm_hf"
-"""The rollout of the profile `cpu`."""
 STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
 POSITIVE = (
     f"{ACTOR}.ppo_max_token_len_per_gpu",
@@ -23,7 +22,7 @@ POSITIVE = (
     f"{ACTOR}.ppo_epochs",
     f"{ROLLOUT}.tensor_model_parallel_size",
 )
-SERVERS = {"vllm": ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
+SERVERS = {VLLM: ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
 """Rollouts with what they need: a module, and the extra of ours that installs it."""
 
 
@@ -35,6 +34,7 @@ def check_config(config: VerlConfig) -> None:
     _check_micro_batches(native)
     _check_rollout(native)
     check_attention(native)
+    check_logprobs(native)
     _check_lora(native)
     _check_model(_at(native, MODEL))
 

@@ -32,6 +32,7 @@ class VerlEngine:
         renderer: Renderer,
         *,
         max_context: int,
+        logprobs_before_truncation: bool,
         addresses: Sequence[str],
         seconds: float,
         processes: Sequence[Process],
@@ -43,6 +44,7 @@ class VerlEngine:
             client: deals calls to servers.
             renderer: of the model.
             max_context: most tokens of a conversation.
+            logprobs_before_truncation: see `rllm_verl.logprobs.before_truncation`.
             addresses: host:port of each server's OpenAI-compatible API, for programs that want to speak that.
             seconds: deadline of one call.
             processes: the servers, for errors.
@@ -50,6 +52,7 @@ class VerlEngine:
         """
         self.renderer = renderer
         self.max_context = max_context
+        self.logprobs_before_truncation = logprobs_before_truncation
         self.addresses = tuple(addresses)
         self._client = client
         self._seconds = seconds

@@ -12,6 +12,7 @@ from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_verl.cluster import Cluster, Wanted
 from rllm_verl.columns import fill_columns
+from rllm_verl.logprobs import before_truncation
 from rllm_verl.model import Model
 from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings
 from rllm_verl.processes import Process
@@ -86,10 +87,12 @@ class Session:
 
     def engine(self, wake: Callable[[], Awaitable[None]], seconds: float) -> VerlEngine:
         """What samples from the servers; `wake` and `seconds` as in `VerlEngine`."""
+        rollout = self._native.actor_rollout_ref.rollout
         return VerlEngine(
             self.servers.client(),
             self._model.renderer,
-            max_context=self._native.actor_rollout_ref.rollout.max_model_len,
+            max_context=rollout.max_model_len,
+            logprobs_before_truncation=before_truncation(rollout),
             addresses=self.servers.addresses,
             seconds=seconds,
             processes=self.servers.processes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rllm_core.contracts.backend import DerivedKey, SharedKey
+from rllm_verl.logprobs import MODE_FOLLOWS
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -80,4 +81,5 @@ DERIVED_KEYS = (
         of=("data.train_batch_size", "training.num_minibatches"),
         derive=_tasks_per_minibatch,
     ),
+    MODE_FOLLOWS,
 )

@@ -67,7 +67,14 @@ def engine(server: Any) -> Callable[..., VerlEngine]:
     def engine(client: Any, seconds: float = 30.0) -> VerlEngine:
         renderer = Renderer(tiny.build_tokenizer(), {2})
         return VerlEngine(
-            client, renderer, max_context=16, addresses=(), seconds=seconds, processes=[process], wake=awake
+            client,
+            renderer,
+            max_context=16,
+            logprobs_before_truncation=True,
+            addresses=(),
+            seconds=seconds,
+            processes=[process],
+            wake=awake,
         )
 
     return engine

@@ -1,0 +1,50 @@
+"""Log-probs of rollouts are those before top-p and top-k, where vLLM can give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_verl.logprobs import LOGPROBS_MODE, PROCESSED, RAW, before_truncation, check_logprobs
+
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "before"),
+    [
+        ((), PROCESSED, True),
+        (("sampling.train.temperature=0.7",), PROCESSED, True),
+        (("sampling.train.top_p=0.9",), RAW, True),
+        (("sampling.train.top_k=20",), RAW, True),
+        ((f"{ROLLOUT}.top_k=20",), RAW, True),
+        (("sampling.train.top_p=0.9", "sampling.train.temperature=0.7"), PROCESSED, False),
+        (("sampling.train.top_p=0.9", f"{LOGPROBS_MODE}={PROCESSED}"), PROCESSED, False),
+        (("sampling.train.top_p=0.9", "sampling.train.temperature=0.7", "rllm.profile=cpu"), PROCESSED, True),
+        (("sampling.train.top_p=0.9", f"{ROLLOUT}.name=sglang"), RAW, False),
+    ],
+)
+def test_the_mode_of_vllm_follows_from_how_rollouts_sample(
+    run: Any, words: tuple[str, ...], mode: str, before: bool
+) -> None:
+    native = run(*words).backend_config.native()
+    rollout = native["actor_rollout_ref"]["rollout"]
+    check_logprobs(native)
+    assert rollout["logprobs_mode"] == mode
+    assert before_truncation(rollout) is before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((f"{LOGPROBS_MODE}={RAW}", "sampling.train.temperature=0.7"), "leaves out the temperature"),
+        ((f"{LOGPROBS_MODE}=processed_logits",), "expected processed_logprobs or raw_logprobs"),
+        ((f"{ROLLOUT}.engine_kwargs.vllm.logprobs_mode={RAW}",), f"`{LOGPROBS_MODE}` is its key"),
+    ],
+)
+def test_modes_that_give_other_numbers_are_refused(run: Any, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_logprobs(run(*words).backend_config.native())
+    assert message in raised.value.message
