@@ -32,6 +32,8 @@ SWITCHED = [
     for name, key in KEYS.items()
     if key.path[-1] not in SWITCHES and set(SWITCHES) & set(type(key.section).model_fields)
 ]
+MASKS = [name for name in SWITCHED if name.startswith("rllm.compact_filtering.") and KEYS[name].default is True]
+"""While nothing is filtered, nothing is masked: their other value is what happens anyway."""
 OTHER_VALUES: dict[str, Any] = {
     "rllm.agent.name": "rllm-core/math_agent",
     "rllm.agent.agent_args": {"system_prompt": "guess"},
@@ -110,7 +112,7 @@ def refusal(planned: Planned, *arguments: Any) -> ConfigError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", BY_PLUGINS)
+@pytest.mark.parametrize("name", [name for name in BY_PLUGINS if name not in MASKS])
 def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(
     name: str, planned: Planned, registry: Registry
 ) -> None:
@@ -183,7 +185,7 @@ def test_what_is_always_done_cannot_be_switched_off(planned: Planned, registry: 
     assert error.hint == "Advantages are always computed here; remove the key"
 
 
-@pytest.mark.parametrize("name", SWITCHED)
+@pytest.mark.parametrize("name", [name for name in SWITCHED if name not in MASKS])
 def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: Planned, registry: Registry) -> None:
     error = refusal(planned, {name: other_value(name)}, registry)
     if name in REFUSED:
@@ -193,6 +195,14 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: 
     switch = f"{section}.{next(s for s in SWITCHES if s in type(KEYS[name].section).model_fields)}"
     assert error.message.endswith(f"(from the test) and has no effect while {switch} is false.")
     assert error.hint == f"Set {switch}=true as well, or leave it out."
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_what_is_switched_off_with_its_section_may_be_switched_off(
+    name: str, planned: Planned, registry: Registry
+) -> None:
+    (line,) = planned({name: False}, registry).warnings
+    assert line == f"`{name}` is false (from the test), which is what happens anyway: the key changes nothing."
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="The reward itself, no baseline.",
         params=NoParams,
         load=_from("algorithms.advantage", "reinforce"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="trajectory",
         default_loss="importance_sampling",
     )
@@ -67,6 +68,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Reward minus the mean of the group's other trajectories.",
         params=RlooParams,
         load=_from("algorithms.advantage", "rloo"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
 

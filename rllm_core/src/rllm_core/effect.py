@@ -1,6 +1,7 @@
-"""No setting without an effect: a user's value that nobody would act on stops the run.
+"""No setting without an effect: a user's value that nobody would act on stops the run, or is a warning.
 
-Who acts on a key is marked in the schema (``rllm_core.config.section``). Values that came from an environment or from
+It is a warning where the key has that value anyway, and where ``rllm.unused_keys`` is ``warn``. Who acts on a key is
+marked in the schema (``rllm_core.config.section``). Values that came from an environment or from
 an earlier run, and that another choice has made idle, go back to their defaults instead. An environment's do so without
 a word: they are suggestions for plugins that the user did not choose. An earlier run's did act there, so that is said.
 """
@@ -15,18 +16,20 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.keys import KeyPath, known_keys
+from rllm_core.config.keys import ABSENT, KeyPath
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.problems import show_value
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Names, Redundant, Refused, TakenOver
+from rllm_core.config.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
+from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import Chosen
 from rllm_core.plugins.registry import Registered, Registry
 from rllm_core.plugins.specs import KINDS
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+REFUSED = ", which is refused."
 NOBODY = ", and nothing this run uses acts on it."
 SWITCHES = ("enable", "log_episodes")
 """A section with such a key is idle while that is false."""
@@ -78,22 +81,26 @@ def core_key(config: RunConfig, path: KeyPath) -> Key | None:
 
 
 def settle_effects(
-    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[Chosen[Any]], registry: Registry
+    composed: Composed,
+    chosen: Sequence[Registered[Any]],
+    taking: Sequence[Chosen[Any]],
+    registry: Registry,
+    unused: UnusedKeys,
 ) -> tuple[Composed, list[str]]:
-    """Refuse what a user set and nobody acts on; reset such values of lower origin. Also returns warnings.
+    """Find what a user set and nobody acts on; reset it, and such values of lower origin. Also returns warnings.
 
     A value of an environment or its recipe is reset without a warning.
 
     Args:
         chosen: every plugin of the run.
         taking: those of them that take options over from shared keys.
+        unused: takes every key a user set that has no effect.
 
     Raises:
-        ConfigError: for the first key a user set that has no effect.
+        ConfigError: for the first of these, where they are errors; for a value that is refused.
     """
-    _refuse_idle_keys(composed, chosen)
     idle: list[Key] = []
-    warnings: list[str] = []
+    warnings = list(_idle_keys_of_backends(composed, chosen, unused))
     chosen = [entry for entry in chosen if _is_called(entry, chosen)]
     taking = [entry for entry in taking if entry.registered in chosen]
     for key in core_keys(composed.config):
@@ -112,7 +119,12 @@ def settle_effects(
                 f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
             )
         if why and _set_by_user(key, composed):
-            raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
+            if why[0] == REFUSED:
+                raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
+            if _happens_anyway(key, composed.config, taking):
+                warnings.append(f"{_is(key, composed)}, which is what happens anyway: the key changes nothing.")
+            else:
+                unused.found(f"{_is(key, composed)}{why[0]}", why[1])
         if why:
             idle.append(key)
             if why[0] == NOBODY and Tier.SAVED in _tiers(key, composed):
@@ -122,26 +134,20 @@ def settle_effects(
     return _with_defaults(composed, idle), warnings
 
 
-def _refuse_idle_keys(composed: Composed, chosen: Sequence[Registered[Any]]) -> None:
-    """Raise ConfigError for a user's value under a key that the backend knows to be without effect."""
+def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]], unused: UnusedKeys) -> Iterator[str]:
+    """Find a user's values under keys that the backend knows to be without effect; warns of those that are defaults."""
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
             if instead := idle_reason(backend, key):
-                value = f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]})"
-                raise ConfigError(f"{value}, and backend {backend.name} does not act on it.", instead)
-
-
-def idle_reason(backend: Any, key: str) -> str | None:
-    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one."""
-    of_core = tuple(key.split(".")) in known_keys(RunConfig)
-    if of_core or any(key == row.native for row in backend.shared_keys):
-        return None
-    return next((text for name, text in backend.idle_keys.items() if _covers(name, key)), None)
-
-
-def _covers(pattern: str, key: str) -> bool:
-    """Whether a key is the one named, or lies in the section ``name.*``."""
-    return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
+                value = composed.value(key)
+                given = f"`{key}` is {show_value(value)} (from {composed.origins[key]})"
+                if same_value(value, composed.in_force.get(key, ABSENT)):
+                    yield (
+                        f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
+                        f"act on it. {instead}"
+                    )
+                else:
+                    unused.found(f"{given}, and backend {backend.name} does not act on it.", instead)
 
 
 def honours(plugin: Any, key: str) -> bool:
@@ -150,7 +156,7 @@ def honours(plugin: Any, key: str) -> bool:
 
 
 def _lists(plugin: Any, key: str) -> bool:
-    return any(_covers(name, key) for name in plugin.honours)
+    return any(covers(name, key) for name in plugin.honours)
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
@@ -201,9 +207,8 @@ def _why_idle(
     refused = key.mark(Refused)
     if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
         reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
-        return ", which is refused.", reason
-    switch = next((name for name in SWITCHES if name in type(key.section).model_fields), None)
-    if switch and key.path[-1] != switch and not getattr(key.section, switch):
+        return REFUSED, reason
+    if switch := _switched_off(key):
         on = ".".join((*key.path[:-1], switch))
         return f" and has no effect while {on} is false.", f"Set {on}=true as well, or leave it out."
     if (other := _overruled(key, config)) is not None:
@@ -211,6 +216,41 @@ def _why_idle(
     if acts or key.mark(ByPlugins) is None:
         return None
     return NOBODY, _who_would(key, chosen, registry)
+
+
+def _switched_off(key: Key) -> str | None:
+    """The switch of a key's section, where it is off."""
+    switch = next((name for name in SWITCHES if name in type(key.section).model_fields), None)
+    return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
+
+
+def _happens_anyway(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> bool:
+    """Whether a key that nothing acts on has the value by which the run goes without it."""
+    values = list(_in_force(key, config, taking))
+    return bool(values) and all(same_value(key.value, value) for value in values)
+
+
+def _in_force(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
+    """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
+    plugin does not say."""
+    if _switched_off(key):
+        if mark := key.mark(WhileOff):
+            yield mark.value
+    elif key.dotted == "rllm.algorithm.entropy.final_coeff":
+        yield config.rllm.algorithm.entropy.coeff
+    elif mark := key.mark(TakenOver):
+        for kind in mark.kinds:
+            values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
+            if any(value is not ABSENT for value in values):
+                yield from values
+
+
+def _acted_by(chosen: Chosen[Any], key: Key) -> Any:
+    """The value of its own by which a plugin acts; `ABSENT` where it says nothing of the option."""
+    name = key.path[-1]
+    if _has_option(chosen.registered, key):
+        return getattr(chosen.params, name)
+    return chosen.plugin.fixed_options.get(name, ABSENT)
 
 
 def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:

@@ -15,7 +15,8 @@ from rllm_core.config.packaged import packaged_values
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.section import AsPackaged, ByPlugins, Names, Redundant, Refused
-from rllm_core.effect import acting_plugins, core_key, idle_reason
+from rllm_core.config.unused import idle_reason
+from rllm_core.effect import acting_plugins, core_key
 from rllm_core.plan import RunPlan
 from rllm_core.plugins.registry import Registered, Registry
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from rllm_core.config.unused import UnusedKeys
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -21,14 +22,14 @@ from rllm_core.rollout.options import AgentWorkflowParams
 ADVANTAGES = "batch.advantages"
 
 
-def check_plan(plan: RunPlan) -> None:
+def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
     """Raise ConfigError when plugins of a plan do not go together, or cannot do what is asked of them."""
     for loss in plan.losses:
         _check_loss(loss, plan.backend)
     for chosen in (*plan.estimators, *plan.losses):
         _check_needs(chosen, plan)
     check_scope(plan, plan.tasks_per_step)
-    _check_step_rewards(plan)
+    _check_step_rewards(plan, unused)
     _check_multiplier(plan)
     _check_trackers(plan.trackers)
 
@@ -114,7 +115,7 @@ def check_scope(plan: RunPlan, tasks: int) -> None:
         )
 
 
-def _check_step_rewards(plan: RunPlan) -> None:
+def _check_step_rewards(plan: RunPlan, unused: UnusedKeys) -> None:
     """Shaping the rewards of steps means nothing to estimators that do not look at them."""
     params = plan.workflow.params
     if not isinstance(params, AgentWorkflowParams) or any(_reads_step_rewards(entry) for entry in plan.estimators):
@@ -123,7 +124,7 @@ def _check_step_rewards(plan: RunPlan) -> None:
         key = f"rllm.workflow.workflow_args.{name}"
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
-            raise ConfigError(
+            unused.found(
                 f"`{key}` is {getattr(params, name)} (from {plan.composed.origins[key]}) and has no effect: it changes "
                 f"the rewards of steps, and estimator {names} reads those of whole trajectories.",
                 "Choose an estimator that needs step_rewards (and set its option use_step_rewards, if it has one), or "

@@ -10,6 +10,7 @@ from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.config.compose import Composed
 from rllm_core.config.run_sections import NO_ENVIRONMENT
 from rllm_core.config.section import Choice
+from rllm_core.config.unused import UnusedKeys
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -37,22 +38,25 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
             or a value that a user set would have no effect.
     """
-    planner = _Planner(composed, registry)
-    plan = planner.plan()
-    check_plan(plan)
+    unused = UnusedKeys(composed.config)
+    plan = _Planner(composed, registry, unused).plan()
+    check_plan(plan, unused)
     taking = [*plan.estimators, *plan.losses, plan.rejection]
-    settled, warnings = settle_effects(composed, plan.registered(), taking, registry)
+    settled, warnings = settle_effects(composed, plan.registered(), taking, registry, unused)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
     plan = replace(plan, composed=settled, engine=engine)
-    check_terms(plan)
-    return replace(plan, warnings=(*composed.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan)))
+    check_terms(plan, unused)
+    return replace(
+        plan, warnings=(*composed.warnings, *unused.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan))
+    )
 
 
 class _Planner:
     """Looks names up, with the shared options that plugins of some kinds take over from the config."""
 
-    def __init__(self, composed: Composed, registry: Registry) -> None:
+    def __init__(self, composed: Composed, registry: Registry, unused: UnusedKeys) -> None:
+        self._unused = unused
         self._composed = composed
         self._registry = registry
         self._config = composed.config.rllm
@@ -126,7 +130,7 @@ class _Planner:
             return self._of_workflow("environment", "env", own.env_cls, own.env_args, chosen, bool(options))
         if name == NO_ENVIRONMENT:
             if options:
-                raise ConfigError(
+                self._unused.found(
                     f"rllm.env.env_args is {dict(options)!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
                     "Name an environment: `rllm train NAME`.",
                 )

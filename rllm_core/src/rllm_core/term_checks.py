@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllm_core.config.problems import show_value
+from rllm_core.config.unused import UnusedKeys
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 
 SAMPLED = "sampling_logprobs"
 
 
-def check_terms(plan: RunPlan) -> None:
+def check_terms(plan: RunPlan, unused: UnusedKeys) -> None:
     """Check a plan whose idle values are back at their defaults.
 
     Raises:
@@ -21,7 +22,7 @@ def check_terms(plan: RunPlan) -> None:
     _check_bounds(plan)
     _check_corrected_once(plan)
     _check_truncated(plan)
-    _check_column_sections(plan)
+    _check_column_sections(plan, unused)
 
 
 def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
@@ -89,13 +90,13 @@ def _check_truncated(plan: RunPlan) -> None:
     )
 
 
-def _check_column_sections(plan: RunPlan) -> None:
+def _check_column_sections(plan: RunPlan, unused: UnusedKeys) -> None:
     composed = plan.composed
     for column, section in plan.backend.plugin.column_sections.items():
         if column in plan.needs:
             continue
         for key in sorted(_set_by_user(section, plan)):
-            raise ConfigError(
+            unused.found(
                 f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]}) and has no effect: no "
                 f"estimator or loss of this run needs {column}.",
                 f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",

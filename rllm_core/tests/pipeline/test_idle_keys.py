@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError
@@ -23,6 +23,11 @@ class OwnSection(Params):
     resume: bool = Field(False, description="Nothing.")
     n: int = Field(8, description="Nothing.")
     rate: float = Field(0.1, description="Nothing.")
+    twice: int | None = Field(None, description="Nothing.")
+
+
+class ServingSection(Params):
+    clip: float = Field(0.2, description="Nothing.")
 
 
 class OtherSection(Params):
@@ -31,6 +36,7 @@ class OtherSection(Params):
 
 class Sections(Params):
     own: OwnSection = Field(default_factory=OwnSection, description="Nothing.")
+    serves: ServingSection = Field(default_factory=ServingSection, description="Nothing.")
     other: OtherSection = Field(default_factory=OtherSection, description="Nothing.")
 
 
@@ -45,7 +51,10 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             load=lambda: Backend,
             model_key="own.name",
             shared_keys=(SharedKey(native="own.n", rllm="rllm.rollout.n"),),
+            derived_keys=(DerivedKey(native="own.twice", of=("rllm.rollout.n",), derive=lambda n: 2 * n),),
+            column_sections={"values": "serves"},
             idle_keys={
+                "own.twice": "Use rllm.rollout.n.",
                 "own.resume": "Use --resume.",
                 "own.n": "Never said.",
                 "other.*": "Use own.rate.",
@@ -87,6 +96,56 @@ def test_a_users_value_under_an_idle_key_stops_the_run(make: MakePlan, key: str,
     assert caught.value.message.startswith(f"`{key}` is ")
     assert caught.value.message.endswith(", and backend able does not act on it.")
     assert caught.value.hint == instead
+
+
+@pytest.mark.parametrize(("key", "value"), [("own.resume", False), ("other.rate", 0.1)])
+def test_the_value_that_an_idle_key_has_anyway_is_a_warning(make: MakePlan, key: str, value: Any) -> None:
+    (line,) = make({key: value}).warnings
+    assert line.startswith(f"`{key}` is ")
+    assert "as it is by default: the key changes nothing, since backend able does not act on it. Use " in line
+
+
+def test_the_value_that_an_idle_key_has_anyway_may_follow_from_other_keys(make: MakePlan) -> None:
+    """0 is not false, and what is derived from a user's value is what counts."""
+    with pytest.raises(ConfigError, match="backend able does not act on it"):
+        make({"own.twice": 16, "rllm.rollout.n": 4})
+    assert len(make({"own.twice": 16}).warnings) == 1
+    assert len(make({"own.twice": 8, "rllm.rollout.n": 4}).warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"own.resume": True}, "`own.resume` is true (from my.yaml), and backend able does not act on it."),
+        (
+            {"rllm.rejection_sample.mode": "episode"},
+            '`rllm.rejection_sample.mode` is "episode" (from my.yaml) and has no effect while '
+            "rllm.rejection_sample.enable is false.",
+        ),
+        (
+            {"rllm.rejection_sample.min_trajs_per_group": 5, "rllm.rejection_sample.enable": True}
+            | {"rllm.rejection_sample.mode": "episode"},
+            "`rllm.rejection_sample.min_trajs_per_group` is 5 (from my.yaml), and nothing this run uses acts on it.",
+        ),
+        ({"rllm.env.env_args": {"size": 3}}, "rllm.env.env_args is {'size': 3} and has no effect"),
+        ({"serves.clip": 0.5}, "`serves.clip` is 0.5 (from my.yaml) and has no effect: no estimator or loss"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_unused_keys_may_be_warnings(make: MakePlan, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(settings)
+    assert caught.value.message.startswith(problem)
+    (line,) = make(settings | {"rllm.unused_keys": "warn"}).warnings
+    assert line == f"{caught.value.message} {caught.value.hint}"
+
+
+def test_what_cannot_be_honoured_is_an_error_whatever_unused_keys_are(make: MakePlan) -> None:
+    with pytest.raises(ConfigError, match="which is refused"):
+        make(
+            {"rllm.unused_keys": "warn", "rllm.stepwise_advantage.mode": "per_step"}
+            | {"rllm.stepwise_advantage.enable": True}
+        )
 
 
 @pytest.mark.parametrize(("key", "value"), [("own.n", 4), ("data.train_batch_size", 4), ("own.rate", 0.3)])

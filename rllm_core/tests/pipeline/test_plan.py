@@ -150,6 +150,42 @@ def test_options_of_another_rejection_mode_are_refused(plan: MakePlan, mode: str
     assert f"This run uses rejection {mode} (its options: min_" in error.hint
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rllm.rejection_sample.mode": "none"},
+        {"rllm.compact_filtering.mask_timeout": False},
+        {"rllm.algorithm.entropy.coeff": 0.1, "rllm.algorithm.entropy.final_coeff": 0.1},
+        {"rllm.algorithm.norm_adv_by_std_in_grpo": False, "rllm.algorithm.adv_estimator": "rloo"},
+        {
+            "rllm.algorithm.norm_adv_by_std_in_grpo": False,
+            "rllm.algorithm.adv_estimator": {"name": "grpo", "norm_adv_by_std_in_grpo": False},
+        },
+    ],
+    ids=lambda settings: next(reversed(settings)),
+)
+def test_a_key_set_to_what_happens_anyway_is_a_warning(plan: MakePlan, settings: dict[str, Any]) -> None:
+    key = list(settings)[-1 if "rllm.algorithm.adv_estimator" not in settings else 0]
+    (line,) = plan(settings).warnings
+    assert line.startswith(f"`{key}` is ")
+    assert line.endswith("(from my.yaml), which is what happens anyway: the key changes nothing.")
+
+
+@pytest.mark.parametrize(
+    "estimators",
+    [
+        {"adv_estimator": "reinforce_plus_plus_baseline"},
+        {"adv_estimator": "rloo", "estimator_map": {"judge": "reinforce_plus_plus_baseline"}},
+        {"adv_estimator": {"name": "grpo", "norm_adv_by_std_in_grpo": True}},
+    ],
+    ids=str,
+)
+def test_a_key_that_not_all_estimators_act_by_is_an_error(plan: MakePlan, estimators: dict[str, Any]) -> None:
+    settings = {f"rllm.algorithm.{name}": value for name, value in estimators.items()}
+    error = _error(plan, settings | {"rllm.algorithm.norm_adv_by_std_in_grpo": False})
+    assert error.message.endswith("and nothing this run uses acts on it.")
+
+
 def test_options_of_rejection_may_be_given_with_their_defaults_while_it_is_off(plan: MakePlan) -> None:
     defaults = {"mode": "group", "multiplier": 1, "min_partial_solve_tasks": 1, "min_trajs_per_group": 2}
     made = plan({f"rllm.rejection_sample.{name}": value for name, value in defaults.items()})

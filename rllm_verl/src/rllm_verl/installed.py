@@ -47,10 +47,13 @@ def config_search_path() -> tuple[str, ...]:
 
 
 def config_yaml() -> Path:
-    """The backend's YAML file.
+    """The backend's YAML file. Configurations above it may use rLLM's resolver ``${mul:A,B}``, as rLLM's own file does.
 
     Raises:
         ConfigError: verl, whose YAML files it composes, is missing or of another version.
     """
+    from omegaconf import OmegaConf
+
     require_verl()
+    OmegaConf.register_new_resolver("mul", lambda one, other: int(one) * int(other), replace=True)
     return Path(__file__).parent / "conf" / "rllm" / "backend" / "verl.yaml"

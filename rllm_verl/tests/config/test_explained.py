@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rllm_core.config.compose import Composed
-from rllm_core.effect import idle_reason
+from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.explaining import Explanation, explain_key
 from rllm_core.plan import RunPlan

@@ -9,6 +9,7 @@ import pytest
 from rllm_core.config.keys import ABSENT, known_keys, value_at
 from rllm_core.config.layers import layer_from_dotted
 from rllm_core.config.schema import RunConfig
+from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_verl.idle_keys import IDLE_KEYS
 from rllm_verl.shared_keys import SHARED_KEYS
@@ -119,7 +120,9 @@ def test_every_idle_key_is_one_of_verl(run: Any) -> None:
         ("data.train_files=x.parquet", "data.train_dataset"),
         ("data.gen_batch_size=8", "rllm.rejection_sample.multiplier"),
         ("algorithm.gamma=0.9", "rllm.algorithm.adv_estimator"),
-        ("trainer.resume_mode=disable", "--resume"),
+        ("trainer.resume_mode=auto", "--resume"),
+        ("data.gen_batch_size=128", "rllm.rejection_sample.multiplier"),
+        (f"{ACTOR}.shuffle=false", "rllm.trainer.seed"),
         (f"{ROLLOUT}.prompt_length=7", "data.max_prompt_length"),
     ],
 )
@@ -130,6 +133,41 @@ def test_a_users_value_that_nothing_acts_on_stops_the_run(plan: Any, word: str, 
     assert raised.value.message.startswith(f"`{key}` is ")
     assert "(from command line), and backend verl does not act on it." in raised.value.message
     assert instead in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (f"{ROLLOUT}.mode", "async"),
+        (f"{ROLLOUT}.agent.num_workers", 0),
+        (f"{ROLLOUT}.calculate_log_probs", True),
+        (f"{ROLLOUT}.val_kwargs.do_sample", True),
+        (f"{ACTOR}.use_rollout_log_probs", True),
+        ("data.gen_batch_size", 64),
+        ("data.gen_batch_size", "${mul:${data.train_batch_size},${rllm.rejection_sample.multiplier}}"),
+        ("data.return_multi_modal_inputs", False),
+        ("rllm.backend", "verl"),
+        ("rllm.algorithm.rollout_correction.bypass_mode", False),
+        ("trainer.resume_mode", "disable"),
+        (f"{ACTOR}.use_remove_padding", True),
+    ],
+)
+def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str, value: Any) -> None:
+    words = ("rllm.profile=cpu", "data.train_batch_size=64")
+    before, given = plan(*words), plan(*words, layer_from_dotted({key: value}, "my.yaml"))
+    assert given.composed.tree == before.composed.tree
+    new = [line for line in given.warnings if line not in before.warnings]
+    if idle_reason(given.backend.plugin, key):
+        (line,) = new
+        assert line.startswith(f"`{key}` is ")
+        assert "(from my.yaml), as it is by default: the key changes nothing" in line
+    else:
+        assert new == []
+
+
+def test_unused_keys_may_be_warnings(plan: Any) -> None:
+    (line,) = plan("rllm.profile=cpu", "rllm.unused_keys=warn", "critic.optim.lr=0.1").warnings
+    assert line.startswith("`critic.optim.lr` is 0.1 (from command line), and backend verl does not act on it.")
 
 
 def test_shared_keys_in_idle_sections_are_no_error(plan: Any) -> None:

@@ -38,6 +38,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Reward minus group mean, no division (Dr.GRPO).",
         params=DrGrpoParams,
         load=_from("centred", "dr_grpo"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="ppo",
     )
     yield EstimatorPlugin(
@@ -64,6 +65,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Reward minus group mean, scaled up by the share of rewards that are 0.",
         params=GpgParams,
         load=_from("centred", "gpg"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="role",
         default_loss="reinforce",
     )
@@ -79,6 +81,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="(reward - group mean) / group mean (towards maximum likelihood).",
         params=MaxRlParams,
         load=_from("centred", "maxrl"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(
@@ -86,6 +89,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Reward minus the group's mean weighted by length.",
         params=NoParams,
         load=_from("centred", "opo"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(
@@ -93,6 +97,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Per token, reward minus the group's mean there, weighted by how uncertain the policy was.",
         params=OtbParams,
         load=_from("optimal_baseline", "otb"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         level="token",
         needs=frozenset({"old_logprobs", "sum_pi_squared"}),
         default_loss="importance_sampling",
@@ -120,6 +125,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="Reward minus that of the greedy attempt at the same task.",
         params=NoParams,
         load=_from("centred", "remax"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="trajectory",
         needs=frozenset({"greedy_rewards"}),
         default_loss="importance_sampling",
@@ -138,6 +144,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         summary="As otb, with positions counted over sampled tokens only (tool-integrated reasoning).",
         params=OtbParams,
         load=_from("optimal_baseline", "tir_otb"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
         level="token",
         needs=frozenset({"old_logprobs", "sum_pi_squared"}),
         default_loss="importance_sampling",

@@ -17,6 +17,7 @@ from rllm_core.config.section import (
     Refused,
     Section,
     SharedOption,
+    WhileOff,
 )
 
 OF_ALGORITHMS = SharedOption(("estimator", "loss"))
@@ -141,21 +142,25 @@ class CompactFilteringSection(Section):
     """Which ways of ending take an attempt out of the gradient."""
 
     enable: Annotated[bool, ByPlugins()] = Field(False, description="Whether to mask attempts by how they ended.")
-    mask_max_prompt_length_exceeded: Annotated[bool, ByPlugins()] = Field(
+    mask_max_prompt_length_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
         True, description="Mask attempts whose prompt grew too long."
     )
-    mask_max_response_length_exceeded: Annotated[bool, ByPlugins()] = Field(
+    mask_max_response_length_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
         True, description="Mask attempts whose answer was cut off."
     )
-    mask_env_done: Annotated[bool, ByPlugins()] = Field(False, description="Mask attempts that the environment ended.")
-    mask_max_turns_exceeded: Annotated[bool, ByPlugins()] = Field(
+    mask_env_done: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
+        False, description="Mask attempts that the environment ended."
+    )
+    mask_max_turns_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
         True, description="Mask attempts that ran out of turns."
     )
-    mask_timeout: Annotated[bool, ByPlugins()] = Field(True, description="Mask attempts that ran out of time.")
-    mask_unknown: Annotated[bool, ByPlugins()] = Field(
+    mask_timeout: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
+        True, description="Mask attempts that ran out of time."
+    )
+    mask_unknown: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
         False, description="Mask attempts that do not say how they ended."
     )
-    mask_error: Annotated[bool, ByPlugins()] = Field(True, description="Mask attempts that failed.")
+    mask_error: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(True, description="Mask attempts that failed.")
 
 
 class TransformSection(Section):
@@ -172,7 +177,9 @@ class RejectionSection(Section):
     enable: Annotated[bool, ByPlugins()] = Field(
         False, description="Whether to use `mode` and `multiplier`; when false, mode is `none`."
     )
-    mode: Annotated[Choice, ByPlugins(), Names("rejection")] = Field("group", description="Rejection mode, by name.")
+    mode: Annotated[Choice, ByPlugins(), Names("rejection"), WhileOff("none")] = Field(
+        "group", description="Rejection mode, by name."
+    )
     multiplier: PositiveInt = Field(1, description="How many times `data.train_batch_size` tasks a step draws.")
     min_partial_solve_tasks: Annotated[PositiveInt, OF_REJECTIONS] = Field(
         1, description="Mode `episode`: partly solved tasks to gather before an update."

@@ -9,13 +9,13 @@ put beneath theirs. Last, keys that the backend shares with the core are made to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from rllm_core.config.deriving import derive_keys
-from rllm_core.config.keys import KeyPath, known_keys, section_of, value_at
+from rllm_core.config.keys import ABSENT, KeyPath, known_keys, section_of, value_at
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
@@ -25,6 +25,7 @@ from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
 from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
 from rllm_core.config.schema import RunConfig
 from rllm_core.config.sharing import put_shared, share_keys
+from rllm_core.config.unused import idle_reason, without_keys
 from rllm_core.config.whole import is_whole, part_of, split_whole
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError, PluginError
@@ -49,6 +50,8 @@ class Composed:
     tiers: dict[str, Tier]
     """How every value of `tree` came about, by dotted key."""
     warnings: tuple[str, ...] = ()
+    in_force: Mapping[str, Any] = field(default_factory=dict)
+    """What the backend's unused keys that a user set would be without the user, by dotted key."""
 
     @property
     def by_user(self) -> frozenset[str]:
@@ -96,7 +99,20 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     tree = resolve(merged)
     if problems := unlike_packaged(tree, merged, backend, profile):
         raise as_config_error(problems)
-    return _validated(merged, tree, backend.params, tuple(warnings))
+    composed = _validated(merged, tree, backend.params, tuple(warnings))
+    return replace(composed, in_force=_in_force(composed, registry, backend, user_layers))
+
+
+def _in_force(
+    composed: Composed, registry: PluginSource, backend: Any, user_layers: Sequence[Layer]
+) -> Mapping[str, Any]:
+    unused = [key for key in composed.by_user if idle_reason(backend, key)]
+    if not unused:
+        return {}
+    others = [without_keys(layer, unused) if layer.tier >= Tier.USER else layer for layer in user_layers]
+    tree = _tree_of(registry, others)
+    values = {key: value_at(tree, tuple(key.split("."))) for key in unused}
+    return {key: value for key, value in values.items() if value is not ABSENT}
 
 
 def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:

@@ -6,7 +6,7 @@ own to ``data`` and ``sampling``.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -85,6 +85,11 @@ class RllmSection(Section):
         default_factory=AsyncTrainingSection, description="Rollouts that go on while weights are updated."
     )
     sdk: SdkSection = Field(default_factory=SdkSection, description="Traces of agents outside of workflows.")
+    unused_keys: Literal["error", "warn"] = Field(
+        "error",
+        description="What happens to a value of yours that nothing in the run acts on. `warn` is for sweeps, of which "
+        "one key or another does not apply to every run.",
+    )
     plugins: PluginsSection = Field(default_factory=PluginsSection, description="Which plugins there are.")
 
 

@@ -55,6 +55,13 @@ class Redundant:
 
 
 @dataclass(frozen=True)
+class WhileOff:
+    """What counts in place of the key's value while the switch of its section is off."""
+
+    value: object
+
+
+@dataclass(frozen=True)
 class Names:
     """The value is, or holds, names of plugins of this kind."""
 

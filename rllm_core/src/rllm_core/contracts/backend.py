@@ -209,7 +209,8 @@ class BackendPlugin(Plugin[ParamsT]):
     derived_keys: tuple[DerivedKey, ...] = ()
     idle_keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
-    ``critic.*`` stands for everything in a section. A user's value there stops the run. Shared keys never do."""
+    ``critic.*`` stands for everything in a section. A user's value there stops the run, unless it is the one that the
+    key has anyway. Shared keys never do."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -46,5 +46,9 @@ class Plugin(Generic[ParamsT]):
     honours: frozenset[str] = frozenset()
     """Config keys of the core that act through this plugin, such as ``rllm.algorithm.kl_beta``; ``section.*`` stands
     for all keys of a section. A user's value for such a key stops the run when no chosen plugin honours it."""
+    fixed_options: Mapping[str, object] = field(default_factory=dict)
+    """Options of others of its kind that it lacks, by name, with the value that it acts by:
+    ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. A user's value of the core's key of
+    that name is then a warning where it says the same."""
     deprecated: str | None = None
     """Why not to choose it any more, and what to choose instead."""

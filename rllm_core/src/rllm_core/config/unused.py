@@ -1,0 +1,65 @@
+"""Keys that a user set and nothing acts on: an error each, or a warning where ``rllm.unused_keys`` says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm_core.config.keys import ABSENT, known_keys, value_at
+from rllm_core.config.layers import Layer
+from rllm_core.config.schema import RunConfig
+from rllm_core.errors import ConfigError
+
+
+class UnusedKeys:
+    """Takes every finding of a run, in the order in which they are found."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._tolerated = config.rllm.unused_keys == "warn"
+        self.warnings: list[str] = []
+
+    def found(self, problem: str, remedy: str) -> None:
+        """Take a key that nothing acts on.
+
+        Raises:
+            ConfigError: unused keys are errors in this run.
+        """
+        if not self._tolerated:
+            raise ConfigError(problem, remedy)
+        self.warnings.append(f"{problem} {remedy}")
+
+
+def covers(pattern: str, key: str) -> bool:
+    """Whether a key is the one named, or lies in the section ``name.*``."""
+    return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
+
+
+def idle_reason(backend: Any, key: str) -> str | None:
+    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one."""
+    of_core = tuple(key.split(".")) in known_keys(RunConfig)
+    if of_core or any(key == row.native for row in backend.shared_keys):
+        return None
+    return next((text for name, text in backend.idle_keys.items() if covers(name, key)), None)
+
+
+def without_keys(layer: Layer, keys: Iterable[str]) -> Layer:
+    """A layer without the values of some dotted keys."""
+    tree = layer.tree
+    for key in keys:
+        path = tuple(key.split("."))
+        if value_at(tree, path) is not ABSENT:
+            tree = _without(tree, path)
+    return Layer(layer.origin, tree, layer.tier)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two plain values mean the same in YAML: 1 and 1.0 do, 0 and false do not."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    head, *rest = path
+    left = {key: value for key, value in tree.items() if key != head}
+    # An empty section would count as set by the user, with all that it could hold.
+    inner = _without(tree[head], tuple(rest)) if rest else {}
+    return {**left, head: inner} if inner else left
