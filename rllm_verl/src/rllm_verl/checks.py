@@ -12,6 +12,7 @@ from rllm_verl.attention import check_attention
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
+from rllm_verl.vllm_pin import check_vllm
 
 TINY = "tiny"
 STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
@@ -36,6 +37,7 @@ def check_config(config: VerlConfig) -> None:
     check_attention(native)
     check_logprobs(native)
     _check_lora(native)
+    check_vllm(native)
     _check_model(_at(native, MODEL))
 
 

