@@ -28,7 +28,8 @@ def check_terms(plan: RunPlan, unused: UnusedKeys) -> None:
 def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
     """What will work, but perhaps not as meant."""
     if truncated := _truncated(plan):
-        old = "old log-probs are the sampler's" if plan.full_logprobs else "the trainer computes old log-probs"
+        by_sampler = plan.full_logprobs and not algorithm.rollout_correction.recomputes_old_logprobs
+        old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
         yield (
             f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
             f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation"

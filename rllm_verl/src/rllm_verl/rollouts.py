@@ -44,7 +44,7 @@ class VerlEngine:
             client: deals calls to servers.
             renderer: of the model.
             max_context: most tokens of a conversation.
-            logprobs_before_truncation: see `rllm_verl.logprobs.before_truncation`.
+            logprobs_before_truncation: see `rllm_verl.logprobs.before_truncation`. Others are reported as unknown.
             addresses: host:port of each server's OpenAI-compatible API, for programs that want to speak that.
             seconds: deadline of one call.
             processes: the servers, for errors.
@@ -52,7 +52,7 @@ class VerlEngine:
         """
         self.renderer = renderer
         self.max_context = max_context
-        self.logprobs_before_truncation = logprobs_before_truncation
+        self._logprobs_before_truncation = logprobs_before_truncation
         self.addresses = tuple(addresses)
         self._client = client
         self._seconds = seconds
@@ -99,9 +99,10 @@ class VerlEngine:
                 "A rollout server answered without log-probs.",
                 "Set actor_rollout_ref.rollout.calculate_log_probs=true.",
             )
+        logprobs = np.asarray(answer.log_probs, np.float32)
         return Completion(
             token_ids=tokens,
-            logprobs=np.asarray(answer.log_probs, np.float32),
+            logprobs=logprobs if self._logprobs_before_truncation else np.full_like(logprobs, np.nan),
             finish_reason="stop" if int(tokens[-1]) in self.renderer.stop_ids else "length",
             weight_version=int(answer.extra_fields.get("global_steps") or 0),
         )

@@ -48,3 +48,12 @@ def test_modes_that_give_other_numbers_are_refused(run: Any, words: tuple[str, .
     with pytest.raises(ConfigError) as raised:
         check_logprobs(run(*words).backend_config.native())
     assert message in raised.value.message
+
+
+def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_truncation(run: Any) -> None:
+    words = ("sampling.train.top_p=0.9", "sampling.train.temperature=0.7")
+    correction = "rllm.algorithm.rollout_correction.tis_mode=token"
+    check_logprobs(run(*words).backend_config.native())
+    check_logprobs(run(words[0], correction).backend_config.native())
+    with pytest.raises(ConfigError, match=r"tis_mode=token needs the log-probs .*temperature=0.7"):
+        check_logprobs(run(*words, correction).backend_config.native())

@@ -64,13 +64,13 @@ def engine(server: Any) -> Callable[..., VerlEngine]:
     async def awake() -> None:
         pass
 
-    def engine(client: Any, seconds: float = 30.0) -> VerlEngine:
+    def engine(client: Any, seconds: float = 30.0, *, before_truncation: bool = True) -> VerlEngine:
         renderer = Renderer(tiny.build_tokenizer(), {2})
         return VerlEngine(
             client,
             renderer,
             max_context=16,
-            logprobs_before_truncation=True,
+            logprobs_before_truncation=before_truncation,
             addresses=(),
             seconds=seconds,
             processes=[process],
@@ -97,6 +97,11 @@ def test_a_reply_has_its_tokens_log_probs_and_the_version_of_its_weights(
     assert client.asked["request_id"] == "task:0"
     assert client.asked["max_tokens"] == 14  # what the context has room for
     assert (client.asked["seed"], client.asked["temperature"]) == (7, 0.5)
+
+
+def test_log_probs_after_truncation_are_reported_as_unknown(engine: Callable[..., VerlEngine], server: Any) -> None:
+    client = Client(lambda: server.answer.remote(token_ids=[5, 2], log_probs=[-0.5, -0.25]))
+    assert np.isnan(generate(engine(client, before_truncation=False), [5, 6]).logprobs).all()
 
 
 def test_a_reply_without_a_stop_token_ended_by_length(engine: Callable[..., VerlEngine], server: Any) -> None:

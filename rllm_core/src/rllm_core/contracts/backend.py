@@ -33,7 +33,7 @@ class Capabilities:
     """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
-    there (NaN), and old log-probs are then the trainer's."""
+    there (NaN), and old log-probs are then the trainer's. Where that depends on settings, `BackendPlugin.check` says no."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,7 @@ class RunContext:
     @property
     def recomputes_old_logprobs(self) -> bool:
         """Whether `process` takes old log-probs from the trainer's own forward pass, not from the sampler."""
-        correction = self.config.rllm.algorithm.rollout_correction
-        return correction.tis_mode is not None if correction.bypass_mode is None else not correction.bypass_mode
+        return self.config.rllm.algorithm.rollout_correction.recomputes_old_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)
