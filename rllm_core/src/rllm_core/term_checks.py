@@ -27,6 +27,7 @@ def check_terms(plan: RunPlan, unused: UnusedKeys) -> None:
 
 def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
     """What will work, but perhaps not as meant."""
+    algorithm = plan.config.rllm.algorithm
     if truncated := _truncated(plan):
         by_sampler = plan.full_logprobs and not algorithm.rollout_correction.recomputes_old_logprobs
         old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
@@ -34,7 +35,6 @@ def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
             f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
             f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation"
         )
-    algorithm = plan.config.rllm.algorithm
     if algorithm.kl_beta and algorithm.kl_estimator == "k1":
         yield (
             "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "

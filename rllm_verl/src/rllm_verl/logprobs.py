@@ -45,8 +45,8 @@ def check_logprobs(native: dict[str, Any]) -> None:
     correction = native["algorithm"]["rollout_correction"]["rollout_is"]
     if correction is not None and not before_truncation(rollout):
         raise ConfigError(
-            f"rllm.algorithm.rollout_correction.tis_mode={correction} needs the log-probs that the sampler reports, and "
-            f"vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
+            f"rllm.algorithm.rollout_correction.tis_mode={correction} needs the log-probs that the sampler reports, "
+            f"and vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
             "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or the temperature to 1.",
         )
     if mode not in (RAW, PROCESSED):

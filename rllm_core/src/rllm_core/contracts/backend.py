@@ -33,7 +33,7 @@ class Capabilities:
     """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
-    there (NaN), and old log-probs are then the trainer's. Where that depends on settings, `BackendPlugin.check` says no."""
+    there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
