@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from rllm_core.contracts.grouping import MIXED_ROLES
 from rllm_core.plan import RunPlan
+from rllm_core.plan_losses import warn_other_losses
 from rllm_core.rollout.options import AgentWorkflowParams
 
 
 def doubts(plan: RunPlan) -> list[str]:
     """A line for each."""
-    lines = [*_doubts_about_groups_of_one(plan), *_doubts_about_mixed_roles(plan)]
+    lines = [*_doubts_about_groups_of_one(plan), *_doubts_about_mixed_roles(plan), *warn_other_losses(plan)]
     if not any("weights" in stage.plugin.writes for stage in plan.stages):
         lines.append("no stage of rllm.pipeline updates the weights: the run plays and learns nothing")
     if not any("metrics" in stage.plugin.writes for stage in plan.stages):

@@ -9,7 +9,7 @@ from typing import Any
 from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.config.compose import Composed
 from rllm_core.config.run_sections import NO_ENVIRONMENT
-from rllm_core.config.section import Choice
+from rllm_core.config.section import ROLE_LOSS, Choice
 from rllm_core.config.unused import UnusedKeys
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
@@ -20,15 +20,12 @@ from rllm_core.pipeline.graph import order_stages
 from rllm_core.plan import ByRole, RunPlan
 from rllm_core.plan_checks import check_plan
 from rllm_core.plan_doubts import doubts
+from rllm_core.plan_losses import FALLBACK_LOSS
 from rllm_core.plugins.choice import Chosen, choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.term_checks import check_terms, doubts_about_terms
-
-FALLBACK_LOSS = "importance_sampling"
-ROLE_LOSS = "loss_fn"
-"""Key of a mapping in ``estimator_map`` that chooses the role's loss."""
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:

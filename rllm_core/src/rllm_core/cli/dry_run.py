@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: the stage graph, the plugins with their versions, every value with its origin."""
+"""What `--dry-run` prints: stage graph, plugins with their versions, losses, every value with its origin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from rllm_core.cli.tables import print_table
 from rllm_core.config.resolve import leaves
 from rllm_core.plan import RunPlan
+from rllm_core.plan_losses import losses_in_force
 
 
 def show_plan(plan: RunPlan) -> None:
@@ -32,6 +33,20 @@ def show_plan(plan: RunPlan) -> None:
         ("kind", "name", "distribution", "version"),
         [(entry.kind, entry.name, entry.distribution, entry.version) for entry in chosen],
         bold=1,
+    )
+    click.echo("\nLosses:")
+    print_table(
+        ("role", "estimator", "loss", "from", "default of the estimator"),
+        [
+            (
+                "all" if entry.role is None else entry.role,
+                entry.estimator,
+                entry.loss,
+                entry.origin,
+                "the same" if entry.is_default else f"{entry.default} ({entry.word(entry.default)})",
+            )
+            for entry in losses_in_force(plan)
+        ],
     )
     click.echo("\nConfig:")
     show_values(plan)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rllm_core.config.section import (
+    ROLE_LOSS,
     ByPlugins,
     Choice,
     HoldsChoice,
@@ -67,7 +68,7 @@ class AlgorithmSection(Section):
     adv_estimator: Annotated[Choice, ByPlugins(), Names("estimator")] = Field(
         "grpo", description="Advantage estimator, by name."
     )
-    estimator_map: Annotated[dict[str, Choice], ByPlugins(), Names("estimator"), HoldsChoice("loss_fn")] = Field(
+    estimator_map: Annotated[dict[str, Choice], ByPlugins(), Names("estimator"), HoldsChoice(ROLE_LOSS)] = Field(
         default_factory=dict,
         description="Other estimators, by group role; `loss_fn` in a mapping sets the role's loss as well.",
     )

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Choice = str | dict[str, Any]
 """A plugin by name: ``rloo``, ``rllm-core/rloo``, or ``{name: grpo, norm_adv_by_std_in_grpo: false}``."""
 
+ROLE_LOSS = "loss_fn"
+"""Key of a mapping in ``estimator_map`` that chooses the role's loss."""
+
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import Choice
+from rllm_core.config.section import ROLE_LOSS, Choice
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.effect import shared_options
 from rllm_core.errors import ConfigError
 from rllm_core.plan import ByRole
-from rllm_core.planning import ROLE_LOSS
 from rllm_core.plugins.choice import Chosen, choose
 from rllm_core.plugins.registry import Registered, Registry
 

@@ -1,0 +1,120 @@
+"""A run says when it trains on another loss than the one its estimator has by default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm_core.plan import RunPlan
+from rllm_core.plan_losses import FALLBACK_LOSS, losses_in_force
+from rllm_core.plugins.registry import Registry
+
+from .conftest import QUICK
+
+ROOT = Path(__file__).parents[2]
+VERL = {"rllm.backend": "verl", "rllm.profile": "cpu", "rllm.env.name": "guess"}
+LOSS = "rllm.algorithm.loss_fn"
+NATIVE = "actor_rollout_ref.actor.policy_loss.loss_mode"
+
+Planned = Callable[..., RunPlan]
+
+
+def about_losses(plan: RunPlan) -> list[str]:
+    return [line for line in plan.warnings if line.startswith("the loss")]
+
+
+def test_verl_s_loss_is_kept_and_said_with_the_word_that_makes_backends_equal(
+    planned: Planned, worlds: Registry
+) -> None:
+    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
+    assert made.losses.default.plugin.name == "ppo"
+    (line,) = about_losses(made)
+    assert line.startswith(f"the loss is ppo ({LOSS} from backend verl, by {NATIVE}). Estimator rloo has importance_")
+    assert "`--loss importance_sampling`" in line
+
+    followed = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo", LOSS: "importance_sampling"}, worlds)
+    assert followed.losses.default.plugin.name == "importance_sampling"
+    assert about_losses(followed) == []
+
+
+@pytest.mark.parametrize("settings", [{LOSS: "ppo"}, {LOSS: {"name": "ppo", "clip_ratio_c": 3.0}}, {NATIVE: "vanilla"}])
+def test_a_loss_that_the_user_chose_is_not_questioned(
+    settings: dict[str, Any], planned: Planned, worlds: Registry
+) -> None:
+    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo", **settings}, worlds)
+    assert made.losses.default.plugin.name == "ppo"
+    assert about_losses(made) == []
+    (entry,) = losses_in_force(made)
+    assert (entry.default, entry.is_default, entry.by_user) == ("importance_sampling", False, True)
+
+
+@pytest.mark.parametrize("backend", ["local", "tinker"])
+def test_other_backends_set_no_loss(backend: str, planned: Planned, worlds: Registry) -> None:
+    names = {"rllm.backend": backend, "rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
+    made = planned(names, worlds)
+    assert about_losses(made) == []
+    assert [entry.is_default for entry in losses_in_force(made)] == [True]
+
+
+def test_a_role_is_named_with_its_own_word(planned: Planned, worlds: Registry) -> None:
+    roles = {"rllm.algorithm.estimator_map": {"judge": "reinforce", "solver": "grpo", "poet": "rloo"}}
+    word = {"rllm.algorithm.loss_map": {"poet": "ppo"}}
+    (line,) = about_losses(planned({**VERL, **roles, **word}, worlds))
+    assert line.startswith("the loss of role judge is ppo (")
+    assert "`rllm.algorithm.loss_map.judge=importance_sampling`" in line
+    word = {"rllm.algorithm.loss_map": {"poet": "ppo", "judge": "importance_sampling"}}
+    assert about_losses(planned({**VERL, **roles, **word}, worlds)) == []
+
+
+def test_the_run_says_it_once_at_its_start(
+    planned: Planned, carry_out: Any, worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # As a backend's YAML would say; `local` trains with it at once.
+    packaged = layer_from_dotted({LOSS: "ppo"}, "backend strange", Tier.PACKAGED)
+    beneath = layer_from_dotted(QUICK, "before", Tier.SAVED)
+    names = {"rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
+    run = carry_out(planned(names, worlds, [beneath, packaged]))
+    (line,) = run.warnings
+    assert line.startswith(f"the loss is ppo ({LOSS} from backend strange). Estimator rloo has importance_sampling")
+
+
+def test_a_dry_run_lists_the_loss_of_every_role(rllm: Any) -> None:
+    words = ("rllm/backend=verl", "--profile", "cpu", "--estimator", "rloo", "--role-estimator", "judge=grpo")
+    done = rllm("train", "guess", *words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    (table,) = re.findall(r"^Losses:\n((?:.+\n)+)", done.stdout, re.MULTILINE)
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
+    origin = f"backend verl, by {NATIVE}"
+    assert rows == [
+        ["role", "estimator", "loss", "from", "default of the estimator"],
+        ["all", "rloo", "ppo", origin, "importance_sampling (--loss importance_sampling)"],
+        ["judge", "grpo", "ppo", origin, "the same"],
+    ]
+    assert done.stderr.count("warning: the loss is ppo") == 1
+
+
+def test_the_documents_have_the_losses_of_the_records() -> None:
+    defaults = {entry.name: entry.plugin.default_loss or FALLBACK_LOSS for entry in Registry.load().all("estimator")}
+    del defaults["example"]
+    rows = re.findall(r"^\| (.*) \| `(\w+)` \| `ppo` \| (.*)\|$", text_of("docs/backends/verl.md"), re.MULTILINE)
+    told = {name: loss for names, loss, _ in rows for name in re.findall(r"`(\w+)`", names)}
+    assert told.pop("default_loss") == FALLBACK_LOSS
+    assert told == defaults
+    assert all(word.strip() == ("" if loss == "ppo" else f"`--loss {loss}`") for _, loss, word in rows)
+    rows = re.findall(
+        r"^\| `(\w+)` \| .* \| `(\w+)` \| [^|]*(?:\\\|[^|]*)*\|$",
+        text_of("plugins/rllm_estimators/README.md").partition("## Losses")[0],
+        re.MULTILINE,
+    )
+    ours = {entry.name for entry in Registry.load().all("estimator") if entry.distribution == "rllm-estimators"}
+    assert dict(rows) == {name: defaults[name] for name in ours}
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
