@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
@@ -111,6 +111,7 @@ anything = st.recursive(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(config=anything)
+@example(config="\x00")
 def test_any_object_is_a_layer_or_a_config_error(config: Any) -> None:
     try:
         layer = layer_from_python(config)

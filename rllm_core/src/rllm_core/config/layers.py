@@ -65,6 +65,8 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
         raise ConfigError(f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from error
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}.") from error
+    except ValueError as error:  # a path with a null byte
+        raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
     values = _read_yaml(text, name)
     if values is None:
         values = {}
