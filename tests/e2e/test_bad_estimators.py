@@ -34,7 +34,7 @@ def no_number(rewards, algorithm_config, **kwargs):
 
 @register_rllm_adv_estimator("raises")
 def raises(rewards, algorithm_config, **kwargs):
-    return kwargs["norm_adv_by_std_in_grpo"]
+    return kwargs["gamma"]
 
 @register_rllm_estimator("one_number")
 def one_number(inputs, params):
@@ -100,7 +100,7 @@ def last_metrics() -> dict[str, Any]:
         ),
         (
             "raises",
-            "error: estimator 'raises' for role 'agent' failed: KeyError: 'norm_adv_by_std_in_grpo'.",
+            "error: estimator 'raises' for role 'agent' failed: KeyError: 'gamma'.",
         ),
         (
             "one_number",

@@ -182,7 +182,7 @@ def test_the_config_reaches_a_classic_estimator_that_says_what_it_reads() -> Non
         trained({"adv_estimator": "reads_config", "norm_adv_by_std_in_grpo": False, "loss_fn": "ppo"})
     finally:
         in_process.forget("estimator", "reads_config")
-    assert seen == [(False, "ppo", ["traj_groups"])] * 4, "two roles in two steps"
+    assert seen == [(False, "ppo", ["norm_adv_by_std_in_grpo", "traj_groups"])] * 4, "two roles in two steps"
 
 
 MODULE = """

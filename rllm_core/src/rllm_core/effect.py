@@ -25,7 +25,7 @@ from rllm_core.config.section import ByPlugins, Names, Redundant, Refused, Taken
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import Chosen
-from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.plugins.registry import IN_PROCESS, Registered, Registry
 from rllm_core.plugins.specs import KINDS
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -297,7 +297,11 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
         return "No installed plugin does; leave it out."
     kinds = {entry.kind for entry in acting}
     used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
-    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}."
+    own = [entry for entry in chosen if entry.kind in kinds and entry.distribution == IN_PROCESS]
+    declare = (
+        f" If {own[0].kind} {own[0].name} reads the key, register it with honours={{{key.dotted!r}}}." if own else ""
+    )
+    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{declare}"
 
 
 def _used(entry: Registered[Any], key: Key) -> str:

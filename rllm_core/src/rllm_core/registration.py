@@ -7,6 +7,7 @@ installed plugin has the same name. A cell or module that is run again replaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from enum import Enum
 from inspect import getdoc
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from rllm_core.algorithms.as_classic import AsClassic
 from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
+from rllm_core.algorithms.classic_call import NORM, reads
 from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
@@ -51,8 +53,8 @@ def register_rllm_adv_estimator(
         default_loss: the loss used when ``rllm.algorithm.loss_fn`` is null.
         needs: what must be there before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`);
             ``step_rewards`` says that it looks at the rewards of single steps.
-        honours: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.norm_adv_by_std_in_grpo``:
-            setting one that nobody acts on is an error.
+        honours: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
+            nobody acts on is an error. A function that names ``norm_adv_by_std_in_grpo`` need not say so.
         summary: one line; empty: the first of the function's docstring.
 
     Raises:
@@ -60,8 +62,12 @@ def register_rllm_adv_estimator(
             has registered the name.
     """
 
+    name = _plain(name)
+
     def record(function: Any) -> EstimatorPlugin[Any]:
         require_classic(name, function)
+        read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
+        declared = _frozen(honours)
         return EstimatorPlugin(
             name=name,
             summary=summary or _summary(function),
@@ -70,7 +76,7 @@ def register_rllm_adv_estimator(
             scope=scope,
             needs=_frozen(needs),
             default_loss=default_loss,
-            honours=_frozen(honours),
+            honours=declared | read if isinstance(declared, frozenset) else declared,
         )
 
     return _registering("register_rllm_adv_estimator", name, record)
@@ -79,12 +85,15 @@ def register_rllm_adv_estimator(
 def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
     """An estimator in rLLM's classic signature, whatever signature it is written in.
 
+    `name` is a name, a member of `rLLMAdvantageEstimator` or the name of one: ``grpo``, ``GRPO``.
+
     One that was registered in it is returned itself; any other becomes a function
     ``f(rewards, algorithm_config=None, traj_groups=None, **options)``.
 
     Raises:
         PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
     """
+    name = _plain(name).lower()
     registry = Registry.load()
     found = registry.get("estimator", name)
     estimator = found.load()
@@ -220,6 +229,11 @@ def register_rllm_rejection(
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
     """What makes a rejection mode from its options."""
     return cast("Callable[[Any], RejectionMode]", _found("rejection", name).load())
+
+
+def _plain(name: str) -> str:
+    """A name, also where it is given as a member of an enumeration of names."""
+    return str(name.value) if isinstance(name, Enum) else name
 
 
 def _registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:

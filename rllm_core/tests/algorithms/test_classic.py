@@ -45,7 +45,7 @@ def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_g
         ([5], np.float64, 1),
     ]
     assert algorithm_config is config
-    assert kwargs == {"traj_groups": list(inputs.groups)}
+    assert kwargs == {"traj_groups": list(inputs.groups), "norm_adv_by_std_in_grpo": True}
     assert type(kwargs["traj_groups"]) is list
 
 

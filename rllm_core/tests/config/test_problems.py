@@ -65,8 +65,8 @@ def _message(composed: Compose, *words: str) -> str:
         ),
         (
             "algorithm.eps_clip=0.1",
-            "`algorithm` is not a section of the configuration (from command line). Did you mean `rllm.algorithm`? "
-            "Sections: rllm, data, sampling, model, training.",
+            "`algorithm` (from command line) is not a section of a run with backend local. "
+            "Did you mean `rllm.algorithm.eps_clip`?",
         ),
         (
             "training.betas.x=1",

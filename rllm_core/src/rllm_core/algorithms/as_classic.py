@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rllm_core.algorithms.classic import per_group
+from rllm_core.algorithms.classic_call import NORM
 from rllm_core.algorithms.columns import columns_of
 from rllm_core.batch import build_batch
 from rllm_core.config.algorithm_sections import AlgorithmSection
@@ -50,6 +51,7 @@ class AsClassic:
         algorithm_config: AlgorithmSection | None = None,
         *,
         traj_groups: Sequence[TrajectoryGroup] | None = None,
+        norm_adv_by_std_in_grpo: bool | None = None,
         **options: Any,
     ) -> tuple[Lists, Lists]:
         """Estimate.
@@ -57,6 +59,8 @@ class AsClassic:
         Args:
             rewards: an array per group, (n_traj,) with one reward per trajectory.
             traj_groups: the groups, where the estimator looks at more than rewards.
+            norm_adv_by_std_in_grpo: in the kwargs of every classic function, so an estimator without this option
+                leaves it alone; None: as `algorithm_config` says.
 
         Returns:
             Advantages and returns, each a list of arrays of the shapes of `rewards`. Estimators of this level have no
@@ -75,6 +79,8 @@ class AsClassic:
         for need in sorted(self._plugin.needs - ALWAYS_FILLED):
             if getattr(inputs, need) is None:
                 raise self._error(f"needs {need}, which only a run can fill.", "Choose it by name in a run.")
+        if norm_adv_by_std_in_grpo is not None and NORM in self._plugin.params.model_fields:
+            options[NORM] = norm_adv_by_std_in_grpo
         result = self._estimator(inputs, self._params_of(algorithm_config, options))
         values = np.asarray(result.values, np.float64)
         if values.shape != inputs.rewards.shape:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rllm_core.algorithms.classic_call import ClassicCall
+from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
@@ -32,8 +34,10 @@ class ClassicEstimator(Protocol):
 
         Args:
             rewards: an array per group, (n_traj,) float64 with one reward per trajectory.
-            algorithm_config: the run's ``rllm.algorithm``.
-            kwargs: ``traj_groups``, the groups themselves, as many and in the same order.
+            algorithm_config: the run's ``rllm.algorithm``. A function that has no place for it by position gets it by
+                this keyword.
+            kwargs: ``traj_groups``, the groups themselves, as many and in the same order; and
+                ``norm_adv_by_std_in_grpo``, the value of ``rllm.algorithm``, where the function takes it.
 
         Returns:
             Two lists like `rewards`, with as many arrays of the same shapes.
@@ -59,7 +63,10 @@ class FromClassic:
         """
         # Copies, because functions written for rLLM may centre them in place.
         rewards = [reward.copy() for reward in per_group(inputs.rewards, inputs.group_offsets)]
-        result = self.function(rewards, inputs.algorithm_config, traj_groups=list(inputs.groups))
+        config = inputs.algorithm_config
+        norm = (config or AlgorithmSection()).norm_adv_by_std_in_grpo
+        position, keywords = ClassicCall.of(self.function).arguments(config, list(inputs.groups), norm)
+        result = self.function(rewards, *position, **keywords)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise AdvantageError(
                 f"estimator {self.name!r} returned {result!r:.200}.", "Return the pair (advantages, returns)."
@@ -109,11 +116,7 @@ def require_classic(name: str, function: object) -> None:
         what = f"{function!r:.80}" + (", a coroutine function" if callable(function) else "")
         raise PluginError(f"estimator {name!r} is {what}.", "Register a plain function.")
     try:
-        parameters = signature(function)
-    except ValueError:
-        return  # written in C, it does not say
-    try:
-        parameters.bind([], None, traj_groups=[])
+        ClassicCall.of(function)
     except TypeError as error:
         raise PluginError(
             f"estimator {name!r} cannot be called as f(rewards, algorithm_config, traj_groups=…): {error}.",

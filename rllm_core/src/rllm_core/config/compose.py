@@ -304,10 +304,23 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
 
 
 def _require_own_sections(merged: Merged, backend: Any, registry: PluginSource) -> None:
-    """Sections and top-level keys of a backend that was not chosen are most likely a choice that was forgotten."""
-    for key in merged.tree:
+    """A section that this run does not have is the core's without its ``rllm.``, or another backend's.
+
+    Raises:
+        ConfigError: there is one of the kind.
+    """
+    known = known_keys(RunConfig)
+    values = set(known) - {path[:depth] for path in known for depth in range(1, len(path))}
+    for key, value in merged.tree.items():
         if key in RunConfig.model_fields or key in backend.params.model_fields:
             continue
+        # Also where another backend has the section: it says nothing of keys that the core has.
+        given = [("rllm", *path) for path, _ in leaves({key: value})]
+        if meant := [".".join(path) for path in given if any(path[:depth] in values for depth in range(len(path) + 1))]:
+            raise ConfigError(
+                f"`{key}` (from {merged.origin((key,))}) is not a section of a run with backend {backend.name}.",
+                f"Did you mean {' and '.join(f'`{name}`' for name in meant)}?",
+            )
         owners = [entry.plugin.name for entry in registry.all("backend") if key in entry.plugin.params.model_fields]
         if owners:
             raise ConfigError(

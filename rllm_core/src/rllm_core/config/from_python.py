@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def replaced_in_script(composed: Composed) -> list[str]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Mappings of all types as dictionaries, and OmegaConf's lists as lists, at any depth."""
+    """Mappings of all types as dictionaries, OmegaConf's lists as lists, members of enumerations as their values."""
     from omegaconf import DictConfig, ListConfig, OmegaConf
 
     if depth > DEEPEST:
@@ -84,7 +85,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return {key: _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item, depth + 1) for item in value]
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 def _running_hydra() -> Any:
