@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file
+from rllm_core.config.origins import with_saved_origins
 from rllm_core.config.save import FILE_NAME
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
@@ -38,7 +40,8 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
         trainer.pop("val_only", None)
     plan = make_plan(*compose_over([saved]))
     _refuse_other_model(plan, saved)
-    return plan
+    origins = with_saved_origins(plan.composed.origins, Path(saved.origin))
+    return replace(plan, composed=replace(plan.composed, origins=origins))
 
 
 def saved_config(run_folder: Path) -> Layer | None:

@@ -74,12 +74,13 @@ class TrainingLoop:
         if logging.log_episodes:
             self._observers.append(_episode_log(folder, logging.episode_log_dir))
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
-        self._finished = 0
+        self._finished = self._taken_up = 0
         self._drawn = 0  # batches of tasks; more than steps when rejection asks for more within a step
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
         self.last_validation: dict[str, float] = {}
+        self._validated_after: int | None = None  # finished steps at that validation
 
     @property
     def total_steps(self) -> int:
@@ -90,6 +91,11 @@ class TrainingLoop:
     @property
     def finished_steps(self) -> int:
         return self._finished
+
+    @property
+    def steps_made(self) -> int:
+        """Steps of this start; fewer than `finished_steps` in a resumed run."""
+        return self._finished - self._taken_up
 
     @property
     def stopped_early(self) -> bool:
@@ -117,7 +123,8 @@ class TrainingLoop:
             pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
             parts = _Parts(backend, runner, pipeline, trackers)
             await self._take_up(parts)
-            self.folder.begin(as_whole(self.plan.composed.tree), self.plan.registered())
+            composed = self.plan.composed
+            self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins)
             # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
             # collection cost 10 to 30 ms of a step of 350 ms.
             gc.collect()
@@ -134,6 +141,7 @@ class TrainingLoop:
         self._tell("on_train_start", self.total_steps, first)
         if first >= self.total_steps and not self._settings.val_only:
             self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
+            await self._validate_last(parts)
         before = self._settings.val_before_train and first == 0 and not self._stop_requested
         if self._settings.val_only or before:
             await self._validate(parts)
@@ -189,9 +197,19 @@ class TrainingLoop:
         if not self._val_tasks or any(vote is False for vote in votes):
             return
         self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
+        self._validated_after = self._finished
         # Logged with the step it follows; -1 is before the first.
         parts.trackers.log(self._finished - 1, self.last_validation)
         self._tell("on_validation_end", self._finished, self.last_validation)
+
+    async def _validate_last(self, parts: _Parts) -> None:
+        """Make up for the validation after the last step, where the run was stopped when there were more to come."""
+        before = self._validated_after
+        if before == self._finished:
+            return
+        await self._validate(parts)
+        if self._validated_after != before:
+            self._saved = None  # the checkpoint has the figures of an earlier validation
 
     async def _save(self, parts: _Parts) -> None:
         if self._saved == self._finished:
@@ -204,6 +222,7 @@ class TrainingLoop:
             "tasks": self._schedule.digest(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
+            "validated_after": self._validated_after,
         }
         self.folder.sync()
         await self._store.save(self._finished, state, parts.backend.save)
@@ -232,10 +251,11 @@ class TrainingLoop:
         self._store.point_latest_at(checkpoint.folder)
         await parts.backend.load(checkpoint.backend_folder)
         parts.pipeline.load_state_dict(checkpoint.state["stages"])
-        self._finished = self._saved = checkpoint.state["finished_steps"]
+        self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
         self._drawn = checkpoint.state["drawn_task_batches"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
+        self._validated_after = checkpoint.state.get("validated_after")
         await parts.backend.publish(self._weight_version)
         self.folder.forget_after(self._finished)
 

@@ -24,7 +24,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float, picture: 
     console = results_console()
     console.print(results_table(plan, trainer.last_validation))
     folder = trainer.folder.path
-    console.print(f"{trainer.finished_steps} steps in {seconds:.0f} s; everything is in {folder}")
+    of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
+    console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {folder}")
     if picture is not None:
         console.print(f"reward curve: {picture}")
     if (folder / "checkpoints" / "latest").exists():

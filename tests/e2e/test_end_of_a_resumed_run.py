@@ -1,0 +1,121 @@
+"""What a resumed run prints and writes at its end is what the run prints and writes that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .test_resume import metrics, wait_for_steps, weights
+
+pytestmark = pytest.mark.slow
+
+WORDS = (
+    "train",
+    "guess",
+    "--estimator",
+    "rloo",
+    "rllm.rollout.n=4",
+    "rllm.rollout.n_val=2",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.save_freq=5",
+    "rllm.algorithm.eps_clip=0.2",  # the default, and yet set by a user
+    "rllm.algorithm.warmup_steps_ratio=0",  # a share of the length of the run, which differs here
+)
+RUNS = Path("runs/rllm-training")
+
+
+def report_of(run: Path) -> dict[str, list[tuple[str, ...]]]:
+    """The tables of report.html by heading; what depends on the run's own name is left out."""
+    text = (run / "report.html").read_text(encoding="utf-8")
+    tables = {}
+    for heading, table in re.findall(r"<h2>([^<]*)</h2>\s*<table>(.*?)</table>", text, re.DOTALL):
+        rows = re.findall(r"<tr>(.*?)</tr>", table)
+        cells = [tuple(unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)) for row in rows]
+        tables[heading] = [row for row in cells if row[0] not in OWN]
+    return tables
+
+
+OWN = ("rllm.trainer.experiment_name", "rllm.trainer.total_batches")
+
+
+def table_of(output: str) -> list[str]:
+    """The rows of the last validation's table."""
+    _, title, rest = output.rpartition("validation, 2 attempts per task")
+    assert title
+    return [line.split() for line in rest.splitlines() if line.startswith(("│", "|"))]
+
+
+def values_of(dry_run: str) -> dict[str, str]:
+    _, _, config = dry_run.partition("Config:\n")
+    lines = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in config.splitlines()[1:] if line)
+    return {line[0]: line[1] for line in lines if line[0] not in OWN}
+
+
+@pytest.fixture
+def stopped_after(start_forked_rllm: Any, tmp_path: Path) -> int:
+    """Finished steps of a run stopped by Ctrl-C with many more to come."""
+    process = start_forked_rllm(*WORDS, "rllm.trainer.total_batches=500")
+    wait_for_steps(tmp_path / RUNS / "default", 6, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
+    return int(steps)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["nothing left to do", "three steps left"])
+def test_table_report_and_files_are_those_of_the_run_that_was_never_stopped(
+    more: int, stopped_after: int, forked_rllm: Any, tmp_path: Path
+) -> None:
+    steps = stopped_after + more
+    resumed = forked_rllm("train", "guess", "--resume", f"rllm.trainer.total_batches={steps}")
+    assert resumed.returncode == 0, resumed.stderr
+    words = (*WORDS, "rllm.trainer.experiment_name=alone", f"rllm.trainer.total_batches={steps}")
+    alone = forked_rllm(*words)
+    assert alone.returncode == 0, alone.stderr
+
+    ours, theirs = tmp_path / RUNS / "default", tmp_path / RUNS / "alone"
+    assert metrics(ours) == metrics(theirs)
+    assert [line["step"] for line in metrics(ours) if "val/guess/pass@1" in line] == [-1, steps - 1]
+    assert weights(ours) == weights(theirs)
+    assert table_of(resumed.stdout) == table_of(alone.stdout) != []
+    assert f"{steps} steps, the last {more} of them in " in resumed.stdout
+    assert f"{steps} steps in " in alone.stdout
+    assert report_of(ours) == report_of(theirs)
+    assert len(report_of(ours)["Last validation"]) > 2
+    changed = {key: origin for key, _, origin in report_of(ours)["Values that are not the core's defaults"]}
+    assert changed["rllm.rollout.n"] == changed["rllm.algorithm.eps_clip"] == "command line"
+    assert changed["rllm.env.env_args.prompt"] == "recipe guess local/tiny"
+    assert "rllm.trainer.seed" not in changed
+    assert json.loads((ours / "plugins.json").read_text()) == json.loads((theirs / "plugins.json").read_text())
+    names = [{path.name for path in run.iterdir()} for run in (ours, theirs)]
+    assert names[0] == names[1]
+
+    # Once more: nothing is validated or written twice.
+    again = forked_rllm("train", "guess", "--resume", f"rllm.trainer.total_batches={steps}")
+    assert table_of(again.stdout) == table_of(alone.stdout)
+    assert metrics(ours) == metrics(theirs)
+    assert report_of(ours) == report_of(theirs)
+
+
+def test_a_dry_run_of_a_resumed_run_shows_the_origins_of_its_first_start(
+    stopped_after: int, forked_rllm: Any, tmp_path: Path
+) -> None:
+    total = f"rllm.trainer.total_batches={stopped_after + 1}"
+    resumed = forked_rllm("train", "guess", "--resume", total, "--dry-run")
+    assert resumed.returncode == 0, resumed.stderr
+    words = (*WORDS, "rllm.trainer.experiment_name=alone", total, "--dry-run")
+    first, again = values_of(forked_rllm(*words).stdout), values_of(resumed.stdout)
+    assert again == first
+    assert sum(value.endswith("command line") for value in again.values()) == 8
+
+    # An edited configuration has no origins to show: somebody's hand is one more.
+    config = tmp_path / RUNS / "default" / "config.yaml"
+    config.write_text(config.read_text().replace("test_freq: -1", "test_freq: 7"))
+    edited = values_of(forked_rllm("train", "guess", "--resume", total, "--dry-run").stdout)
+    assert edited["rllm.trainer.test_freq"].split() == ["7", "runs/rllm-training/default/config.yaml"]
