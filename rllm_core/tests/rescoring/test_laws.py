@@ -98,3 +98,21 @@ def test_without_differing_rewards_there_is_no_law(group: Callable[..., ScoredGr
 def test_trajectories_that_sampled_nothing_do_not_count(group: Callable[..., ScoredGroup]) -> None:
     groups = [group([0, 0.5, 1], [0, np.nan, 1])]
     assert law_of(groups, facts_of(groups), 0).formula == "reward"
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e155, 1e250])
+def test_a_formula_is_found_for_rewards_of_any_size(group: Callable[..., ScoredGroup], size: float) -> None:
+    formulas = {
+        "(reward - group mean) / group std": [(r - r.mean()) / r.std() for r in REWARDS],
+        "(reward - role mean) / role std": [
+            (r - mean) / std for r, mean, std in zip(REWARDS, ROLE_MEANS, ROLE_STDS, strict=True)
+        ],
+    }
+    for formula, advantages in formulas.items():
+        groups = [group(size * REWARDS[i], advantages[i], lengths=LENGTHS[i], step=STEPS[i]) for i in range(12)]
+        ordinary = [group(REWARDS[i], advantages[i], lengths=LENGTHS[i], step=STEPS[i]) for i in range(12)]
+        facts = facts_of(groups)
+        assert law_of(groups, facts, 0).formula == formula
+        for name in ("mean", "std", "sample_std", "role_std", "role_centred_std", "role_token_std"):
+            assert np.allclose(getattr(facts, name) / size, getattr(facts_of(ordinary), name)), name
+        assert [each.reward_std for each in groups] == facts.std.tolist()

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
+from rllm_core.algorithms.magnitudes import scaled
 from rllm_core.algorithms.segments import Offsets, Values
 
 
@@ -29,10 +30,11 @@ def against_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values]:
     sizes = segments.spread(segments.sizes(offsets).astype(np.float64), offsets)
     distance = segments.centred(rewards, offsets)
     others = np.maximum(sizes - 1, 1)
-    squares = segments.spread(segments.sums(distance * distance, offsets), offsets)
+    small, exponents = segments.in_range(distance, offsets)
+    squares = segments.spread(segments.sums(small * small, offsets), offsets)
     # With d the distance from the mean, the others' squares about their own mean are sum(d^2) - d^2 n / (n - 1).
-    variances = np.maximum(squares - distance * distance * sizes / others, 0.0) / np.maximum(sizes - 2, 1)
-    deviations = np.where(sizes > 2, np.sqrt(variances), 0.0)
+    variances = np.maximum(squares - small * small * sizes / others, 0.0) / np.maximum(sizes - 2, 1)
+    deviations = scaled(np.where(sizes > 2, np.sqrt(variances), 0.0), np.repeat(exponents, segments.sizes(offsets)))
     # That difference loses its digits only where one member is further out than all others together: the largest or
     # the smallest. Without these, the deviation is computed afresh.
     for direction in (1.0, -1.0):

@@ -172,11 +172,18 @@ def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: 
 
 
 def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
-    limit = np.finfo(np.float32).max
+    """Backends compute in float32: what it cannot hold must not become infinite, and not all of it 0."""
+    limit, smallest = np.finfo(np.float32).max, np.finfo(np.float32).tiny
     # A NaN is the smallest and the largest of all, and within no limit.
     if not (values.min(initial=0.0) >= -limit and values.max(initial=0.0) <= limit):
         unusable = int((~(np.abs(values) <= limit)).sum())
+        hint = "Guard divisions against groups of one and groups of equal rewards."
+        if np.isfinite(values).all():
+            hint = f"float32 holds numbers up to {limit:.2g}: scale the rewards down, or use an estimator that does."
+        raise AdvantageError(f"{who} {unusable} {what} that are NaN or infinite in float32.", hint)
+    largest = np.abs(values).max(initial=0.0)
+    if 0.0 < largest < smallest:
         raise AdvantageError(
-            f"{who} {unusable} {what} that are NaN or infinite in float32.",
-            "Guard divisions against groups of one and groups of equal rewards.",
+            f"{who} {what} of at most {largest:.2g}, which float32 cannot tell from 0.",
+            f"float32 holds numbers from {smallest:.2g}: scale the rewards up, or use an estimator that does.",
         )

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from rllm_core.algorithms import segments
+from rllm_core.algorithms.magnitudes import power_of, scaled
 from rllm_core.algorithms.segments import Offsets, Values
 
 EPSILON = 1e-6
@@ -39,9 +40,13 @@ def whiten(values: Values, weights: Values | None = None) -> Values:
     counted = values if weights is None else values[weights > 0]
     if not counted.size or counted.max() == counted.min():
         return np.zeros(len(values))
+    # Only large values: below the epsilon the squares of small ones count for nothing. The result has no scale.
+    power = max(0, power_of(counted))
+    values = scaled(values, -power)
     total = float(len(values) if weights is None else weights.sum())
     distances: Values = values - _weighted_sum(values, weights) / total
-    distances /= math.sqrt(_weighted_sum(distances * distances, weights) / (total - 1) + WHITENING_EPSILON)
+    variance = _weighted_sum(distances * distances, weights) / (total - 1)
+    distances /= math.sqrt(variance + math.ldexp(WHITENING_EPSILON, -2 * power))
     return distances
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.algorithms.magnitudes import powers, scaled
+
 Offsets = NDArray[np.int64]
 """(n + 1,) non-decreasing; piece ``i`` is ``offsets[i]:offsets[i + 1]``."""
 Values = NDArray[np.float64]
@@ -27,7 +29,17 @@ def sums(values: Values, offsets: Offsets) -> Values:
 
 def means(values: Values, offsets: Offsets) -> Values:
     """(n,) mean of each piece; 0 for an empty piece."""
-    return sums(values, offsets) / np.maximum(sizes(offsets), 1)
+    values, exponents = in_range(values, offsets)
+    return scaled(sums(values, offsets) / np.maximum(sizes(offsets), 1), exponents)
+
+
+def in_range(values: Values, offsets: Offsets) -> tuple[Values, NDArray[np.int64]]:
+    """(m,) values whose squares and sums stay in float64, and (n,) each piece's power of two that was divided by.
+
+    The values themselves, and zeros, but for pieces of extreme size.
+    """
+    exponents = powers(maxima(np.abs(values), offsets))
+    return scaled(values, -np.repeat(exponents, sizes(offsets))) if exponents.any() else values, exponents
 
 
 def running_sums(values: Values, offsets: Offsets) -> Values:
@@ -61,8 +73,12 @@ def alone(offsets: Offsets) -> NDArray[np.bool_]:
 
 
 def centred(values: Values, offsets: Offsets) -> Values:
-    """(m,) element - mean of its piece, exactly 0 in a piece of equal elements, so also in a piece of one."""
-    result = values - spread(means(values, offsets), offsets)
+    """(m,) element - mean of its piece, exactly 0 in a piece of equal elements, so also in a piece of one.
+
+    Infinite where the distance is beyond float64.
+    """
+    with np.errstate(over="ignore"):
+        result = values - spread(means(values, offsets), offsets)
     # The mean of equal numbers is not always that number in floating point, so equality is tested on the numbers.
     result[in_constant(values, offsets)] = 0.0
     return result
@@ -73,8 +89,9 @@ def standard_deviations(values: Values, offsets: Offsets, *, ddof: int = 0) -> V
 
     Exactly 0 for a piece of equal elements; 0 for one of fewer than two and for an empty one.
     """
-    distances = centred(values, offsets)
-    return np.sqrt(sums(distances * distances, offsets) / np.maximum(sizes(offsets) - ddof, 1))
+    distances, exponents = in_range(centred(values, offsets), offsets)
+    deviations = np.sqrt(sums(distances * distances, offsets) / np.maximum(sizes(offsets) - ddof, 1))
+    return scaled(deviations, exponents)
 
 
 def _reduce(operation: np.ufunc, values: Values, offsets: Offsets, empty: float) -> Values:

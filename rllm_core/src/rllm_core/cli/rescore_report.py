@@ -165,8 +165,8 @@ def _print_losses(result: Rescored) -> None:
 def _print_groups(result: Rescored, n_groups: int) -> None:
     for group in _most_different(result.groups, n_groups):
         _say(
-            f"\nGroup {group.name}: {len(group.members)} trajectories, reward {group.rewards.mean():.3f} "
-            f"(std {group.rewards.std():.3f}), {group.lengths.min()} to {group.lengths.max()} tokens"
+            f"\nGroup {group.name}: {len(group.members)} trajectories, reward {group.reward_mean:.3f} "
+            f"(std {group.reward_std:.3f}), {group.lengths.min()} to {group.lengths.max()} tokens"
         )
         labels = [label_of(setup.estimators.of(group.role)) for setup in result.setups]
         print_table(("trajectory", "reward", "tokens", *labels), list(_trajectories(group)))

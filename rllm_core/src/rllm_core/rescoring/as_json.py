@@ -133,8 +133,8 @@ def _group(group: ScoredGroup, labels: Sequence[str]) -> dict[str, Any]:
         "group_id": group.group_id,
         "role": group.role,
         "size": len(group.members),
-        "reward_mean": float(group.rewards.mean()),
-        "reward_std": float(group.rewards.std()),
+        "reward_mean": group.reward_mean,
+        "reward_std": group.reward_std,
         "without_signal": [label for label, signal in zip(labels, group.signal, strict=True) if not signal],
         "trajectories": [
             {

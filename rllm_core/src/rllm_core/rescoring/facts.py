@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.algorithms.magnitudes import deviation, mean, power_of, scaled
 from rllm_core.rescoring.scores import Floats, ScoredGroup
 
 
@@ -105,12 +106,12 @@ def _of_group(group: ScoredGroup) -> tuple[float, ...]:
     rewards, lengths = group.rewards, group.lengths
     return (
         len(rewards),
-        rewards.mean(),
+        group.reward_mean,
         float(np.median(rewards)),
         rewards.min(),
         rewards.max(),
-        rewards.std(),
-        rewards.std(ddof=1) if len(rewards) > 1 else np.nan,
+        group.reward_std,
+        deviation(rewards, ddof=1) if len(rewards) > 1 else np.nan,
         lengths.mean(),
         lengths.max() - lengths.min(),
         np.average(rewards, weights=lengths) if lengths.any() else np.nan,
@@ -119,9 +120,11 @@ def _of_group(group: ScoredGroup) -> tuple[float, ...]:
 
 def _of_step(groups: Sequence[ScoredGroup]) -> tuple[float, ...]:
     rewards = np.concatenate([group.rewards for group in groups])
-    centred = np.concatenate([group.rewards - group.rewards.mean() for group in groups])
+    centred = np.concatenate([group.rewards - group.reward_mean for group in groups])
     lengths = np.concatenate([group.lengths for group in groups])
     tokens = int(lengths.sum())
     token_mean = float(np.average(rewards, weights=lengths)) if tokens else np.nan
-    squares = float(lengths @ (rewards - token_mean) ** 2) if tokens > 1 else np.nan
-    return rewards.mean(), rewards.std(), centred.std(), token_mean, float(np.sqrt(squares / max(tokens - 1, 1)))
+    power = power_of(rewards)
+    squares = float(lengths @ scaled(rewards - token_mean, -power) ** 2) if tokens > 1 else np.nan
+    token_std = float(np.ldexp(np.sqrt(squares / max(tokens - 1, 1)), power))
+    return mean(rewards), deviation(rewards), deviation(centred), token_mean, token_std

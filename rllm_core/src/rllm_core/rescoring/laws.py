@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.algorithms.magnitudes import mean, power_of, scaled
 from rllm_core.rescoring.facts import BASELINES, DIVISORS, GroupFacts, Quantity
 from rllm_core.rescoring.scores import Floats, ScoredGroup
 
@@ -97,8 +98,11 @@ def _line(group: ScoredGroup, advantages: Floats) -> tuple[float, float]:
     rewards, advantages = group.rewards[usable], advantages[usable]
     if len(rewards) < 2 or rewards.max() == rewards.min():
         return np.nan, np.nan
-    centred = rewards - rewards.mean()
-    slope = float(centred @ (advantages - advantages.mean()) / (centred @ centred))
+    middle = mean(rewards)
+    centred = rewards - middle
+    power = power_of(centred)
+    small = scaled(centred, -power)
+    slope = float(np.ldexp(small @ (advantages - advantages.mean()) / (small @ small), -power))
     residuals = advantages - advantages.mean() - slope * centred
     size = float(np.abs(advantages).max())
     if np.abs(residuals).max() > TOLERANCE * size:
@@ -107,7 +111,7 @@ def _line(group: ScoredGroup, advantages: Floats) -> tuple[float, float]:
     spread = float(rewards.max() - rewards.min())
     if abs(slope) * spread <= ROUNDING * size:
         return 0.0, np.nan
-    baseline = float(rewards.mean() - advantages.mean() / slope)
+    baseline = float(middle - advantages.mean() / slope)
     return slope, 0.0 if abs(baseline) <= ROUNDING * spread else baseline
 
 

@@ -68,7 +68,7 @@ def baseline(groups: Sequence[ScoredGroup], a: Side, b: Side) -> Iterator[Reason
     text = (
         f"The reward that counts as neither good nor bad differs in {len(chosen)} of {_count(a, b)} groups, most in "
         f"group {group.name}: {figure(b.law.baselines[index])} under {b.label}, "
-        f"{figure(a.law.baselines[index])} under {a.label}; its rewards average {figure(group.rewards.mean())}, "
+        f"{figure(a.law.baselines[index])} under {a.label}; its rewards average {figure(group.reward_mean)}, "
         f"its lengths are {_span(group.lengths)}."
     )
     yield Reason(kind="baseline", text=text, groups=len(chosen))
@@ -117,7 +117,7 @@ def _count(a: Side, b: Side) -> int:
 
 
 def _about(group: ScoredGroup) -> str:
-    return f"{group.name} (n {len(group.rewards)}, std {figure(group.rewards.std())})"
+    return f"{group.name} (n {len(group.rewards)}, std {figure(group.reward_std)})"
 
 
 def _span(lengths: NDArray[np.int64]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.algorithms.magnitudes import deviation, mean
 from rllm_core.batch import TokenBatch
 from rllm_core.pipeline.step import TrainStep
 from rllm_core.types import TrajectoryGroup
@@ -55,6 +56,15 @@ class ScoredGroup:
     @property
     def equal_rewards(self) -> bool:
         return bool(self.rewards.max() == self.rewards.min())
+
+    @property
+    def reward_mean(self) -> float:
+        return mean(self.rewards)
+
+    @property
+    def reward_std(self) -> float:
+        """ddof 0."""
+        return deviation(self.rewards)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rllm_core.algorithms.magnitudes import deviation, mean
 from rllm_core.batch import TokenBatch
 from rllm_core.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 
@@ -66,8 +67,8 @@ def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     for role, values in rewards.items():
         column = np.array(values)
         metrics |= {
-            f"reward/{role}/mean": float(column.mean()),
-            f"reward/{role}/std": float(column.std()),
+            f"reward/{role}/mean": mean(column),
+            f"reward/{role}/std": deviation(column),
             f"reward/{role}/max": float(column.max()),
             f"reward/{role}/min": float(column.min()),
         }
@@ -80,7 +81,8 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
     metrics: dict[str, float] = {}
     token_roles = np.repeat(batch.role, batch.row_lengths)
     for index, role in enumerate(batch.roles):
-        column = batch.advantages[batch.loss_mask & (token_roles == index)]
+        # In float64: the square of 1e20 is infinite in float32.
+        column = batch.advantages[batch.loss_mask & (token_roles == index)].astype(np.float64)
         if not column.size:
             continue
         metrics |= {
@@ -121,7 +123,7 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
 
 def _mean_of_usable(rewards: Iterable[float | None]) -> float:
     usable = [reward for reward in rewards if reward is not None]
-    return float(np.mean(usable)) if usable else 0.0
+    return mean(np.array(usable)) if usable else 0.0
 
 
 def reward_of(trajectory: Trajectory) -> float | None:
