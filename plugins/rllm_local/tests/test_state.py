@@ -98,7 +98,7 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_checkpoint_whose_weights_were_trained_without_float32_masters_is_refused(
+def test_a_checkpoint_of_weights_trained_without_float32_masters_is_refused(
     dtype: torch.dtype,
     tmp_path: Path,
     tokenizer: Any,

@@ -59,6 +59,7 @@ def test_replies_agree_with_those_of_the_model_that_is_trained(
         {"temperature": 0.6},
         {"temperature": 1.0, "top_k": 5},
         {"temperature": 0.8, "top_p": 0.5},
+        {"temperature": 0.7, "top_k": 4, "top_p": 0.8},
     ):
         sampled = _reply(runner, vllm, **sampling)
         _assert_agrees(sampled, sampling["temperature"], plain_logprobs, PROMPT)
