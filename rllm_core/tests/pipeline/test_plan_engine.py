@@ -79,7 +79,10 @@ def test_a_backend_that_hosts_none_ends_the_run_naming_key_and_backends(plan: Ma
     with pytest.raises(ConfigError) as caught:
         plan({KEY: "fast"})
     assert caught.value.message.startswith('`rllm.rollout.engine` is "fast" (from my.yaml), and nothing')
-    assert caught.value.hint == "Acting on it: backend host. This run uses backend probe."
+    assert caught.value.hint == (
+        "Acting on it: backend host. This run uses backend probe. If backend probe reads the key, register it with "
+        "honours={'rllm.rollout.engine'}."
+    )
 
 
 def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(registry: Registry) -> None:
