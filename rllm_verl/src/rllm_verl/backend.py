@@ -49,7 +49,7 @@ class VerlBackend(Backend):
         self._files = tempfile.TemporaryDirectory(prefix="rllm-verl-", ignore_cleanup_errors=True)
         self._driver = Driver(self._processes, self._kill)
         self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
-        self._native = native_config(settings, self._model, run.total_steps)
+        self._native = native_config(settings, self._model, run.total_steps, run.needs)
         self._session = await self._start(lambda: self._connect(run, environment), "starting Ray")
         session = self._session
         await self._start(session.start_workers, "starting the training workers")

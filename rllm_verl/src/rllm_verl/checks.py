@@ -9,6 +9,7 @@ from typing import Any
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import model_folder
 from rllm_verl.attention import check_attention
+from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
@@ -38,6 +39,7 @@ def check_config(config: VerlConfig) -> None:
     check_logprobs(native)
     _check_lora(native)
     check_vllm(native)
+    warn_of_logits(native)
     _check_model(_at(native, MODEL))
 
 

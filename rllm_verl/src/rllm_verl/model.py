@@ -31,6 +31,9 @@ class Model:
     """``model_type`` of its configuration."""
     layer_types: list[str]
     """Of its text part, by layer; empty where its configuration does not say."""
+    vocabulary: int
+    softcap: float | None
+    """Bound on its logits; None where it has none."""
 
 
 def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
@@ -79,6 +82,8 @@ def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) 
         renderer=Renderer(tokenizer, stop_ids(tokenizer, _stops_of_generation(source)), options),
         type=config.model_type,
         layer_types=list(getattr(text, "layer_types", None) or ()),
+        vocabulary=int(text.vocab_size),
+        softcap=getattr(text, "final_logit_softcapping", None),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import RunContext
 from rllm_verl.attention import check_packing, sequence_parallel_size
+from rllm_verl.fused import settle_fused
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def worker_environment(settings: VerlConfig) -> dict[str, str]:
     return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
 
 
-def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
-    """What verl's classes are given, a DictConfig.
+def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: frozenset[str] = frozenset()) -> Any:
+    """What verl's classes are given, a DictConfig; `needs` as in `RunContext`.
 
     Raises:
         ConfigError: the model cannot be trained with these settings.
@@ -37,6 +38,7 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int) -> Any:
 
     config: Any = OmegaConf.create(settings.native())
     check_packing(model.type, model.layer_types, config)
+    settle_fused(config, model_type=model.type, softcap=model.softcap, vocabulary=model.vocabulary, needs=needs)
     role = config.actor_rollout_ref
     role.model.path = model.path
     asked = role.rollout.max_model_len

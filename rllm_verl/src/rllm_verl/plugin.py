@@ -9,6 +9,7 @@ from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
+from rllm_verl.fused import FUSED_FOLLOWS
 from rllm_verl.idle_keys import IDLE_KEYS
 from rllm_verl.installed import config_search_path, config_yaml
 from rllm_verl.settings import VerlConfig
@@ -49,7 +50,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             "megatron": "Training by Megatron in place of FSDP.",
         },
         shared_keys=SHARED_KEYS,
-        derived_keys=DERIVED_KEYS,
+        derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
         model_key=MODEL,
         learning_rate_key=LEARNING_RATE,

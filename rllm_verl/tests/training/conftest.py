@@ -129,12 +129,13 @@ class Alone(Group):
 class Together(Group):
     """Several ranks, each a process; `close` ends them."""
 
-    def __init__(self, folder: Path, world: int) -> None:
+    def __init__(self, folder: Path, world: int, *, lora_rank: int = 0, fused: bool = False) -> None:
         self.data_parallel_size = world
         key, port = secrets.token_bytes(16), _free_port()
         connected: dict[int, Connection] = {}
         with Listener(None, authkey=key) as listener:
-            command = [sys.executable, rank.__file__, listener.address, folder, world, port]
+            options = [lora_rank, int(fused)]
+            command = [sys.executable, rank.__file__, listener.address, folder, world, port, *options]
             environment = os.environ | {"RANK_KEY": key.hex(), "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(list(map(str, command)), env=environment)
             for connection in [listener.accept() for _ in range(world)]:
@@ -213,6 +214,14 @@ def with_adapter(alone: Alone, model_folder: Path) -> Alone:
 def together(model_folder: Path) -> Iterator[Together]:
     """Two ranks. Call `begin_anew` before use."""
     group = Together(model_folder, 2)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="session")
+def fused(model_folder: Path) -> Iterator[Together]:
+    """Two ranks with verl's fused kernels, which change the model's class in their processes. Call `begin_anew`."""
+    group = Together(model_folder, 2, fused=True)
     yield group
     group.close()
 

@@ -50,11 +50,11 @@ class Place:
 class Rank:
     """A worker that can be put back to where it began. All ranks of a group must be called alike."""
 
-    def __init__(self, folder: str, place: Place, *, lora_rank: int = 0) -> None:
+    def __init__(self, folder: str, place: Place, *, lora_rank: int = 0, fused: bool = False) -> None:
         os.environ.update(place.environment())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.worker = _worker(folder, lora_rank)
+            self.worker = _worker(folder, lora_rank, fused)
         self._module = self.worker.engine.module
         self._initial = [_local(each).detach().clone() for each in self._module.parameters()]
 
@@ -91,7 +91,8 @@ class Rank:
         torch.distributed.destroy_process_group()
 
 
-def _worker(folder: str, lora_rank: int) -> Any:
+def _worker(folder: str, lora_rank: int, fused: bool) -> Any:
+    """`fused`: with verl's fused kernels, and rows packed as in a run."""
     import torch
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
@@ -103,7 +104,9 @@ def _worker(folder: str, lora_rank: int) -> Any:
     model = HFModelConfig(
         path=folder,
         override_config={"attn_implementation": "sdpa"},
-        use_remove_padding=False,
+        use_remove_padding=fused,
+        use_fused_kernels=fused,
+        fused_kernel_options={"impl_backend": "torch"},
         enable_gradient_checkpointing=False,
         **adapter,
     )
@@ -142,20 +145,22 @@ def _whole(parameter: Any) -> Any:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
-def main(address: str, folder: str, world: str, port: str) -> None:
+def main(address: str, folder: str, world: str, port: str, lora_rank: str, fused: str) -> None:
     os.environ["VERL_PLATFORM"] = "cpu"
     # Imported once for all ranks, which takes longer than all they do.
     import verl.workers.engine_workers_tinker  # noqa: F401
 
-    children = [os.fork() or _serve(address, folder, Place(each, int(world), int(port))) for each in range(int(world))]
+    options = {"lora_rank": int(lora_rank), "fused": bool(int(fused))}
+    places = [Place(each, int(world), int(port)) for each in range(int(world))]
+    children = [os.fork() or _serve(address, folder, place, options) for place in places]
     for child in children:
         os.waitpid(child, 0)
 
 
-def _serve(address: str, folder: str, place: Place) -> NoReturn:
+def _serve(address: str, folder: str, place: Place, options: dict[str, Any]) -> NoReturn:
     """Execute the driver's calls until it hangs up."""
     with Client(address, authkey=bytes.fromhex(os.environ["RANK_KEY"])) as driver:
-        rank = Rank(folder, place)
+        rank = Rank(folder, place, **options)
         driver.send_bytes(pickle.dumps(place.rank))
         while True:
             try:

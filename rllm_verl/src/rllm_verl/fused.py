@@ -1,0 +1,113 @@
+"""Log-probs without the logits of a whole micro-batch.
+
+Without flash-attn verl computes log-probs from logits row by row, and keeps the logits and their log-softmax. verl's
+fused kernels (plain torch) compute them for 512 tokens at a time. They multiply the last hidden states by the weight of
+`lm_head` and nothing else, so that they are wrong for models that scale, bound or shift logits.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from rllm_core.contracts.backend import DerivedKey
+from rllm_core.plugins.notices import warn_once
+from rllm_verl.attention import FSDP, MODEL
+from rllm_verl.shared_keys import ACTOR
+
+FUSED = f"{MODEL}.use_fused_kernels"
+CUDA = "cuda"
+TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
+BYTES = 6
+"""Of a logit without flash-attn: itself in bfloat16, and its log-softmax, which autocast makes float32."""
+OF_A_LARGE_VOCABULARY = 152_000
+PLAIN_HEADS = frozenset(
+    {
+        "apertus",
+        "arcee",
+        "deepseek_v3",
+        "ernie4_5",
+        "ernie4_5_moe",
+        "exaone4",
+        "gemma",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "llama",
+        "mistral",
+        "mixtral",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    }
+)
+"""Types of models that verl's general fused forward is right for; a test compares each with transformers."""
+FORWARD_OF_VERL = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
+"""Types of models for which verl has a fused forward of their own."""
+
+
+def _without_flash(strategy: str, device: str) -> bool:
+    return device == CUDA and strategy in FSDP and find_spec("flash_attn") is None
+
+
+FUSED_FOLLOWS = DerivedKey(native=FUSED, of=(f"{ACTOR}.strategy", "trainer.device"), derive=_without_flash)
+
+
+def warn_of_logits(native: dict[str, Any]) -> None:
+    """Say how log-probs are computed where flash-attn is missing."""
+    role = native["actor_rollout_ref"]
+    if not _without_flash(role["actor"]["strategy"], native["trainer"]["device"]):
+        return
+    if role["model"]["use_fused_kernels"]:
+        warn_once(f"flash-attn is not installed: verl's fused kernels compute log-probs ({FUSED}=true).")
+    else:
+        warn_once(_size_of_logits(role, OF_A_LARGE_VOCABULARY))
+
+
+def settle_fused(
+    native: Any, *, model_type: str, softcap: float | None, vocabulary: int, needs: frozenset[str]
+) -> None:
+    """Switch fused kernels off in verl's configuration where they are wrong or lack what the run needs, and say so.
+
+    Args:
+        native: verl's whole configuration (DictConfig), changed in place.
+        model_type: of the model's configuration.
+        softcap: its bound on logits; None where it has none.
+        vocabulary: words of the model.
+        needs: columns of the run.
+    """
+    role = native.actor_rollout_ref
+    if not role.model.use_fused_kernels or role.actor.strategy not in FSDP:
+        return
+    if "sum_pi_squared" in needs:
+        why = "they do not compute sum_pi_squared, which the estimator needs"
+    elif softcap or model_type not in PLAIN_HEADS | FORWARD_OF_VERL:
+        why = f"they are not known to be right for a model of type {model_type}"
+    else:
+        return
+    role.model.use_fused_kernels = False
+    warn_once(f"`{FUSED}` is off in this run: {why}.")
+    if _without_flash(role.actor.strategy, native.trainer.device):
+        warn_once(_size_of_logits(role, vocabulary))
+
+
+def _size_of_logits(role: Any, vocabulary: int) -> str:
+    actor = role["actor"]
+    tokens = f"{actor['ppo_max_token_len_per_gpu']} tokens" if actor["use_dynamic_bsz"] else "1000 tokens"
+    size = BYTES * vocabulary * (actor["ppo_max_token_len_per_gpu"] if actor["use_dynamic_bsz"] else 1000) / 1e9
+    return (
+        f"flash-attn is not installed: verl keeps all logits of a micro-batch, about {size:.2g} GB for {tokens} and a "
+        f"vocabulary of {vocabulary}. Install flash-attn, or lower {TOKENS}."
+    )

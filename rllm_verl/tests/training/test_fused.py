@@ -1,0 +1,144 @@
+"""verl's fused kernels: the numbers of plain log-probs, for the models that they are used for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from omegaconf import OmegaConf
+
+from rllm_core.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm, UpdatePlan
+from rllm_core.plugins.notices import forget_warnings
+from rllm_verl.columns import ColumnSettings, fill_columns
+from rllm_verl.fused import PLAIN_HEADS, settle_fused
+from rllm_verl.rows import MicroBatching
+from rllm_verl.update import Updater
+
+RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(8, 25)], [(2, 2)], [(7, 9)]]
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FURTHER: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    | {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "qk_nope_head_dim": 8}
+    | {"moe_intermediate_size": 16, "num_key_value_heads": 4},
+    "granite": {"logits_scaling": 3.0},
+} | {name: {"head_dim": 8} for name in ("gemma", "gemma2", "gemma3_text", "mistral", "qwen3", "qwen3_moe")}
+WRONG = ("cohere", "gemma2", "granite", "phi")
+"""Models that scale, bound or shift what `lm_head` gives."""
+
+
+@pytest.mark.parametrize("model_type", sorted(PLAIN_HEADS) + list(WRONG))
+def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: str) -> None:
+    """As transformers has them, at a temperature."""
+    from verl.models.transformers.dense_common import forward_with_torch_backend
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(model_type, **SMALL | FURTHER.get(model_type, {}))
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    ids, positions = torch.randint(3, 64, (1, 12)), torch.arange(12)[None]
+    given: dict[str, Any] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.15)
+        logits = model(**given).logits[0] / 0.7
+        fused = forward_with_torch_backend(
+            model, **given, return_dict=True, temperature=0.7, shift_labels=ids.roll(-1, 1)
+        ).log_probs[0]
+    difference = (fused[:-1] - logits.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]).abs().max()
+    assert (difference < 1e-5) == (model_type in PLAIN_HEADS)
+
+
+@pytest.mark.parametrize("cut", [{"rows": 2}, {"tokens": 100}], ids=str)
+def test_updates_and_columns_are_those_without_fused_kernels(
+    cut: dict[str, int],
+    alone: Any,
+    fused: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch(RAGGED, temperature=0.7)
+    plan = make_plan(entropy_coeff=0.1, kl=KlTerm(beta=0.1, estimator="k3"))
+    micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
+    settings = ColumnSettings(temperature=0.7, recompute_old_logprobs=True, micro_batching=micro)
+    results = []
+    for group in (alone, fused):
+        filled = fill_columns(group.begin_anew(**cut), batch, frozenset(), settings)
+        metrics = make_updater(temperature=0.7, num_epochs=2, **cut).update(group, batch, plan)
+        results.append((filled.old_logprobs, metrics, group.weights()))
+    (expected, metrics, weights), (found, metrics_of_fused, weights_of_fused) = results
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert metrics_of_fused == pytest.approx(metrics, rel=1e-5, abs=1e-5)
+    torch.testing.assert_close(weights_of_fused, weights, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_adapters_are_trained_as_without_fused_kernels(
+    model_folder: Path,
+    fused_adapter: Any,
+    with_adapter: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch = random_batch(RAGGED)
+    for group in (with_adapter, fused_adapter):
+        group.begin_anew(rows=1)
+    # LoRA's first matrix is random, in each process by itself; its second is 0, so that the first step is the model's.
+    expected, found = (make_updater().update(group, batch, make_plan()) for group in (with_adapter, fused_adapter))
+    assert found["actor/loss"] == pytest.approx(expected["actor/loss"], abs=1e-5)
+    assert found["actor/entropy"] == pytest.approx(expected["actor/entropy"], abs=1e-5)
+
+
+@pytest.fixture
+def fused_adapter(model_folder: Path, together: Any) -> Iterator[Any]:
+    group = type(together)(model_folder, 1, lora_rank=4, fused=True)
+    yield group
+    group.close()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "softcap", "needs", "kept"),
+    [
+        ("llama", None, frozenset(), True),
+        ("qwen3_vl", None, frozenset({"ref_logprobs"}), True),
+        ("llama", None, frozenset({"sum_pi_squared"}), False),
+        ("gemma3_text", 30.0, frozenset(), False),
+        ("granite", None, frozenset(), False),
+    ],
+)
+def test_fused_kernels_are_off_where_they_are_wrong_and_that_is_said(
+    model_type: str,
+    softcap: float | None,
+    needs: frozenset[str],
+    kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("rllm_verl.fused.find_spec", lambda name: None)
+    forget_warnings()
+    role = {
+        "model": {"use_fused_kernels": True},
+        "actor": {"strategy": "fsdp2", "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 16384},
+    }
+    native = OmegaConf.create({"actor_rollout_ref": role, "trainer": {"device": "cuda"}})
+    settle_fused(native, model_type=model_type, softcap=softcap, vocabulary=152_000, needs=needs)
+    assert native.actor_rollout_ref.model.use_fused_kernels is kept
+    said = capsys.readouterr().err
+    assert ("use_fused_kernels` is off in this run" in said) is not kept
+    assert ("about 15 GB for 16384 tokens and a vocabulary of 152000" in said) is not kept
