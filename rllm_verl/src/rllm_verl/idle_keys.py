@@ -44,6 +44,7 @@ IDLE_KEYS = {
     f"{ACTOR}.use_prefix_grouper": _TRAINER,
     f"{ACTOR}.freeze_vision_tower": "Models are trained on text; name a model without a vision tower.",
     f"{ACTOR}.checkpoint.load_contents": _CHECKPOINTS,
+    f"{MODEL}.tiled_mlp.*": "verl 0.9.1 does not read it.",
     f"{REF}.strategy": f"Set {ACTOR}.strategy.",
     "actor_rollout_ref.nccl_timeout": "verl 0.9.1 does not read it.",
     "trainer.ray_wait_register_center_timeout": "Set deadlines.start.",

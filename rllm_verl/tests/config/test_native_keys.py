@@ -123,6 +123,7 @@ def test_every_idle_key_is_one_of_verl(run: Any) -> None:
         ("trainer.resume_mode=auto", "--resume"),
         ("data.gen_batch_size=128", "rllm.rejection_sample.multiplier"),
         (f"{ACTOR}.shuffle=false", "rllm.trainer.seed"),
+        ("actor_rollout_ref.model.tiled_mlp.enabled=true", "does not read it"),
         (f"{ROLLOUT}.prompt_length=7", "data.max_prompt_length"),
     ],
 )
