@@ -8,6 +8,8 @@ TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis j
 TOOLS += tensorboardX tensorboard wandb
 # What builds packages: tests install those that `rllm plugins new` writes, without a network.
 TOOLS += hatchling editables
+# What `make test-wheels` makes its environments with.
+TOOLS += uv
 # Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
 # source is read (benchmarks/peers.py), whatever Python they ask for.
 CONFORMANCE := verl trl
@@ -22,12 +24,14 @@ VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
-.PHONY: help install demo test test-vllm lint types tests docs clean
+.PHONY: help install demo test test-vllm test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
+	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
+	@echo "make ci       make test, then make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make docs     make docs/reference/config.md from the schemas"
 	@echo "make clean    remove the virtual environment"
@@ -66,6 +70,18 @@ tests: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test: lint types tests
+
+# The wheel of torch, which pip finds wherever it is set up to look.
+$(VENV)/torch: constraints.txt | install
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps --dest $@ torch
+	@touch $@
+
+test-wheels: install $(VENV)/torch
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -o norecursedirs=".*" -o timeout=900 tests/wheels
+
+ci:
+	$(MAKE) test
+	$(MAKE) test-wheels
 
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
 	$(VENV_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VLLM)

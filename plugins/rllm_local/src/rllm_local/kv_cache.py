@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import Cache, DynamicLayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,11 @@ class CacheView:
     """Positions read of each slot."""
 
 
-class SlotLayer(CacheLayerMixin):
-    """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot takes padding."""
+class SlotLayer(DynamicLayer):
+    """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot takes padding.
+
+    A subclass of a complete layer: releases of transformers add abstract methods to the base class of layers.
+    """
 
     def __init__(self, slots: int, positions: int) -> None:
         super().__init__()
@@ -70,9 +73,6 @@ class SlotLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         return 0 if self.view is None else self.view.length
-
-    def get_max_cache_shape(self) -> int:
-        return self._shape[1]
 
 
 class SlotCache(Cache):

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from rllm_core import __version__
+
+_MAJOR, _MINOR, *_ = (int(part) for part in __version__.split("."))
+CORE_BOUNDS = f">={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
+"""The versions of rllm-core that a new package asks for: those of this minor release."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
@@ -19,12 +25,12 @@ class Template:
     """A command that trains with it."""
     config: str
     """The same in a config file, with the plugin's option."""
-    dependencies: tuple[str, ...] = ("rllm-core>=0.1",)
+    dependencies: tuple[str, ...] = (f"rllm-core{CORE_BOUNDS}",)
 
 
-_NUMPY = ("numpy>=2.0", "pydantic>=2.7", "rllm-core>=0.1")
-_PLAIN = ("pydantic>=2.7", "rllm-core>=0.1")
-_TORCH = ("pydantic>=2.7", "rllm-core[torch]>=0.1", "torch>=2.6")
+_NUMPY = ("numpy>=2.0", "pydantic>=2.10.1", f"rllm-core{CORE_BOUNDS}")
+_PLAIN = ("pydantic>=2.10.1", f"rllm-core{CORE_BOUNDS}")
+_TORCH = ("pydantic>=2.10.1", f"rllm-core[torch]{CORE_BOUNDS}", "torch>=2.6")
 
 TEMPLATES: Mapping[str, Template] = MappingProxyType(
     {

@@ -25,6 +25,8 @@ from rllm_tinker.server.service import Service
 
 LOOPBACK = "127.0.0.1"
 INTERRUPTED = 130
+NOT_STARTED = 3
+"""Exit code of a server that fails before it answers; uvicorn's own."""
 GRACE = 5
 """Seconds that open connections have to end when the server stops."""
 START_DEADLINE = 60.0
@@ -183,6 +185,9 @@ async def _serve(
             await serving
         finally:
             listening.close()
+    # uvicorn before 0.50 returns here as if somebody had stopped it.
+    if not server.started and not stop.is_set():
+        raise SystemExit(NOT_STARTED)
 
 
 def _wait_for_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

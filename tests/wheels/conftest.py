@@ -1,0 +1,39 @@
+"""Distributions and environments, each made once per test run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .environments import Environment, build, lowest
+
+ON_THIS_MACHINE = ("rllm-core", "rllm-local", "rllm-envs", "rllm-tinker[local]")
+WITH_EXTRAS = {"rllm-core": ["torch"], "rllm-local": [], "rllm-envs": [], "rllm-tinker": ["local"]}
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of every distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def newest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The newest release of everything."""
+    return Environment.make(tmp_path_factory.mktemp("newest") / "venv", dist, ON_THIS_MACHINE)
+
+
+@pytest.fixture(scope="session")
+def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The lowest versions that our distributions ask for."""
+    requirements = [*ON_THIS_MACHINE, *lowest(dist, WITH_EXTRAS)]
+    folder = tmp_path_factory.mktemp("oldest") / "venv"
+    return Environment.make(folder, dist, requirements, "--resolution", "lowest-direct")
+
+
+@pytest.fixture(scope="session")
+def verl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment.make(tmp_path_factory.mktemp("verl") / "venv", dist, ["rllm-verl[cpu]"])

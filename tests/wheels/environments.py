@@ -1,0 +1,110 @@
+"""What users install: built distributions, and fresh environments with nothing of this repository's sources in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = tuple(
+    sorted(file.parent for pattern in ("*", "plugins/*") for file in ROOT.glob(f"{pattern}/pyproject.toml"))
+)
+TORCH = "torch==2.13.0"
+TORCH_WHEEL = Path(sys.prefix) / "torch"
+"""Where `make` puts the wheel of torch, so that every environment links to one copy."""
+_OF_THIS_PROCESS = ("PYTHON", "VIRTUAL_ENV", "RLLM_", "TINKER_", "PYTEST_", "COVERAGE_")
+
+
+def build(into: Path) -> None:
+    """Build the wheel and the sdist of every distribution."""
+    for folder in DISTRIBUTIONS:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(into)]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def metadata_of(wheel: Path) -> Message:
+    """The core metadata of a wheel."""
+    with ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def requirements_of(wheel: Path, extras: Collection[str] = ()) -> Iterator[Requirement]:
+    """What a wheel asks for, with those of some of its extras."""
+    for text in metadata_of(wheel).get_all("Requires-Dist", []):
+        requirement = Requirement(text)
+        environments: list[dict[str, str]] = [{"extra": extra} for extra in ("", *extras)]
+        if requirement.marker is None or any(requirement.marker.evaluate(each) for each in environments):
+            yield requirement
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment made by uv."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path, dist: Path, requirements: Sequence[str], *options: str) -> Environment:
+        """Make one with torch in it, then install as a user does: `requirements`, and what they ask for.
+
+        Args:
+            folder: does not exist yet.
+            dist: holds the built distributions.
+            requirements: what is written after ``pip install``.
+            options: of ``uv pip install``.
+        """
+        _uv("venv", "--python", sys.executable, str(folder))
+        environment = cls(folder)
+        environment._install(["--find-links", str(TORCH_WHEEL), TORCH])
+        environment._install(["--find-links", str(dist), *options, *requirements])
+        return environment
+
+    def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment in the folder `cwd`, without a network for models."""
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PROCESS)}
+        environ |= {
+            "COLUMNS": "200",
+            "HF_HUB_OFFLINE": "1",
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        }
+        command = [str(self.folder / "bin" / words[0]), *words[1:]]
+        return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300)
+
+    def version_of(self, distribution: str, cwd: Path) -> str:
+        code = f"import importlib.metadata; print(importlib.metadata.version({distribution!r}))"
+        return self.run(["python", "-c", code], cwd).stdout.strip()
+
+    def _install(self, words: Sequence[str]) -> None:
+        _uv("pip", "install", "--python", str(self.folder / "bin" / "python"), *words)
+
+
+def lowest(dist: Path, extras: Mapping[str, Collection[str]]) -> list[str]:
+    """The requirements of distributions on others, as a user's own: uv takes the lowest versions of these alone.
+
+    Args:
+        dist: holds the built distributions.
+        extras: distribution -> its extras.
+    """
+    found: set[str] = set()
+    for name, wanted in extras.items():
+        (wheel,) = dist.glob(f"{name.replace('-', '_')}-*.whl")
+        for requirement in requirements_of(wheel, wanted):
+            if requirement.name not in extras and requirement.name != "torch":
+                requirement.marker = None
+                found.add(str(requirement))
+    return sorted(found)
+
+
+def _uv(*words: str) -> None:
+    done = subprocess.run(["uv", "--quiet", *words], capture_output=True, text=True)
+    assert done.returncode == 0, f"uv {' '.join(words)}\n{done.stderr}"

@@ -1,0 +1,61 @@
+"""Installed from wheels, without our constraints: two training steps at the newest and the lowest versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .environments import Environment
+
+SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
+RECOMPUTED = "rllm.algorithm.rollout_correction.bypass_mode=false"
+"""Old log-probs are computed by the trainer, so that they can be compared with those of the sampler."""
+DIFFERENCE = "actor/rollout_logprob_difference"
+BACKENDS = {"local": (), "tinker": ("rllm/backend=tinker", "tinker_base_url=local")}
+
+
+@pytest.fixture(params=["newest", "oldest"])
+def installed(request: pytest.FixtureRequest) -> Environment:
+    environment: Environment = request.getfixturevalue(request.param)
+    return environment
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
+    installed: Environment, backend: str, tmp_path: Path
+) -> None:
+    own = f"training.default_local_dir={tmp_path / 'kept'}"
+    words = [*BACKENDS[backend], *SHORT, RECOMPUTED, *([own] if backend == "tinker" else [])]
+
+    done = installed.run(["rllm", "train", "guess", *words], tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    differences = [line[DIFFERENCE] for line in map(json.loads, lines) if DIFFERENCE in line]
+    assert len(differences) == 2
+    assert max(differences) < 1e-4, differences
+
+
+def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:
+    modules = "rllm_core, rllm_local, rllm_envs, rllm_tinker"
+    code = f"import {modules}; print(*(module.__file__ for module in ({modules})))"
+
+    places = installed.run(["python", "-c", code], tmp_path).stdout.split()
+
+    assert len(places) == 4
+    assert all(Path(place).is_relative_to(installed.folder) for place in places), places
+
+
+def test_the_doctor_finds_nothing_wrong(installed: Environment, tmp_path: Path) -> None:
+    done = installed.run(["rllm", "plugins", "doctor"], tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert "error:" not in done.stdout and "warning:" not in done.stdout, done.stdout
+    assert done.stdout.strip().endswith("all work.")
+
+
+def test_the_lowest_versions_are_those_we_name(oldest: Environment, tmp_path: Path) -> None:
+    assert oldest.version_of("transformers", tmp_path) == "5.6.1"
+    assert oldest.version_of("pydantic", tmp_path) == "2.10.1"

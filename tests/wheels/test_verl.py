@@ -1,0 +1,21 @@
+"""`pip install 'rllm-verl[cpu]'` brings what composing a run needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .environments import Environment
+
+
+def test_a_run_is_composed(verl: Environment, tmp_path: Path) -> None:
+    done = verl.run(["rllm", "train", "sum", "rllm/backend=verl", "--profile", "cpu", "--dry-run"], tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "verl" in done.stdout
+
+
+def test_the_doctor_finds_nothing_wrong(verl: Environment, tmp_path: Path) -> None:
+    done = verl.run(["rllm", "plugins", "doctor"], tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert "warning:" not in done.stdout, done.stdout
