@@ -1,5 +1,7 @@
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import click
 import pytest
@@ -175,3 +177,13 @@ def test_the_process_exits_with_what_main_returns(rllm) -> None:
 
     assert finished.returncode == 2
     assert finished.stderr.startswith("error: There is no command 'trian'")
+
+
+def test_python_m_rllm_core_is_rllm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rllm_core", "train", "--no-such-flag"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: No such option")
+    assert "`rllm train --help`" in done.stderr

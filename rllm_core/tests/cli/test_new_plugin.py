@@ -163,9 +163,10 @@ def test_what_is_written_is_formatted_and_free_of_lint(empty_folder: Path) -> No
 
 
 def test_rllm_example_is_what_the_command_writes() -> None:
-    assert files_in(EXAMPLE) == render(names_for("rllm-example", "estimator"), "estimator", "example"), (
+    written = render(names_for("rllm-example", "estimator"), "estimator", "example")
+    assert files_in(EXAMPLE) == written | {"LICENSE": (REPOSITORY / "LICENSE").read_text()}, (
         "after changing templates: rm -r plugins/rllm_example; "
-        "rllm plugins new rllm-example --into plugins/rllm_example"
+        "rllm plugins new rllm-example --into plugins/rllm_example; cp LICENSE plugins/rllm_example"
     )
 
 

@@ -1,0 +1,10 @@
+"""``python -m rllm_core`` does what ``rllm`` does."""
+
+from __future__ import annotations
+
+import sys
+
+from rllm_core.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
