@@ -36,20 +36,36 @@ class Site:
         self.modules: list[str] = []
 
     def install(
-        self, distribution: str, code: str, *, entry_point: str = "", module: str = "", version: str = "1.0"
+        self,
+        distribution: str,
+        code: str,
+        *,
+        entry_point: str = "",
+        module: str = "",
+        version: str = "1.0",
+        metadata: str = "",
     ) -> None:
-        """`module` is for plugins that share one; `entry_point` for those not named like their distribution."""
+        """`module` is for plugins that share one; `entry_point` for those not named like their distribution.
+
+        `metadata` is lines of the distribution's, such as ``Requires-Dist: rllm-core<0.2``.
+        """
         module = module or distribution.replace("-", "_").lower()
         (self.folder / f"{module}.py").write_text(code)
-        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        info = self.install_package(distribution, version, metadata)
         (info / "entry_points.txt").write_text(f"[rllm.plugins]\n{entry_point or distribution} = {module}\n")
         self.distributions.append(distribution)
         self.modules.append(module)
 
-    def install_estimator(self, distribution: str, name: str, version: str = "1.0") -> None:
-        self.install(distribution, ESTIMATOR.replace("{name}", name), version=version)
+    def install_package(self, distribution: str, version: str, metadata: str = "") -> Path:
+        """Metadata and nothing else; returns their folder."""
+        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        head = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        (info / "METADATA").write_text(f"{head}{metadata}")
+        return info
+
+    def install_estimator(self, distribution: str, name: str, version: str = "1.0", metadata: str = "") -> None:
+        self.install(distribution, ESTIMATOR.replace("{name}", name), version=version, metadata=metadata)
 
     def load(self, block: str = "") -> Registry:
         """A registry of the core and of what is installed here, whatever else this machine has."""

@@ -139,7 +139,9 @@ def doctor(debug: bool | None) -> int:
     count = f"{sum(len(registry.all(kind)) for kind in KINDS)} plugins"
     if number := len(commands.usable):
         count += f" and {number} command{'s' * (number > 1)}"
-    click.echo(f"{count} checked, {errors} cannot be used." if errors else f"{count} checked, all work.")
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    verdict = f"{errors} cannot be used" if errors else "all load, with warnings" if warnings else "all work"
+    click.echo(f"{count} checked, {verdict}.")
     return 1 if errors else 0
 
 

@@ -20,7 +20,7 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
                 severity="error",
                 subject=f"command {candidate.entry_point}",
                 problem=error.message.rstrip("."),
-                remedy=f"upgrade or uninstall {candidate.distribution}, or report it to its authors",
+                remedy=error.hint if error.hint.startswith("pip install") else _report(candidate.distribution),
                 traceback="".join(traceback.format_exception(error)),
             )
     for name, offers in commands.by_name().items():
@@ -38,3 +38,7 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
             problem=f"its command {candidate.entry_point!r} is ignored: `rllm {candidate.entry_point}` is the core's",
             remedy="its authors should choose another name",
         )
+
+
+def _report(distribution: str) -> str:
+    return f"upgrade or uninstall {distribution}, or report it to its authors"

@@ -11,6 +11,7 @@ from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery
 from rllm_core.plugins.first_party import COMMAND, home_of, names_elsewhere
 from rllm_core.plugins.notices import one_line
+from rllm_core.plugins.unusable import UnusablePluginError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,13 @@ def load_command(candidate: Candidate) -> click.Command:
     Raises:
         PluginError: that fails in any way, or gives something else; names the distribution.
     """
+    from rllm_core.plugins.core_version import check_core_version  # reads versions, which `rllm --help` need not
+
     subject = f"Command {candidate.entry_point!r} of {candidate.distribution} {candidate.version} cannot be used"
+    try:
+        check_core_version(candidate)
+    except UnusablePluginError as error:
+        raise PluginError(f"{subject}: {error}.", error.remedy) from error
     try:
         command = candidate.load()
     except (Exception, SystemExit) as error:  # (another's code; the user gets one paragraph)

@@ -1,4 +1,4 @@
-"""What plugins and commands are installed. The only module that reads packages' metadata; it imports none of them.
+"""What plugins and commands are installed, from packages' metadata; none of them is imported.
 
 The block and allow lists are applied here, so a blocked plugin's code never runs.
 """
@@ -32,6 +32,8 @@ class Candidate:
     version: str
     load: Callable[[], object]
     """Imports the plugin or the command and returns it."""
+    requires: tuple[str, ...] = ()
+    """What its distribution asks for, as in its metadata: ``rllm-core<0.2,>=0.1``."""
     blocked_by: str = ""
     """Why it must not be imported, for people; empty when it may be."""
 
@@ -103,6 +105,7 @@ def _candidates(
             distribution=distribution,
             version=version,
             load=entry_point.load,
+            requires=tuple((entry_point.dist.requires if entry_point.dist else None) or ()),
             blocked_by=_blocked_by([normalise(name) for name in names], block, allowed),
         )
 

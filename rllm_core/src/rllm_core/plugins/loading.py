@@ -11,11 +11,13 @@ import pluggy
 
 from rllm_core.contracts.plugin import API_VERSION, Plugin
 from rllm_core.plugins import specs
-from rllm_core.plugins.discovery import Candidate
+from rllm_core.plugins.core_version import check_core_version, upgrade
+from rllm_core.plugins.discovery import CORE, Candidate
 from rllm_core.plugins.markers import PROJECT
 from rllm_core.plugins.notices import one_line
 from rllm_core.plugins.specs import KINDS
-from rllm_core.plugins.validation import UnusablePluginError, check_record
+from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.validation import check_record
 
 _KIND_OF_HOOK = {kind.hook: name for name, kind in KINDS.items()}
 
@@ -29,8 +31,9 @@ def new_manager() -> pluggy.PluginManager:
 
 def load_records(manager: pluggy.PluginManager, candidate: Candidate) -> list[Plugin[Any]]:
     """Import a plugin, register it and return its records. When this raises, the plugin is not registered."""
+    check_core_version(candidate)
     plugin = candidate.load()
-    _check_api_version(plugin)
+    _check_api_version(plugin, candidate)
     _check_hook_names(plugin)
     name = f"{candidate.distribution}:{candidate.entry_point}"
     if manager.is_registered(plugin):
@@ -49,13 +52,16 @@ def reason_of(error: BaseException) -> str:
     return one_line(text).rstrip(" :.")
 
 
-def _check_api_version(plugin: object) -> None:
-    required = getattr(plugin, "requires_api", API_VERSION)
-    major = str(required).partition(".")[0]
-    if major != str(API_VERSION):
-        raise UnusablePluginError(
-            f"it is written for version {required} of the plugin interface; this rllm-core has version {API_VERSION}"
-        )
+def _check_api_version(plugin: object, candidate: Candidate) -> None:
+    required = str(getattr(plugin, "requires_api", API_VERSION))
+    major = required.partition(".")[0]
+    if major == str(API_VERSION):
+        return
+    newer = major.isdecimal() and int(major) > API_VERSION
+    raise UnusablePluginError(
+        f"it is written for version {required} of the plugin interface; this {CORE} has version {API_VERSION}",
+        f"pip install --upgrade {CORE}" if newer else upgrade(candidate),
+    )
 
 
 def _check_hook_names(plugin: object) -> None:

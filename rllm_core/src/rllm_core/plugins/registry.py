@@ -15,7 +15,8 @@ from rllm_core.plugins.loading import load_records, new_manager, reason_of
 from rllm_core.plugins.notices import warn_once
 from rllm_core.plugins.specs import KINDS
 from rllm_core.plugins.unknown_name import unknown_name
-from rllm_core.plugins.validation import UnusablePluginError, check_record
+from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.validation import check_record
 
 RecordT = TypeVar("RecordT", bound=Plugin[Any])
 
@@ -67,6 +68,8 @@ class Broken:
     version: str
     reason: str
     """One line."""
+    remedy: str
+    """What to do, where that is known: a command of pip."""
     traceback: str
 
 
@@ -181,10 +184,12 @@ class Registry:
             distribution=candidate.distribution,
             version=candidate.version,
             reason=reason_of(error),
+            remedy=error.remedy if isinstance(error, UnusablePluginError) else "",
             traceback="".join(traceback.format_exception(error)),
         )
         self.broken.append(broken)
-        warn_once(f"plugin {broken.name} is broken: {broken.reason}. `rllm plugins doctor` shows more.")
+        hint = broken.remedy or "`rllm plugins doctor` shows more."
+        warn_once(f"plugin {broken.name} is broken: {broken.reason}. {hint}")
 
 
 def _record_classes() -> str:

@@ -30,6 +30,8 @@ class _Broken(Protocol):
     def distribution(self) -> str: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def remedy(self) -> str: ...
 
 
 def unknown_name(
@@ -49,7 +51,7 @@ def unknown_name(
         for plugin in broken:
             if normalise(plugin.distribution) == normalise(home):
                 message = f"{kind} {name!r} cannot be used: plugin {plugin.name} is broken: {plugin.reason}."
-                return PluginError(message, "`rllm plugins doctor` shows more.")
+                return PluginError(message, plugin.remedy or "`rllm plugins doctor` shows more.")
         for candidate in blocked:
             if normalise(candidate.distribution) == normalise(home):
                 message = f"{kind} {name!r} cannot be used: {candidate.distribution} is blocked."

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rllm_core.contracts.estimator import Level, Scope
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.unusable import UnusablePluginError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """One rule for all kinds. No ``-``, so that a name has one spelling and tells itself from a distribution's."""
@@ -19,10 +20,6 @@ NOT_NAMES = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
 
 _NAME_SETS = ("needs", "reads", "writes", "honours", "compares")
 _ONE_OF = {"level": get_args(Level), "scope": get_args(Scope)}
-
-
-class UnusablePluginError(Exception):
-    """A plugin cannot be used. The message is the reason, in one line."""
 
 
 def check_record(kind: str, record: object) -> Plugin[Any]:

@@ -1,0 +1,46 @@
+"""Whether a plugin is written for the rllm-core that is installed, and what to install where it is not."""
+
+from __future__ import annotations
+
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+
+from rllm_core import __version__
+from rllm_core.plugins.discovery import CORE, Candidate, normalise
+from rllm_core.plugins.requirements import allows, parsed
+from rllm_core.plugins.unusable import UnusablePluginError
+
+
+def check_core_version(candidate: Candidate) -> None:
+    """Raise UnusablePluginError when the plugin's distribution asks for another version of rllm-core."""
+    for text in candidate.requires:
+        if not normalise(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
+            continue
+        for requirement in parsed([text]):
+            if normalise(requirement.name) == CORE and not allows(requirement, __version__):
+                raise UnusablePluginError(
+                    f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
+                    f"{__version__} is installed",
+                    _upgrade_core(requirement) if _is_newer(requirement) else upgrade(candidate),
+                )
+
+
+def _is_newer(requirement: Requirement) -> bool:
+    """Whether the versions of the core that a plugin asks for are newer than the installed one."""
+    for spec in requirement.specifier:
+        try:
+            lowest = Version(spec.version.removesuffix(".*"))
+        except InvalidVersion:
+            continue
+        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(__version__):
+            return True
+    return False
+
+
+def _upgrade_core(requirement: Requirement) -> str:
+    return f"pip install '{CORE}{requirement.specifier}'"
+
+
+def upgrade(candidate: Candidate) -> str:
+    """What to run for a plugin that is older than the core."""
+    return f"pip install --upgrade {candidate.distribution}"
