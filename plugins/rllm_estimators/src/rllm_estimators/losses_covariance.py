@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import clipped_surrogate, importance_ratio
+from rllm_core.algorithms.losses import clipped_surrogate, importance_ratio, log_ratio, summable
 from rllm_core.contracts.loss import LossInput
 from rllm_core.seeding import derive_seed
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
@@ -35,8 +35,8 @@ def kl_cov(inputs: LossInput, params: KlCovParams) -> Tensor:
     covariance = _covariance(inputs, rows)
     how_many, _ = _draw(inputs, rows, params.kl_cov_ratio)
     chosen = rows.best(covariance, how_many) & (covariance > 0)
-    penalty = params.ppo_kl_coef * (inputs.logprobs - inputs.old_logprobs).abs()
-    return -inputs.advantages * importance_ratio(inputs) + chosen * penalty
+    penalty = params.ppo_kl_coef * log_ratio(inputs.logprobs, inputs.old_logprobs).abs()
+    return -inputs.advantages * importance_ratio(inputs) + penalty.masked_fill(~chosen, 0.0)
 
 
 def clip_cov(inputs: LossInput, params: ClipCovParams) -> Tensor:
@@ -57,7 +57,8 @@ def clip_cov(inputs: LossInput, params: ClipCovParams) -> Tensor:
 
 
 def _covariance(inputs: LossInput, rows: Rows) -> Tensor:
-    logprobs = inputs.logprobs.detach()
+    # Finite, as the mean of a row with -inf leaves no number to order tokens by.
+    logprobs = summable(inputs.logprobs.detach())
     return inputs.advantages * (logprobs - rows.mean(logprobs))
 
 

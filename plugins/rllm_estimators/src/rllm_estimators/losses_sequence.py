@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import MAX_LOG_RATIO, clipped_surrogate
+from rllm_core.algorithms.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable
 from rllm_core.contracts.loss import LossInput
 from rllm_estimators.loss_options import GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
@@ -22,8 +22,8 @@ def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
     ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective and gradient; other modes weigh
     sequences by their length. A sequence's ratio is far nearer to 1 than a token's, and so are the paper's bounds.
     """
-    mean = Rows.of(inputs.row_ids).mean(inputs.logprobs.detach() - inputs.old_logprobs)
-    own_gradient = inputs.logprobs - inputs.logprobs.detach()
+    mean = Rows.of(inputs.row_ids).mean(summable(log_ratio(inputs.logprobs.detach(), inputs.old_logprobs)))
+    own_gradient = log_ratio(inputs.logprobs, inputs.logprobs.detach())
     ratio = (mean + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return clipped_surrogate(ratio, inputs.advantages, params.sequence_eps_clip, params.sequence_eps_clip_high)
 
@@ -38,7 +38,7 @@ def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
     """
     rows = Rows.of(inputs.row_ids)
     low, high = params.low_high
-    log_ratio = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     sign = inputs.advantages.sign()
-    held_back = sign * torch.minimum(sign * log_ratio, sign * log_ratio.clamp(-low, high))
+    held_back = sign * torch.minimum(sign * log_ratios, sign * log_ratios.clamp(-low, high))
     return -rows.mean(inputs.advantages) * rows.mean(held_back).exp()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import importance_ratio
+from rllm_core.algorithms.losses import importance_ratio, log_ratio
 from rllm_core.contracts.loss import LossInput
 from rllm_estimators.loss_options import DroParams, SapoParams
 
@@ -27,5 +27,5 @@ def dro(inputs: LossInput, params: DroParams) -> Tensor:
 
     After Richemond et al. 2024, arXiv:2405.19107, without its value function: the advantage is given.
     """
-    log_ratio = inputs.logprobs - inputs.old_logprobs
-    return -inputs.advantages * inputs.logprobs + 0.5 * params.beta * log_ratio.square()
+    distance = log_ratio(inputs.logprobs, inputs.old_logprobs)
+    return -inputs.advantages * inputs.logprobs + 0.5 * params.beta * distance.square()

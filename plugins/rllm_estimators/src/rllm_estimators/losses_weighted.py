@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import importance_ratio
+from rllm_core.algorithms.losses import importance_ratio, log_ratio
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_estimators.loss_options import CispoParams, DppoParams
@@ -56,9 +56,11 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
     inputs = _anchored(inputs)
     low, high = params.low_high
     with torch.no_grad():
-        change = inputs.logprobs - inputs.old_logprobs
+        change = log_ratio(inputs.logprobs, inputs.old_logprobs)
         old, new_others, old_others = inputs.old_logprobs.exp(), _others(inputs.logprobs), _others(inputs.old_logprobs)
-        divergence = -old * change + old_others * (old_others / new_others).log()
+        # q log(q / p) is 0 where q is 0, however small p is.
+        own = (-old * change).masked_fill(old == 0, 0.0)
+        divergence = own + old_others * (old_others / new_others).log()
         up, down = (divergence <= high) | (change <= 0), (divergence <= low) | (change >= 0)
         keep = torch.where(inputs.advantages > 0, up, down)
     return _truncated(inputs, keep, params)

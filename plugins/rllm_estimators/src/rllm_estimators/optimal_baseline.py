@@ -86,7 +86,9 @@ def _squared_gradients(inputs: AdvantageInput, params: OtbParams, offsets: Offse
     lengths = np.maximum(1.0 - 2.0 * np.exp(old) + squares, 0.0)
     if params.tis_mode is None:
         return lengths
-    log_ratios = old - _column(inputs, inputs.sampling_logprobs, "sampling_logprobs")
+    sampling = _column(inputs, inputs.sampling_logprobs, "sampling_logprobs")
+    # As in `rllm_core.algorithms.losses.log_ratio` and `summable`: -inf on both sides is the ratio 1.
+    log_ratios = np.subtract(old, sampling, out=np.zeros_like(old), where=old != sampling).clip(-1e9, 1e5)
     if params.tis_mode == "sequence":
         log_ratios = segments.spread(segments.sums(log_ratios, offsets), offsets)
     return lengths * np.exp(2.0 * np.minimum(log_ratios, math.log(params.tis_cap)))

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import MAX_LOG_RATIO
+from rllm_core.algorithms.losses import MAX_LOG_RATIO, log_ratio, summable
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 
@@ -70,9 +70,10 @@ def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1
     finite: beyond -d = `MAX_LOG_RATIO` it goes on as its tangent, so that even there the gradient leads back.
 
     Returns:
-        (n_sampled,) in nats; the gradient goes to `logprobs`.
+        (n_sampled,) in nats; the gradient goes to `logprobs`. 0 where both call a token impossible (-inf), infinite
+        where one does.
     """
-    difference = logprobs - ref_logprobs
+    difference = log_ratio(logprobs, ref_logprobs)
     match estimator:
         case "k1":
             return difference
@@ -80,7 +81,9 @@ def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1
             return difference.square() / 2
         case "k3":
             bounded = (-difference).clamp(max=MAX_LOG_RATIO)
-            return bounded.expm1() + bounded.exp() * (-difference - bounded) + difference
+            # 0 up to the bound. -difference is the sum of both; written so, inf is never taken from inf.
+            beyond = (-difference - MAX_LOG_RATIO).clamp(min=0)
+            return bounded.expm1() - bounded + bounded.expm1() * beyond
 
 
 def rollout_weights(
@@ -99,12 +102,13 @@ def rollout_weights(
         correction: kind of ratio and bounds.
 
     Returns:
-        (n_sampled,) in [0, cap], always finite, without gradient.
+        (n_sampled,) in [0, cap], finite for any log-probs but NaN, without gradient. A token that both call impossible
+        (-inf) has the ratio 1. A row that the trainer calls impossible has the ratio 0.
     """
     with torch.no_grad():
-        log_ratios = old_logprobs - sampling_logprobs
+        log_ratios = log_ratio(old_logprobs, sampling_logprobs)
         if correction.mode == "sequence":
-            log_ratios = _row_sums(log_ratios, row_ids)
+            log_ratios = _row_sums(summable(log_ratios), row_ids)
         # An exponential that overflows is above every cap.
         ratios = log_ratios.exp()
         beyond = correction.cap if correction.beyond_cap == "truncate" else 0.0

@@ -42,9 +42,23 @@ def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
     return -inputs.advantages * inputs.logprobs
 
 
+def log_ratio(logprobs: Tensor, others: Tensor) -> Tensor:
+    """(n,) logprob - other logprob; 0 where both are -inf, as two equal probabilities have the ratio 1."""
+    both_impossible = logprobs.isneginf() & others.isneginf()
+    return (logprobs - others).masked_fill(both_impossible, 0.0)
+
+
+def summable(log_ratios: Tensor) -> Tensor:
+    """(n,) log-ratios, the infinite ones as finite numbers that outweigh any sum of others.
+
+    -inf outweighs inf: a row that one policy calls impossible has the ratio 0, whatever its other tokens are.
+    """
+    return log_ratios.clamp(-1e9, 1e5)
+
+
 def importance_ratio(inputs: LossInput) -> Tensor:
     """rho = exp(logprob - old logprob), bounded before it is exponentiated."""
-    return (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio(inputs.logprobs, inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:

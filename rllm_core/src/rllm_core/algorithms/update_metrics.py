@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rllm_core.algorithms.loss_terms import LossTerms
+from rllm_core.algorithms.losses import log_ratio
 from rllm_core.contracts.loss import LossInput
 
 
@@ -36,7 +37,7 @@ class Means:
 @torch.no_grad()
 def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Tensor) -> None:
     """Note the sampled tokens of a micro-batch."""
-    log_ratios = inputs.logprobs - inputs.old_logprobs
+    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)
     means.add("actor/entropy", entropies)
     means.add("actor/kl_old_new", log_ratios.exp() - 1 - log_ratios)
     means.add("actor/ratio_mean", log_ratios.exp())
@@ -52,7 +53,8 @@ def note_rollout(means: Means, inputs: LossInput) -> None:
     """Note how far the trainer is from the sampler, while their weights are the same."""
     assert inputs.sampling_logprobs is not None
     known = ~inputs.sampling_logprobs.isnan()
-    means.add("actor/rollout_logprob_difference", (inputs.logprobs - inputs.sampling_logprobs)[known].abs())
+    difference = log_ratio(inputs.logprobs, inputs.sampling_logprobs)
+    means.add("actor/rollout_logprob_difference", difference[known].abs())
 
 
 @torch.no_grad()
