@@ -11,6 +11,7 @@ from rllm_core.rollout.model_files import model_folder
 from rllm_verl.attention import check_attention
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
+from rllm_verl.precision import warn_of_weights_below_float32
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
 from rllm_verl.vllm_pin import check_vllm
@@ -40,6 +41,7 @@ def check_config(config: VerlConfig) -> None:
     _check_lora(native)
     check_vllm(native)
     warn_of_logits(native)
+    warn_of_weights_below_float32(native)
     _check_model(_at(native, MODEL))
 
 
