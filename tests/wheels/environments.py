@@ -65,8 +65,8 @@ class Environment:
         """
         _uv("venv", "--python", sys.executable, str(folder))
         environment = cls(folder)
-        environment._install(["--find-links", str(TORCH_WHEEL), TORCH])
-        environment._install(["--find-links", str(dist), *options, *requirements])
+        environment.install(["--find-links", str(TORCH_WHEEL), TORCH])
+        environment.install(["--find-links", str(dist), *options, *requirements])
         return environment
 
     def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -84,7 +84,8 @@ class Environment:
         code = f"import importlib.metadata; print(importlib.metadata.version({distribution!r}))"
         return self.run(["python", "-c", code], cwd).stdout.strip()
 
-    def _install(self, words: Sequence[str]) -> None:
+    def install(self, words: Sequence[str]) -> None:
+        """Run ``uv pip install`` for the environment."""
         _uv("pip", "install", "--python", str(self.folder / "bin" / "python"), *words)
 
 

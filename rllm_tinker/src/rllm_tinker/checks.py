@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from rllm_core.errors import ConfigError
 from rllm_tinker.settings import DEFAULT_LOCAL_DIR, LOCAL, TinkerConfig
 from rllm_tinker.state import state_named_by
 
-NEEDED_BY_LOCAL = ("fastapi", "peft", "uvicorn", "rllm_local")
 CHECKPOINT = re.compile(r"tinker://[^/\s]+/weights/[^/\s]+")
 TRAINING_RUN = re.compile(r"[^/\s]+")
 
@@ -69,11 +67,6 @@ def _is_url(text: str) -> bool:
 
 def _check_local_only(config: TinkerConfig) -> None:
     if config.tinker_base_url == LOCAL:
-        if missing := [name for name in NEEDED_BY_LOCAL if find_spec(name) is None]:
-            raise ConfigError(
-                f"tinker_base_url=local starts a server on this machine, and {', '.join(missing)} is not installed.",
-                "pip install 'rllm-tinker[local]'",
-            )
         _check_model_folder(config.model.name)
     elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
         raise ConfigError(

@@ -18,6 +18,7 @@ from rllm_core.config.deriving import derive_keys
 from rllm_core.config.keys import ABSENT, KeyPath, known_keys, section_of, value_at
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
+from rllm_core.config.needed import require_packages
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
@@ -71,6 +72,12 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
+    named = merge_layers([base_layer(), *user_layers], [RunConfig])
+    require_packages(registry, lambda key: _selected(named, key))
+    return _compose(registry, user_layers)
+
+
+def _compose(registry: PluginSource, user_layers: Sequence[Layer]) -> Composed:
     user_layers = [part for layer in user_layers for part in _taken_apart(layer, registry)]
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
@@ -149,7 +156,7 @@ def _model_was_set(layer: Layer, backend: Any, registry: PluginSource) -> bool:
 
 def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
     try:
-        return compose(registry, layers).tree
+        return _compose(registry, layers).tree
     except ConfigError:
         return {}  # these alone give no run (a value is missing): then everything in it was set by somebody
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 COMMAND = "command"
 """Stands beside the kinds of plugins for commands of ``rllm``."""
@@ -12,7 +14,7 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "rllm-tinker": {"backend": ("tinker",), COMMAND: ("tinker",)},
     "rllm-local": {"backend": ("local",)},
     "rllm-vllm": {"engine": ("vllm",)},
-    "rllm-envs": {"environment": ("guess", "sum")},
+    "rllm-envs": {"environment": ("guess", "sum"), "workflow": ("solver_judge",)},
     "rllm-estimators": {
         "estimator": (
             "opo",
@@ -43,6 +45,18 @@ _OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
 }
+
+
+_EXTRAS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {"rllm-tinker": ("tinker_base_url", "local", "local"), "rllm-verl": ("rllm.profile", "cpu", "cpu")}
+)
+"""Distribution -> a key, its value, and the extra that a run with this value needs."""
+
+
+def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
+    """The extras of a distribution that a run needs; `value` gives that of a dotted key."""
+    key, wanted, extra = _EXTRAS.get(distribution, ("", "", ""))
+    return (extra,) if key and value(key) == wanted else ()
 
 
 def home_of(kind: str, name: str) -> str | None:

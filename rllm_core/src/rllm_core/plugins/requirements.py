@@ -39,6 +39,11 @@ def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
     return list(unmet.values())
 
 
+def is_installed(name: str) -> bool:
+    """Whether there is a distribution of this name, in any version."""
+    return _installed(name) is not None
+
+
 def outside(of: str) -> list[Unmet]:
     """The installed packages, of another version than a distribution or one of its extras asks for."""
     found = _installed(of)

@@ -1,0 +1,87 @@
+"""Which packages a run needs and does not have, all of them in one error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rllm_core.config.packaged import PluginSource
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.first_party import extras_of, home_of
+from rllm_core.plugins.requirements import is_installed, missing
+
+Value = Callable[[str], Any]
+"""The value of a dotted key, None when there is none."""
+
+_CHOICES = {
+    "rllm.env.name": "environment",
+    "rllm.workflow.name": "workflow",
+    "rllm.backend": "backend",
+    "rllm.rollout.engine": "engine",
+    "rllm.algorithm.adv_estimator": "estimator",
+    "rllm.algorithm.loss_fn": "loss",
+}
+_CHOICES_BY_ROLE = {"rllm.algorithm.estimator_map": "estimator", "rllm.algorithm.loss_map": "loss"}
+
+
+_complete: set[str] = set()
+"""Distributions, with extras, that have been found to lack nothing: looking again takes some milliseconds."""
+
+
+def require_packages(registry: PluginSource, value: Value) -> None:
+    """Raise ConfigError that names every missing package, and the one line of pip that installs them.
+
+    Names of plugins that no distribution of ours offers are left to those who look them up.
+    """
+    needed: dict[str, str] = {}
+    for kind, name in _chosen(value):
+        try:
+            found = registry.get(kind, name).distribution
+        except PluginError:
+            home = home_of(kind, name.rpartition("/")[2])
+            if home and not is_installed(home):
+                needed.setdefault(_with_extras(home, extras_of(home, value)), f"{home} for {kind} {name!r}")
+        else:
+            extras = extras_of(found, value)
+            if lacking := _lacking(found, extras):
+                package = _with_extras(found, extras)
+                needed[package] = f"{', '.join(lacking)} for {package}"
+    if needed:
+        raise ConfigError(
+            f"This run needs packages that are not installed: {'; '.join(needed.values())}.",
+            f"Run: pip install {' '.join(map(shlex.quote, needed))}",
+        )
+
+
+def _lacking(distribution: str, extras: tuple[str, ...]) -> list[str]:
+    """The names of what an installed distribution asks for and is not there."""
+    package = _with_extras(distribution, extras)
+    if package in _complete:
+        return []
+    lacking = [unmet.name for unmet in missing(distribution, extras)]
+    if not lacking:
+        _complete.add(package)
+    return lacking
+
+
+def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
+    return f"{distribution}[{','.join(extras)}]" if extras else distribution
+
+
+def _chosen(value: Value) -> Iterator[tuple[str, str]]:
+    """Kind and name of the plugins that keys choose."""
+    for key, kind in _CHOICES.items():
+        yield from _named(kind, value(key))
+    for key, kind in _CHOICES_BY_ROLE.items():
+        roles = value(key)
+        for choice in roles.values() if isinstance(roles, Mapping) else ():
+            yield from _named(kind, choice)
+            if isinstance(choice, Mapping):
+                yield from _named("loss", choice.get("loss_fn"))
+
+
+def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
+    name = choice.get("name") if isinstance(choice, Mapping) else choice
+    if isinstance(name, str) and name:
+        yield kind, name

@@ -1,0 +1,85 @@
+"""What a run needs and is not installed is said in one error, with one line of pip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rllm_core.config import needed
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layers_from_overrides
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+
+
+def _refusal(registry: Registry, *words: str) -> ConfigError:
+    with pytest.raises(ConfigError) as raised:
+        compose(registry, layers_from_overrides(list(words)))
+    return raised.value
+
+
+@pytest.fixture
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The registry of a machine with rllm-core and nothing else of ours."""
+    monkeypatch.setattr(needed, "is_installed", lambda name: False)
+    return Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "line"),
+    [
+        (
+            ["rllm.env.name=sum"],
+            "rllm-envs for environment 'sum'; rllm-local for backend 'local'",
+            "rllm-envs rllm-local",
+        ),
+        (
+            ["rllm.env.name=sum", "rllm.backend=tinker", "tinker_base_url=local", "rllm.algorithm.loss_fn={name: dro}"],
+            "rllm-envs for environment 'sum'; rllm-tinker for backend 'tinker'; rllm-estimators for loss 'dro'",
+            "rllm-envs 'rllm-tinker[local]' rllm-estimators",
+        ),
+        (
+            ["rllm.backend=verl", "rllm.profile=cpu", "rllm.rollout.engine=vllm", "rllm.workflow.name=solver_judge"],
+            "rllm-envs for workflow 'solver_judge'; rllm-verl for backend 'verl'; rllm-vllm for engine 'vllm'",
+            "rllm-envs 'rllm-verl[cpu]' rllm-vllm",
+        ),
+        (
+            ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
+            "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
+            "rllm-local rllm-estimators",
+        ),
+    ],
+)
+def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
+    core_alone: Registry, words: list[str], what: str, line: str
+) -> None:
+    error = _refusal(core_alone, *words)
+
+    assert error.message == f"This run needs packages that are not installed: {what}."
+    assert error.hint == f"Run: pip install {line}"
+
+
+def test_what_an_installed_plugin_lacks_is_named_in_the_same_error(
+    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "lacking_envs-1.0.dist-info"
+    info.mkdir()
+    asked = "Requires-Dist: absent-one>=1\nRequires-Dist: absent-two\nRequires-Dist: numpy\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lacking-envs\nVersion: 1.0\n{asked}")
+    monkeypatch.syspath_prepend(tmp_path)
+    world = EnvironmentPlugin(name="world", summary="A world.", params=NoParams, load=lambda: object, blocking=False)
+    core_alone.add(world, distribution="lacking-envs", version="1.0")
+
+    error = _refusal(core_alone, "rllm.env.name=world")
+
+    assert "absent-one, absent-two for lacking-envs; rllm-local for backend 'local'" in error.message
+    assert error.hint == "Run: pip install lacking-envs rllm-local"
+
+
+def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:
+    error = _refusal(core_alone, "rllm.env.name=nowhere", "rllm.backend=unheard_of")
+
+    assert "There is no backend named 'unheard_of'" in error.message

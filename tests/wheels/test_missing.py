@@ -1,0 +1,34 @@
+"""A machine that lacks several packages says so once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .environments import Environment
+
+
+@pytest.fixture(scope="module")
+def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """rllm-core, and rllm-tinker without anything that it asks for."""
+    environment = Environment.make(tmp_path_factory.mktemp("bare") / "venv", dist, ["rllm-core"])
+    environment.install(["--no-deps", "--find-links", str(dist), "rllm-tinker"])
+    return environment
+
+
+def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run(["rllm", "train", "sum", "rllm/backend=tinker", "tinker_base_url=local"], tmp_path)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    for name in ("rllm-envs for environment 'sum'", "transformers", "tinker,", "rllm-local", "peft", "uvicorn"):
+        assert name in line
+    assert line.endswith("Run: pip install rllm-envs 'rllm-tinker[local]'")
+
+
+def test_the_doctor_names_them_too(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run(["rllm", "plugins", "doctor"], tmp_path)
+
+    assert done.returncode == 1
+    assert "error: rllm-tinker: asks for transformers<6,>=5.6.1, which is not installed" in done.stdout
