@@ -36,7 +36,7 @@ def hydra() -> Iterator[None]:
 def _by_hydra(words: list[str]) -> Any:
     try:
         config = compose(overrides=[LOWEST, *words])
-    except (HydraException, OmegaConfBaseException):
+    except (HydraException, OmegaConfBaseException, ValueError):  # ValueError: omegaconf, of a key below a list
         return assume(False)
     return OmegaConf.to_container(config, resolve=False)
 
