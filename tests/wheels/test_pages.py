@@ -1,0 +1,61 @@
+"""A page's first command works on a machine that has what the page's install line brings, and no more."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .environments import ROOT, Environment
+
+TWO_STEPS = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
+PAGES = {
+    "README.md": TWO_STEPS,
+    "rllm_core/README.md": TWO_STEPS,
+    "plugins/rllm_local/README.md": TWO_STEPS,
+    "rllm_tinker/README.md": (*TWO_STEPS, "training.default_local_dir=kept"),
+    # What is left needs a service, or starts Ray for half a minute.
+    "docs/backends/tinker.md": ("--dry-run",),
+    "docs/backends/verl.md": ("--dry-run",),
+    "rllm_verl/README.md": ("--dry-run",),
+}
+"""Page -> what is added to its first command."""
+TORCH_FIRST = "torch=="
+
+
+@pytest.fixture(scope="module")
+def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
+    """The environment that an install line makes, made once for all pages with this line."""
+    made: dict[tuple[str, ...], Environment] = {}
+
+    def environment(line: tuple[str, ...]) -> Environment:
+        if line not in made:
+            made[line] = Environment.make(tmp_path_factory.mktemp("page") / "venv", dist, line)
+        return made[line]
+
+    return environment
+
+
+def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
+    """The words after ``pip install`` of a page's first install line, and its first command of ``rllm``."""
+    lines = re.findall(r"^ {4}((?:pip install|rllm) .*?)\\?$", page, re.MULTILINE)
+    commands = [shlex.split(line, comments=True) for line in lines]
+    installs = [words[2:] for words in commands if words[:2] == ["pip", "install"]]
+    install = next(words for words in installs if not words[0].startswith(TORCH_FIRST))
+    command = next(words for words in commands if words[:1] == ["rllm"])
+    assert commands.index(["pip", "install", *install]) < commands.index(command), "the install line comes first"
+    return tuple(install), command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_first_command_works(
+    page: str, with_line: Callable[[tuple[str, ...]], Environment], tmp_path: Path
+) -> None:
+    line, command = first_lines((ROOT / page).read_text(encoding="utf-8"))
+
+    done = with_line(line).run([*command, *PAGES[page]], tmp_path)
+
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
