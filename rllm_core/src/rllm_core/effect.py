@@ -246,7 +246,7 @@ def _in_force(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> Ite
 
 
 def _acted_by(chosen: Chosen[Any], key: Key) -> Any:
-    """The value of its own by which a plugin acts; `ABSENT` where it says nothing of the option."""
+    """The value by which a plugin acts, whatever the core's key says; `ABSENT` where the record does not tell."""
     name = key.path[-1]
     if _has_option(chosen.registered, key):
         return getattr(chosen.params, name)

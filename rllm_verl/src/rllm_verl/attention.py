@@ -1,4 +1,4 @@
-"""What flash attention alone can do in verl, and models whose rows cannot lie side by side."""
+"""What flash attention alone can do in verl, and models that cannot take packed rows."""
 
 from __future__ import annotations
 

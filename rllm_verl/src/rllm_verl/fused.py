@@ -55,7 +55,7 @@ PLAIN_HEADS = frozenset(
 )
 """Types of models that verl's general fused forward is right for; a test compares each with transformers."""
 FORWARD_OF_VERL = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
-"""Types of models for which verl has a fused forward of their own."""
+"""Types of models for which verl has a specific fused forward."""
 
 
 def _without_flash(strategy: str, device: str) -> bool:

