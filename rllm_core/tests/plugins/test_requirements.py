@@ -14,6 +14,7 @@ from rllm_core.plugins.command_doctor import examine_commands
 from rllm_core.plugins.commands import PluginCommands, load_command
 from rllm_core.plugins.discovery import Candidate
 from rllm_core.plugins.doctor import Finding, examine
+from rllm_core.plugins.package_doctor import examine_packages
 from rllm_core.plugins.requirements import missing, outside
 
 NEWER, OLDER = "Requires-Dist: rllm-core<9,>=8.1\n", "Requires-Dist: rllm_core[torch]<0.0.1\n"
@@ -41,7 +42,7 @@ def test_a_plugin_for_another_core_is_refused_by_name_with_what_to_run(
     reason = f"misfit 1.0 {needs}, and rllm-core {__version__} is installed"
     assert not trace.exists(), "it may not even import with this core"
     assert capsys.readouterr().err == f"warning: plugin misfit is broken: {reason}. {remedy}\n"
-    (finding,) = _about(examine(registry), "misfit")
+    (finding,) = _about([*examine(registry), *examine_packages(registry.discovery)], "misfit")
     assert (finding.severity, finding.problem) == ("error", f"broken: {reason}")
     assert finding.remedy.startswith(remedy)
     with pytest.raises(PluginError) as raised:
@@ -91,7 +92,7 @@ def findings(site) -> Callable[..., list[Finding]]:
 
     def of(metadata: str) -> list[Finding]:
         site.install_estimator("asking", "raw", metadata=metadata)
-        return _about(examine(site.load()), "asking")
+        return _about([*examine_packages(site.load().discovery)], "asking")
 
     return of
 

@@ -125,12 +125,14 @@ def doctor(debug: bool | None) -> int:
     """
     from rllm_core.plugins.command_doctor import examine_commands
     from rllm_core.plugins.doctor import examine, worst_first
+    from rllm_core.plugins.package_doctor import examine_packages
     from rllm_core.plugins.registry import Registry
     from rllm_core.plugins.specs import KINDS
 
     registry = Registry.load()
     commands = _commands_in(registry.discovery)
-    findings = worst_first([*examine(registry), *examine_commands(commands)])
+    of_packages = examine_packages(registry.discovery)
+    findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands)])
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
         if debug and finding.traceback:

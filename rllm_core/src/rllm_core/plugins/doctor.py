@@ -12,7 +12,6 @@ from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
 from rllm_core.plugins.loading import reason_of
 from rllm_core.plugins.registry import Registered, Registry
-from rllm_core.plugins.requirements import missing, outside
 from rllm_core.plugins.specs import KINDS
 
 Severity = Literal["error", "warning", "note"]
@@ -35,7 +34,6 @@ def examine(registry: Registry) -> list[Finding]:
     findings = [
         *_broken(registry),
         *_loads(registry),
-        *_requirements(registry),
         *_clashes(registry),
         *_entry_points(registry),
         *_unknown_names(registry),
@@ -96,29 +94,6 @@ def _problem_of_load(entry: Registered[Any]) -> str:
         except ValueError as error:
             return str(error)
     return ""
-
-
-def _requirements(registry: Registry) -> Iterator[Finding]:
-    """Packages that are not what a plugin's distribution asks for. A core of another version makes a plugin broken."""
-    commands = [candidate for candidate in registry.discovery.commands if not candidate.blocked_by]
-    names = {normalise(each.distribution): each.distribution for each in (*registry.discovery.candidates, *commands)}
-    for name in (CORE, *sorted(names)):
-        subject = names.get(name, CORE)
-        for unmet in missing(subject):
-            yield Finding(
-                severity="error",
-                subject=subject,
-                problem=f"asks for {unmet.requirement}, which is not installed",
-                remedy=f"pip install '{unmet.requirement}'",
-            )
-        for unmet in outside(subject):
-            if normalise(unmet.name) != CORE:
-                yield Finding(
-                    severity="warning",
-                    subject=subject,
-                    problem=f"asks for {unmet.requirement}, and {unmet.installed} is installed, which is not tested",
-                    remedy=f"pip install '{unmet.requirement}'",
-                )
 
 
 def _clashes(registry: Registry) -> Iterator[Finding]:

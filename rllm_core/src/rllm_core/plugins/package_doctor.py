@@ -1,0 +1,32 @@
+"""The checkup's part on the packages that plugins ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rllm_core.plugins.discovery import CORE, Discovery, normalise
+from rllm_core.plugins.doctor import Finding
+from rllm_core.plugins.requirements import missing, outside
+
+
+def examine_packages(discovery: Discovery) -> Iterator[Finding]:
+    """Packages that are not what a plugin's distribution asks for. A core of another version makes a plugin broken."""
+    commands = [candidate for candidate in discovery.commands if not candidate.blocked_by]
+    names = {normalise(each.distribution): each.distribution for each in (*discovery.candidates, *commands)}
+    for name in (CORE, *sorted(names)):
+        subject = names.get(name, CORE)
+        for unmet in missing(subject):
+            yield Finding(
+                severity="error",
+                subject=subject,
+                problem=f"asks for {unmet.requirement}, which is not installed",
+                remedy=f"pip install '{unmet.requirement}'",
+            )
+        for unmet in outside(subject):
+            if normalise(unmet.name) != CORE:
+                yield Finding(
+                    severity="warning",
+                    subject=subject,
+                    problem=f"asks for {unmet.requirement}, and {unmet.installed} is installed, which is not tested",
+                    remedy=f"pip install '{unmet.requirement}'",
+                )
