@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys
+from rllm_core.contracts.backend import recomputes_old_logprobs
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
 
@@ -29,7 +30,7 @@ def doubts_about_terms(plan: RunPlan) -> Iterator[str]:
     """What will work, but perhaps not as meant."""
     algorithm = plan.config.rllm.algorithm
     if truncated := _truncated(plan):
-        by_sampler = plan.full_logprobs and not algorithm.rollout_correction.recomputes_old_logprobs
+        by_sampler = plan.full_logprobs and not recomputes_old_logprobs(plan.config)
         old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
         yield (
             f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "

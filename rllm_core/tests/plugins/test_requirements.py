@@ -117,14 +117,20 @@ def test_the_doctor_finds_packages_that_are_missing(site, findings: Callable[[st
     assert [finding.remedy for finding in found] == ["pip install 'absent-one'", "pip install 'absent-two>=2'"]
 
 
-def test_packages_of_an_extra_count_once_they_are_there(site, findings: Callable[[str], list[Finding]]) -> None:
-    of_extras = "Provides-Extra: more\nRequires-Dist: somelib>=1.1; extra == 'more'\n"
+@pytest.mark.parametrize("complete", [False, True])
+def test_packages_of_an_extra_count_once_all_of_them_are_there(
+    site, findings: Callable[[str], list[Finding]], complete: bool
+) -> None:
     site.install_package("somelib", "1.0")
+    if complete:
+        site.install_package("other", "1.0")
 
-    (finding,) = findings(f"{of_extras}Requires-Dist: absent; extra == 'more'\n")
+    found = findings(
+        "Provides-Extra: more\nRequires-Dist: somelib>=1.1; extra == 'more'\nRequires-Dist: other; extra == 'more'\n"
+    )
 
-    assert finding.problem.startswith("asks for somelib>=1.1, and 1.0 is installed")
-    assert [each.name for each in missing("asking", ["more"])] == ["absent"]
+    assert [each.problem.partition(",")[0] for each in found] == ["asks for somelib>=1.1"] * complete
+    assert [each.name for each in missing("asking", ["more"])] == ["other"] * (not complete)
 
 
 @pytest.mark.parametrize("function", [missing, outside])

@@ -56,11 +56,6 @@ class RolloutCorrectionSection(Section):
         0.0, ge=0, description="Tokens or sequences with a ratio below this are masked; needs `tis_mode`."
     )
 
-    @property
-    def recomputes_old_logprobs(self) -> bool:
-        """Whether old log-probs come from the trainer's own forward pass, not from the sampler."""
-        return self.tis_mode is not None if self.bypass_mode is None else not self.bypass_mode
-
 
 class AlgorithmSection(Section):
     """From rewards to gradients."""

@@ -90,6 +90,12 @@ class UpdatePlan:
     """Needs old log-probs that the trainer computed."""
 
 
+def recomputes_old_logprobs(config: RunConfig) -> bool:
+    """Whether old log-probs come from the trainer's own forward pass in a run with these settings."""
+    correction = config.rllm.algorithm.rollout_correction
+    return correction.tis_mode is not None if correction.bypass_mode is None else not correction.bypass_mode
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
     """What a backend is given when a run starts."""
@@ -108,7 +114,7 @@ class RunContext:
     @property
     def recomputes_old_logprobs(self) -> bool:
         """Whether `process` takes old log-probs from the trainer's own forward pass, not from the sampler."""
-        return self.config.rllm.algorithm.rollout_correction.recomputes_old_logprobs
+        return recomputes_old_logprobs(self.config)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,12 +45,16 @@ def is_installed(name: str) -> bool:
 
 
 def outside(of: str) -> list[Unmet]:
-    """The installed packages, of another version than a distribution or one of its extras asks for."""
+    """The installed packages, of another version than a distribution asks for.
+
+    An extra counts where all of its packages are there: nothing says which extras somebody installed.
+    """
     found = _installed(of)
     if found is None:
         return []
     unmet = []
-    for requirement in _requirements(found, found.metadata.get_all("Provides-Extra") or ()):
+    extras = found.metadata.get_all("Provides-Extra") or ()
+    for requirement in _requirements(found, [extra for extra in extras if not missing(of, [extra])]):
         other = _installed(requirement.name)
         if other is not None and not allows(requirement, other.version):
             unmet.append(_unmet(requirement, other.version))
