@@ -84,6 +84,18 @@ def test_the_run_says_it_once_at_its_start(
     assert line.startswith(f"the loss is ppo ({LOSS} from backend strange). Estimator rloo has importance_sampling")
 
 
+@pytest.mark.slow
+def test_a_loss_chosen_at_the_first_start_is_not_questioned_when_the_run_goes_on(rllm: Any) -> None:
+    quick = [f"{key}={value}" for key, value in QUICK.items() if key != "rllm.trainer.total_batches"]
+    words = ("train", "guess", "--estimator", "rloo", "--loss", "ppo", *quick)
+    assert rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
+    for batches in (2, 3):  # of the second start too nothing is lost
+        word = f"rllm.trainer.total_batches={batches}"
+        done = rllm("train", "guess", "--resume", "rllm.trainer.output_dir=runs", word)
+        assert done.returncode == 0, done.stderr
+        assert "the loss is" not in done.stdout + done.stderr
+
+
 def test_a_dry_run_lists_the_loss_of_every_role(rllm: Any) -> None:
     words = ("rllm/backend=verl", "--profile", "cpu", "--estimator", "rloo", "--role-estimator", "judge=grpo")
     done = rllm("train", "guess", *words, "--dry-run")

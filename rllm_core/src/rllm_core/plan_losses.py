@@ -30,7 +30,7 @@ class LossInForce:
     origin: str
     """Where `loss` is from: ``backend verl``, ``command line``, …; or the estimator."""
     by_user: bool
-    """Whether a user chose it for this run."""
+    """Whether a user chose it for this run, now or at an earlier start of it."""
 
     @property
     def is_default(self) -> bool:
@@ -66,6 +66,7 @@ def _loss_of(plan: RunPlan, role: str | None) -> LossInForce:
     estimator = plan.estimators.default if role is None else plan.estimators.of(role)
     key = _choosing_key(plan, role)
     names = [name for name in plan.composed.origins if f"{name}.".startswith(f"{key}.")]
+    chosen_by_user = plan.composed.by_user | plan.composed.by_user_before
     is_set = key != LOSS_KEY or plan.config.rllm.algorithm.loss_fn is not None
     return LossInForce(
         role=role,
@@ -74,7 +75,7 @@ def _loss_of(plan: RunPlan, role: str | None) -> LossInForce:
         default=estimator.plugin.default_loss or FALLBACK_LOSS,
         key=key,
         origin=plan.composed.origins[names[0]] if is_set else f"estimator {estimator.plugin.name}",
-        by_user=is_set and any(name in plan.composed.by_user for name in names),
+        by_user=is_set and any(name in chosen_by_user for name in names),
     )
 
 

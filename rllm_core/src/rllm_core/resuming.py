@@ -9,7 +9,7 @@ from typing import Any
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file
-from rllm_core.config.origins import with_saved_origins
+from rllm_core.config.origins import saved_by_user, with_saved_origins
 from rllm_core.config.save import FILE_NAME
 from rllm_core.errors import ConfigError
 from rllm_core.plan import RunPlan
@@ -38,9 +38,11 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     if isinstance(trainer, dict):
         # What was asked of one start only is not a property of the run.
         trainer.pop("val_only", None)
-    plan = make_plan(*compose_over([saved]))
+    composed, registry = compose_over([saved])
+    config = Path(saved.origin)
+    plan = make_plan(replace(composed, by_user_before=saved_by_user(composed.tiers, config)), registry)
     _refuse_other_model(plan, saved)
-    origins = with_saved_origins(plan.composed.origins, Path(saved.origin))
+    origins = with_saved_origins(plan.composed.origins, config)
     return replace(plan, composed=replace(plan.composed, origins=origins))
 
 

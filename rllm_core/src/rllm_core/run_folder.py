@@ -96,7 +96,11 @@ class RunFolder:
         return (self.path / PLUGINS).exists()
 
     def begin(
-        self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], origins: Mapping[str, str] | None = None
+        self,
+        config: Mapping[str, Any],
+        registered: Iterable[Registered[Any]],
+        origins: Mapping[str, str] | None = None,
+        by_user: Iterable[str] = (),
     ) -> None:
         """The run is about to make its first step: remove the one it replaces, write what says how it was started.
 
@@ -106,12 +110,13 @@ class RunFolder:
             config: the whole configuration.
             registered: the plugins in use.
             origins: dotted key of `config` to where its value came from.
+            by_user: keys of `config` that a user set.
         """
         if self._replaces:
             self._remove_run()
             self._replaces = False
         save_config(config, self.path)
-        save_origins(origins or {}, self.path)
+        save_origins(origins or {}, by_user, self.path)
         used = [
             {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
             for entry in registered

@@ -124,7 +124,8 @@ class TrainingLoop:
             parts = _Parts(backend, runner, pipeline, trackers)
             await self._take_up(parts)
             composed = self.plan.composed
-            self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins)
+            by_user = composed.by_user | composed.by_user_before
+            self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins, by_user)
             # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
             # collection cost 10 to 30 ms of a step of 350 ms.
             gc.collect()

@@ -53,6 +53,8 @@ class Composed:
     warnings: tuple[str, ...] = ()
     in_force: Mapping[str, Any] = field(default_factory=dict)
     """What the backend's unused keys that a user set would be without the user, by dotted key."""
+    by_user_before: frozenset[str] = frozenset()
+    """Dotted keys of a resumed run whose values a user set at an earlier start."""
 
     @property
     def by_user(self) -> frozenset[str]:
