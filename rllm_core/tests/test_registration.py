@@ -241,6 +241,11 @@ def test_a_classic_function_can_stand_on_a_built_in_one() -> None:
     assert lists(get_rllm_adv_estimator("clipped_grpo")(REWARDS, AlgorithmSection())[0])[1] == [-0.5, 0.5]
 
 
+def test_what_is_no_name_is_said() -> None:
+    with pytest.raises(PluginError, match=r"An estimator has a name, and None is none\."):
+        get_rllm_adv_estimator(None)  # type: ignore[arg-type]
+
+
 def test_a_name_that_nobody_has_is_answered_with_the_closest() -> None:
     with pytest.raises(PluginError, match="Did you mean 'grpo'"):
         get_rllm_adv_estimator("grop")

@@ -93,7 +93,10 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
     Raises:
         PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
     """
-    name = _plain(name).lower()
+    name = _plain(name)
+    if not isinstance(name, str):
+        raise PluginError(f"An estimator has a name, and {name!r:.80} is none.", "Give a text such as 'grpo'.")
+    name = name.lower()
     registry = Registry.load()
     found = registry.get("estimator", name)
     estimator = found.load()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rllm_core.algorithms.classic import FromClassic, require_classic
+from rllm_core.algorithms.classic_call import NORM, reads
 from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
@@ -143,3 +145,46 @@ def test_a_coroutine_function_is_no_classic_estimator() -> None:
 
 def test_a_function_that_does_not_tell_its_parameters_is_taken_as_it_is() -> None:
     require_classic("mine", max)
+
+
+def second_without_default(rewards: Any, norm_adv_by_std_in_grpo: bool, **kwargs: Any) -> Any:
+    assert norm_adv_by_std_in_grpo is False
+    return rewards, rewards
+
+
+def second_with_none(rewards: Any, norm_adv_by_std_in_grpo: bool | None = None, **kwargs: Any) -> Any:
+    return second_without_default(rewards, bool(norm_adv_by_std_in_grpo), **kwargs)
+
+
+@pytest.mark.parametrize("function", [second_without_default, second_with_none])
+def test_the_option_of_the_config_in_second_place_is_given_its_value_and_not_the_config(
+    make_inputs: MakeInputs, function: Any
+) -> None:
+    config = AlgorithmSection(norm_adv_by_std_in_grpo=False)
+    inputs = replace(make_inputs([[1, 0]]), algorithm_config=config)
+    assert estimated(function, inputs).values.tolist() == [1, 0]
+
+
+class Called:
+    def __call__(self, rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        return kwargs["norm_adv_by_std_in_grpo"]
+
+
+class NotReading:
+    def __call__(self, rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        return rewards, rewards
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (Called(), True),
+        (partial(Called()), True),
+        (partial(second_with_none), True),
+        (NotReading(), False),
+        (partial(NotReading()), False),
+        (max, False),
+    ],
+)
+def test_what_a_function_reads_is_found_in_objects_and_partials_too(function: Any, expected: bool) -> None:
+    assert reads(function, NORM) is expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, Signature, signature, unwrap
 from types import CodeType
 from typing import Any
@@ -37,7 +38,7 @@ class ClassicCall:
             if form._fits(parameters):
                 return form
         parameters.bind([], None, traj_groups=[])
-        raise TypeError("its second parameter has a default, and it takes no `**kwargs`")
+        raise TypeError("its second parameter is an option of its own, and it takes no `**kwargs`")
 
     def arguments(self, config: Any, groups: Any, norm: bool) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """What follows the rewards: by position, and by keyword."""
@@ -62,8 +63,16 @@ def reads(function: object, name: str) -> bool:
             return True
     except ValueError:
         return False
-    code = getattr(unwrap(function), "__code__", None)
+    code = getattr(_inmost(function), "__code__", None)
     return isinstance(code, CodeType) and _names(code, name)
+
+
+def _inmost(function: Callable[..., Any]) -> object:
+    """The function whose code runs: beneath decorators and `partial`, and the method of an object that is called."""
+    function = unwrap(function)
+    if isinstance(function, partial):
+        return _inmost(function.func)
+    return function if hasattr(function, "__code__") else unwrap(type(function).__call__)
 
 
 def _names(code: CodeType, name: str) -> bool:
@@ -74,12 +83,11 @@ def _names(code: CodeType, name: str) -> bool:
 
 
 def _second_is_an_option(parameters: Signature) -> bool:
-    """Whether the second parameter is the function's own, such as ``gamma=0.9``: no place for a config."""
+    """Whether the second parameter is no place for a config, as ``gamma=0.9`` and the value that is a keyword are."""
     second = list(parameters.parameters.values())[1:2]
     return any(
         each.kind is Parameter.POSITIONAL_OR_KEYWORD
         and each.name != CONFIG
-        and each.default is not Parameter.empty
-        and each.default is not None
+        and (each.name == NORM or not (each.default is Parameter.empty or each.default is None))
         for each in second
     )
