@@ -42,11 +42,15 @@ def check_logprobs(native: dict[str, Any]) -> None:
             f"Leave both out: {LOGPROBS_MODE} follows from sampling.train.",
         )
     mode, temperature = rollout["logprobs_mode"], rollout["temperature"]
-    correction = native["algorithm"]["rollout_correction"]["rollout_is"]
-    if correction is not None and not before_truncation(rollout):
+    if (asked := _asks_for_them(native)) and not before_truncation(rollout):
+        what = f"rllm.algorithm.rollout_correction.{asked} needs the log-probs that the sampler reports"
+        if temperature == 1:
+            raise ConfigError(
+                f"{what}, and with `{LOGPROBS_MODE}` {mode} vLLM has none before top-p and top-k.",
+                f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",
+            )
         raise ConfigError(
-            f"rllm.algorithm.rollout_correction.tis_mode={correction} needs the log-probs that the sampler reports, "
-            f"and vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
+            f"{what}, and vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
             "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or the temperature to 1.",
         )
     if mode not in (RAW, PROCESSED):
@@ -60,6 +64,14 @@ def check_logprobs(native: dict[str, Any]) -> None:
             f"{temperature}.",
             f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",
         )
+
+
+def _asks_for_them(native: dict[str, Any]) -> str | None:
+    """The setting that uses the sampler's log-probs; None where old log-probs are the trainer's."""
+    correction = native["algorithm"]["rollout_correction"]
+    if correction["rollout_is"] is not None:
+        return f"tis_mode={correction['rollout_is']}"
+    return "bypass_mode=true" if correction["bypass_mode"] else None
 
 
 def before_truncation(rollout: Mapping[str, Any]) -> bool:

@@ -57,3 +57,14 @@ def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_trunca
     check_logprobs(run(words[0], correction).backend_config.native())
     with pytest.raises(ConfigError, match=r"tis_mode=token needs the log-probs .*temperature=0.7"):
         check_logprobs(run(*words, correction).backend_config.native())
+    with pytest.raises(ConfigError, match=rf"with `{LOGPROBS_MODE}` {PROCESSED} vLLM has none .*Leave .* out"):
+        check_logprobs(run(words[0], correction, f"{LOGPROBS_MODE}={PROCESSED}").backend_config.native())
+
+
+def test_the_sampler_s_log_probs_as_old_ones_are_refused_where_vllm_has_none(run: Any) -> None:
+    """They would be the trainer's all the same, and the dry run would say that they are the sampler's."""
+    words = ("sampling.train.top_p=0.9", "rllm.algorithm.rollout_correction.bypass_mode=true")
+    check_logprobs(run(*words).backend_config.native())
+    check_logprobs(run(*words, "sampling.train.temperature=0.7", "rllm.profile=cpu").backend_config.native())
+    with pytest.raises(ConfigError, match=r"bypass_mode=true needs the log-probs .*temperature=0.7"):
+        check_logprobs(run(*words, "sampling.train.temperature=0.7").backend_config.native())
