@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,24 @@ def test_the_run_says_it_once_at_its_start(
     run = carry_out(planned(names, worlds, [beneath, packaged]))
     (line,) = run.warnings
     assert line.startswith(f"the loss is ppo ({LOSS} from backend strange). Estimator rloo has importance_sampling")
+
+
+def test_a_loss_beside_a_role_s_estimator_is_that_role_s_choice(planned: Planned, worlds: Registry) -> None:
+    role = {"rllm.algorithm.estimator_map": {"poet": {"name": "rloo", "loss_fn": "reinforce"}}}
+    made = planned({**VERL, **role}, worlds)
+    assert about_losses(made) == []
+    entry = next(entry for entry in losses_in_force(made) if entry.role == "poet")
+    assert (entry.loss, entry.default, entry.by_user) == ("reinforce", "importance_sampling", True)
+    assert entry.key == "rllm.algorithm.estimator_map.poet.loss_fn"
+
+
+def test_an_estimator_that_names_no_loss_has_the_fallback(planned: Planned, worlds: Registry) -> None:
+    nameless = replace(worlds.get("estimator", "rloo").plugin, default_loss=None)
+    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
+    chosen = made.estimators.default
+    chosen = replace(chosen, registered=replace(chosen.registered, plugin=nameless))
+    made = replace(made, estimators=replace(made.estimators, default=chosen))
+    assert [entry.default for entry in losses_in_force(made)] == ["importance_sampling"]
 
 
 @pytest.mark.slow

@@ -22,6 +22,14 @@ def test_what_a_user_set_at_an_earlier_start_is_known(tmp_path: Path) -> None:
     }
 
 
+def test_a_value_that_came_through_another_key_keeps_its_origin(tmp_path: Path) -> None:
+    save_config({"seed": 1}, tmp_path)
+    save_origins({"seed": "backend verl, by trainer.seed"}, (), tmp_path)
+    config = tmp_path / FILE_NAME
+    for origin in (f"{config}", f"{config}, by trainer.seed"):
+        assert with_saved_origins({"seed": origin}, config) == {"seed": "backend verl, by trainer.seed"}
+
+
 def test_of_an_edited_config_nothing_is_known(tmp_path: Path) -> None:
     save_config({"seed": 1}, tmp_path)
     save_origins({"seed": "command line"}, {"seed"}, tmp_path)
