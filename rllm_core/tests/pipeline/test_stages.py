@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,15 @@ def test_an_infinite_log_prob_of_a_workflow_ends_the_run(bench: Any, step: MakeS
 def test_rollout_correction_ends_the_run_where_the_sampler_reported_nothing(bench: Any, step: MakeStep) -> None:
     made = bench({"rllm.algorithm.rollout_correction.tis_mode": "token"})
     with pytest.raises(RolloutError, match="tis_mode=token needs the log-probs that the sampler reports, and 2 of 3"):
+        _run(made.stage("process"), _batch_step(step, UNKNOWN))
+
+
+def test_a_plugin_that_needs_the_sampler_s_log_probs_ends_the_run_where_there_are_none(
+    bench: Any, step: MakeStep
+) -> None:
+    made = bench()
+    made.context = replace(made.context, needs=frozenset({"sampling_logprobs"}))
+    with pytest.raises(RolloutError, match="An estimator or a loss of this run needs the log-probs that the sampler"):
         _run(made.stage("process"), _batch_step(step, UNKNOWN))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,3 +212,15 @@ def test_rollout_correction_needs_a_sampler_that_reports_log_probs(make: MakePla
     assert make(settings)
     with pytest.raises(ConfigError, match=r"tis_mode=token needs .* backend 'truncating' reports none under sampling"):
         make(settings | {"sampling.train.top_p": 0.9})
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("of_engine", [True, False, None])
+def test_whether_log_probs_are_before_truncation_is_said_by_what_samples(
+    plan: MakePlan, own: bool, of_engine: bool | None
+) -> None:
+    made = plan()
+    backend = replace(made.backend.plugin, capabilities=Capabilities(full_logprobs=own))
+    engine: Any = None if of_engine is None else SimpleNamespace(plugin=SimpleNamespace(full_logprobs=of_engine))
+    made = replace(made, backend=replace(made.backend, plugin=backend), engine=engine)
+    assert made.full_logprobs is (own if of_engine is None else of_engine)
