@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,11 @@ import pytest
 from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import ALWAYS_FILLED, Advantages, EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import CheckpointError, PipelineError, RewardError, RolloutError
 from rllm_core.pipeline.step import TrainStep
+from rllm_core.plugins.registry import Registry
 from rllm_core.seeding import derive_seed
 from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 
@@ -82,11 +83,14 @@ def test_rollout_correction_ends_the_run_where_the_sampler_reported_nothing(benc
 
 
 def test_a_plugin_that_needs_the_sampler_s_log_probs_ends_the_run_where_there_are_none(
-    bench: Any, step: MakeStep
+    bench: Any, step: MakeStep, registry: Registry
 ) -> None:
-    made = bench()
-    made.context = replace(made.context, needs=frozenset({"sampling_logprobs"}))
-    with pytest.raises(RolloutError, match="An estimator or a loss of this run needs the log-probs that the sampler"):
+    needs = frozenset({"sampling_logprobs"})
+    registry.add(LossPlugin(name="divides", summary="For tests.", params=NoParams, load=lambda: len, needs=needs))
+    made = bench({"rllm.algorithm.loss_fn": "divides"})
+    with pytest.raises(
+        RolloutError, match="Loss 'divides' of role 'agent' needs the log-probs that the sampler reports"
+    ):
         _run(made.stage("process"), _batch_step(step, UNKNOWN))
 
 

@@ -8,8 +8,13 @@ from numpy.typing import NDArray
 from rllm_core.batch import TokenBatch
 from rllm_core.errors import RolloutError
 
+IN_TRAINING = (
+    "Let the workflow pass `logprobs` to its steps, or do without that: the trainer computes old log-probs itself "
+    "where the sampler reports none."
+)
 
-def check_sampling_logprobs(batch: TokenBatch, wanted_by: str) -> None:
+
+def check_sampling_logprobs(batch: TokenBatch, wanted_by: str, hint: str = IN_TRAINING) -> None:
     """Raise RolloutError if the sampler left a log-prob out and `wanted_by`, a key or a plugin, needs it."""
     unknown = batch.unknown_logprobs
     if unknown.any():
@@ -17,8 +22,7 @@ def check_sampling_logprobs(batch: TokenBatch, wanted_by: str) -> None:
             f"{wanted_by} needs the log-probs that the sampler reports, and "
             f"{int(unknown.sum())} of {int(batch.loss_mask.sum())} sampled tokens have none, the first in "
             f"{_place(batch, unknown)}.",
-            "Let the workflow pass `logprobs` to its steps, or do without that: the trainer computes old log-probs "
-            "itself where the sampler reports none.",
+            hint,
         )
 
 

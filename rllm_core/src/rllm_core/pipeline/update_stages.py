@@ -60,8 +60,10 @@ class Process:
         tis_mode = self._context.config.rllm.algorithm.rollout_correction.tis_mode
         if tis_mode is not None:
             check_sampling_logprobs(batch, f"rllm.algorithm.rollout_correction.tis_mode={tis_mode}")
-        if "sampling_logprobs" in self._context.needs:
-            check_sampling_logprobs(batch, "An estimator or a loss of this run")
+        for role in batch.roles:
+            for plugin in (self._context.estimator_of(role).plugin, self._context.loss_of(role).plugin):
+                if "sampling_logprobs" in plugin.needs:
+                    check_sampling_logprobs(batch, f"{plugin.kind.capitalize()} {plugin.name!r} of role {role!r}")
 
 
 class EstimateAdvantages:

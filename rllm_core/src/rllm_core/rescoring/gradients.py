@@ -43,7 +43,7 @@ class LossProbe:
             RolloutError: a sampled token was stored without its log-prob.
             LossError: a loss returned something that is not one finite number per sampled token.
         """
-        check_sampling_logprobs(batch, "`rllm rescore --loss`")
+        check_sampling_logprobs(batch, "`rllm rescore --loss`", "Leave --loss out, or store episodes with log-probs.")
         weights = _weights(batch, self._aggregation, self._max_response_length)
         seed = derive_seed(derive_seed(self._seed, "update", global_step), "loss", 0)
         for role, chosen, inputs in _inputs(batch, seed):
