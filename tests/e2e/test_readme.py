@@ -26,17 +26,20 @@ def _file(name: str, language: str) -> str:
     return str(text)
 
 
-def test_the_plugin_trains_by_the_yaml(
+def test_the_section_runs_from_top_to_bottom(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "my_estimators.py").write_text(_file("my_estimators.py", "python"))
     (tmp_path / "run.yaml").write_text(_file("run.yaml", "yaml"))
-    (command,) = re.findall(r"^    rllm (train .*--config run\.yaml)$", README, re.MULTILINE)
+    section = README.partition("\n## Install packages")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    rllm (train .*)$", section, re.MULTILINE)
+    assert commands == ["train guess", "train guess --config run.yaml"]
 
-    done = forked_rllm(*command.split(), *SHORT)
+    for command in commands:
+        done = forked_rllm(*command.split(), *SHORT)
+        assert done.returncode == 0, done.stderr
 
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs/rllm-training/default"
+    folder = tmp_path / "runs/rllm-training/above_median"
     assert layer_from_file(folder / "config.yaml").tree["rllm"]["algorithm"]["adv_estimator"] == "above_median"
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     trained = [step for step in steps if "actor/loss" in step]
