@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from rllm_core.config.compose import compose
 from rllm_core.config.layers import layers_from_overrides
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
+from rllm_core.plugins import requirements
 from rllm_core.plugins.registry import Registry
 
 
@@ -44,12 +47,17 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
         (
             ["rllm.backend=verl", "rllm.profile=cpu", "rllm.rollout.engine=vllm", "rllm.workflow.name=solver_judge"],
             "rllm-envs for workflow 'solver_judge'; rllm-verl for backend 'verl'; rllm-vllm for engine 'vllm'",
-            "rllm-envs 'rllm-verl[cpu]' rllm-vllm",
+            "rllm-envs 'rllm-verl[cpu]' 'rllm-vllm[gpu]' (without a GPU 'rllm-vllm[cpu]')",
         ),
         (
             ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
             "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
             "rllm-local rllm-estimators",
+        ),
+        (
+            ["rllm.backend=verl"],
+            "rllm-verl for backend 'verl'",
+            "'rllm-verl[vllm]' (without a GPU 'rllm-verl[cpu]', and --profile cpu)",
         ),
     ],
 )
@@ -77,6 +85,23 @@ def test_what_an_installed_plugin_lacks_is_named_in_the_same_error(
 
     assert "absent-one, absent-two for lacking-envs; rllm-local for backend 'local'" in error.message
     assert error.hint == "Run: pip install lacking-envs rllm-local"
+
+
+def test_what_is_named_for_one_plugin_is_not_named_again_for_another(
+    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "on_envs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: on-envs\nVersion: 1.0\nRequires-Dist: rllm-envs>=99\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(requirements, "_installed", lambda name: None if name == "rllm-envs" else distribution(name))
+    flow = WorkflowPlugin(name="flow", summary="A workflow.", params=NoParams, load=lambda: object)
+    core_alone.add(flow, distribution="on-envs", version="1.0")
+
+    error = _refusal(core_alone, "rllm.env.name=sum", "rllm.workflow.name=flow")
+
+    assert error.message.count("rllm-envs") == 1
+    assert error.hint == "Run: pip install rllm-envs rllm-local"
 
 
 def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:

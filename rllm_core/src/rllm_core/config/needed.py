@@ -8,7 +8,7 @@ from typing import Any
 
 from rllm_core.config.packaged import PluginSource
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.first_party import extras_of, home_of
+from rllm_core.plugins.first_party import extras_of, home_of, to_install
 from rllm_core.plugins.requirements import is_installed, missing
 
 Value = Callable[[str], Any]
@@ -35,22 +35,26 @@ def require_packages(registry: PluginSource, value: Value) -> None:
     Names of plugins that no distribution of ours offers are left to those who look them up.
     """
     needed: dict[str, str] = {}
+    without_gpu: dict[str, None] = {}
     for kind, name in _chosen(value):
         try:
             found = registry.get(kind, name).distribution
         except PluginError:
             home = home_of(kind, name.rpartition("/")[2])
             if home and not is_installed(home):
-                needed.setdefault(_with_extras(home, extras_of(home, value)), f"{home} for {kind} {name!r}")
+                extras, instead = to_install(home, value)
+                needed.setdefault(_with_extras(home, extras), f"{home} for {kind} {name!r}")
+                without_gpu.update({instead: None} if instead else {})
         else:
             extras = extras_of(found, value)
-            if lacking := _lacking(found, extras):
+            if lacking := [each for each in _lacking(found, extras) if each not in needed]:
                 package = _with_extras(found, extras)
                 needed[package] = f"{', '.join(lacking)} for {package}"
     if needed:
         raise ConfigError(
             f"This run needs packages that are not installed: {'; '.join(needed.values())}.",
-            f"Run: pip install {' '.join(map(shlex.quote, needed))}",
+            f"Run: pip install {' '.join(map(shlex.quote, needed))}"
+            + (f" (without a GPU {'; '.join(without_gpu)})" if without_gpu else ""),
         )
 
 

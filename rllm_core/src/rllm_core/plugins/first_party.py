@@ -51,12 +51,27 @@ _EXTRAS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {"rllm-tinker": ("tinker_base_url", "local", "local"), "rllm-verl": ("rllm.profile", "cpu", "cpu")}
 )
 """Distribution -> a key, its value, and the extra that a run with this value needs."""
+_ON_GPUS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "rllm-verl": (("vllm",), "'rllm-verl[cpu]', and --profile cpu"),
+        "rllm-vllm": (("gpu",), "'rllm-vllm[cpu]'"),
+    }
+)
+"""Distribution -> the extras of its other runs, and what stands for them without a GPU. A dry run does without."""
 
 
 def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
     """The extras of a distribution that a run needs; `value` gives that of a dotted key."""
     key, wanted, extra = _EXTRAS.get(distribution, ("", "", ""))
     return (extra,) if key and value(key) == wanted else ()
+
+
+def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
+    """The extras to install a distribution with, and what to write instead on a machine without a GPU."""
+    extras = extras_of(distribution, value)
+    if extras or distribution not in _ON_GPUS:
+        return extras, ""
+    return _ON_GPUS[distribution]
 
 
 def home_of(kind: str, name: str) -> str | None:
