@@ -27,6 +27,16 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
     assert line.endswith("Run: pip install rllm-envs 'rllm-tinker[local]'")
 
 
+def test_a_server_names_them_too(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    for name in ("fastapi", "peft", "rllm-local", "uvicorn"):
+        assert name in line
+    assert line.endswith("Run: pip install 'rllm-tinker[local]'")
+
+
 def test_the_doctor_names_them_too(bare: Environment, tmp_path: Path) -> None:
     done = bare.run(["rllm", "plugins", "doctor"], tmp_path)
 

@@ -93,6 +93,7 @@ def serve(
     Ctrl-C stops it. Checkpoints stay; models that were not saved are lost.
     """
     from rllm_core.errors import ConfigError
+    from rllm_core.plugins.requirements import missing
 
     try:
         from rllm_tinker.server.build import ModelOptions, opened_service, worker_is_busy
@@ -100,9 +101,10 @@ def serve(
         from rllm_tinker.server.serve import ServeOptions, listen
         from rllm_tinker.server.serve import serve as run
     except ModuleNotFoundError as error:
+        absent = sorted(unmet.name for unmet in missing("rllm-tinker", ["local"])) or [error.name or "?"]
         raise ConfigError(
-            f"The local server needs the package {error.name}, which is not installed.",
-            "Install it with `pip install rllm-tinker[local]`.",
+            f"The local server needs packages that are not installed: {', '.join(absent)}.",
+            "Run: pip install 'rllm-tinker[local]'",
         ) from error
     where = ServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
     what = ModelOptions(
