@@ -307,6 +307,12 @@ def test_check_rewards_stops_at_an_unusable_reward_and_names_it(
     assert "rllm.algorithm.on_missing_reward=drop or =zero" in caught.value.hint
 
 
+def test_check_rewards_names_a_reward_that_is_no_number(bench: Any, step: MakeStep) -> None:
+    reward: Any = "1.0"
+    with pytest.raises(RewardError, match=r"Trajectory 'agent' of episode 't:1' has reward '1\.0'\."):
+        _run(bench().stage("check_rewards"), step(trajectory_groups=[_group(0.5, reward)]))
+
+
 @UNUSABLE
 def test_check_rewards_can_drop(bench: Any, step: MakeStep, reward: float | None) -> None:
     groups = [_group(reward, 0.5, reward, 1.0), _group(1.0, group_id="u:agent"), _group(reward, 2.0)]

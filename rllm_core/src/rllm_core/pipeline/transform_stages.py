@@ -124,14 +124,19 @@ def _take_last_step_rewards(group: TrajectoryGroup) -> None:
 
 
 def _usable(reward: float | None) -> bool:
-    return reward is not None and math.isfinite(reward)
+    try:
+        return reward is not None and math.isfinite(reward)
+    except TypeError:  # a text, a list: whatever a workflow gave
+        return False
 
 
 def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     trajectory = group.trajectories[index]
     entry = group.metadata[index] if group.metadata else {}
     episode = f"{entry.get('task_id', '?')}:{entry.get('rollout_idx', '?')}"
+    reward: object = trajectory.reward
+    shown = f"{reward!r:.80}" if isinstance(reward, str | bytes) else f"{reward!s:.80}"
     return RewardError(
-        f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {trajectory.reward}.",
+        f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}.",
         "Mend the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
     )
