@@ -72,7 +72,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the closest known names, or an empty string when none is close."""
     import difflib
 
-    close = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
+    names = list(dict.fromkeys(known))
+    of_other_case = [each for each in names if each.lower() == name.lower()]
+    close = of_other_case or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if not close:
         return ""
     return "Did you mean " + " or ".join(repr(match) for match in close) + "?"
