@@ -145,3 +145,8 @@ def test_in_a_terminal_there_is_a_live_line(
     assert "validation after step 1: guess: pass@1 0.500" in text
     assert "solved  25.0%" in text
     assert "step 1/2  solved" not in text  # the plain lines are for where there is no terminal
+
+
+def test_large_figures_stay_short() -> None:
+    assert step_figures({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
+    assert validation_figures({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"

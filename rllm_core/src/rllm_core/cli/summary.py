@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm_core.plan import RunPlan
+from rllm_core.tracking.console import in_three_digits
 from rllm_core.tracking.metrics import split_validation_name
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
         source, figure = split_validation_name(name)
         label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
         if figure in best:
-            table.add_row(label, f"{value:.3f}", f"{best[figure]:.3f}", f"{value - best[figure]:+.3f}")
+            shown = (in_three_digits(value), in_three_digits(best[figure]), in_three_digits(value - best[figure], "+"))
+            table.add_row(label, *shown)
         else:
-            table.add_row(label, f"{value:.3f}", "", "")
+            table.add_row(label, in_three_digits(value), "", "")
     return table

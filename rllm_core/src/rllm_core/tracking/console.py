@@ -89,9 +89,14 @@ def step_figures(metrics: Mapping[str, float]) -> str:
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
     parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
     if rewards:
-        parts.append(f"reward {sum(rewards) / len(rewards):6.3f}")
+        parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
     parts.append(f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s")
     return "  ".join(parts)
+
+
+def in_three_digits(value: float, sign: str = "") -> str:
+    """``0.312``; from a million on ``2.500e+199``. `sign` is ``+`` where a plus is shown."""
+    return f"{value:{sign}.3{'f' if abs(value) < 1e6 else 'e'}}"
 
 
 def validation_figures(metrics: Mapping[str, float]) -> str:
@@ -99,5 +104,5 @@ def validation_figures(metrics: Mapping[str, float]) -> str:
     by_source: dict[str, list[str]] = {}
     for name, value in metrics.items():
         source, figure = split_validation_name(name)
-        by_source.setdefault(source, []).append(f"{figure} {value:.3f}")
+        by_source.setdefault(source, []).append(f"{figure} {in_three_digits(value)}")
     return "; ".join(f"{source}: {'  '.join(figures)}" for source, figures in by_source.items())
