@@ -11,6 +11,8 @@ from rllm_core.cli import main as main_module
 from rllm_core.cli.lazy_group import LazyCommand
 from rllm_core.cli.main import COMMANDS, main
 from rllm_core.errors import ConfigError, RllmError
+from rllm_core.plugins import requirements
+from rllm_core.plugins.requirements import Unmet
 
 
 @pytest.fixture
@@ -54,6 +56,19 @@ def test_the_version_is_that_of_the_core(capsys) -> None:
     assert main(["--version"]) == 0
 
     assert capsys.readouterr().out == f"rllm {__version__}\n"
+
+
+def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, monkeypatch) -> None:
+    old = Unmet(requirement="pydantic<3,>=2.10.1", name="pydantic", installed="1.10.21")
+    monkeypatch.setattr(requirements, "outside", lambda of: [old])
+    command(_raising(ImportError("cannot import name 'field_validator'")))
+
+    assert main(["act"]) == 1
+
+    assert capsys.readouterr().err == (
+        "error: unexpected ImportError: cannot import name 'field_validator'. rllm-core asks for pydantic<3,>=2.10.1 "
+        "(1.10.21 is installed). Run: pip install 'pydantic<3,>=2.10.1'. Add --debug to see where.\n"
+    )
 
 
 def test_an_unknown_command_gets_the_nearest_one(capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -70,9 +71,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
         problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
-        hint = "This is a bug, in rllm or in a plugin."
+        hint = _misfit() or "This is a bug, in rllm or in a plugin."
         return _fail(problem, hint if debug else f"{hint} Add --debug to see where.", 1, debug)
     return returned if isinstance(returned, int) else 0
+
+
+def _misfit() -> str:
+    """A sentence about packages that are not those that the core asks for: they explain what nobody foresaw."""
+    from rllm_core.plugins.requirements import outside
+
+    unmet = outside("rllm-core")
+    if not unmet:
+        return ""
+    found = " and ".join(f"{each.requirement} ({each.installed} is installed)" for each in unmet)
+    line = " ".join(shlex.quote(each.requirement) for each in unmet)
+    return f"rllm-core asks for {found}. Run: pip install {line}."
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
