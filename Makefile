@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl
+DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -22,16 +22,17 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
-.PHONY: help install demo test test-vllm test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-vllm test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
-	@echo "make ci       make test, then make test-wheels: what continuous integration runs"
+	@echo "make test-long    whole trainings, kills and resumes: the tests that take more than 20 seconds each"
+	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make docs     make docs/reference/config.md from the schemas"
 	@echo "make clean    remove the virtual environment"
@@ -67,9 +68,12 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long"
 
 test: lint types tests
+
+test-long: install
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m long
 
 # The wheel of torch, which pip finds wherever it is set up to look.
 $(VENV)/torch: constraints.txt | install
@@ -81,6 +85,7 @@ test-wheels: install $(VENV)/torch
 
 ci:
 	$(MAKE) test
+	$(MAKE) test-long
 	$(MAKE) test-wheels
 
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
@@ -97,7 +102,9 @@ test-vllm: $(INSTALLED_VLLM)
 	  -o norecursedirs= plugins/rllm_vllm/tests/real
 
 docs: install
-	$(BIN)/python -m rllm_core.config_reference > docs/reference/config.md
+	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
+	$(BIN)/python docs/generate/first_party.py > .first_party.json
+	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 
 clean:
 	rm -rf $(VENV) $(VENV_VLLM)

@@ -29,9 +29,9 @@ from measuring import keep_freed_memory, peak_megabytes, release_freed_memory, s
 
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import to_tokens
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators import plugin as catalogue
 
 SIZES = (4096, 131_072)

@@ -31,7 +31,7 @@ import torch
 from tinker import types
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import ModelSection
@@ -95,7 +95,7 @@ def sampling_in_process(loaded: LoadedModel) -> Callable[[], None]:
     executor = ThreadPoolExecutor(1)
     engine = LocalEngine(
         loaded.model,
-        Renderer(loaded.tokenizer, ()),
+        TemplateRenderer(loaded.tokenizer, ()),
         executor,
         max_context=loaded.max_context,
         max_concurrency=512,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from verl_padded import ArrayRow, Limits, ListRow, from_arrays, from_lists
 
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_verl.rows import DealtRows, MicroBatching
 
 VOCABULARY = 30_000

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.checkpoint import CheckpointStore, find_damage
 from rllm_core.errors import CheckpointError, RolloutError
+from rllm_core.runs.checkpoint import CheckpointStore, find_damage
 
 WEIGHTS = bytes(range(256)) * 40
 
@@ -295,7 +295,7 @@ def test_leftovers_of_killed_processes_are_removed_by_the_next_save(store: Check
 SAVES = """
 import asyncio, itertools, resource, sys
 from pathlib import Path
-from rllm_core.checkpoint import CheckpointStore
+from rllm_core.runs.checkpoint import CheckpointStore
 from rllm_core.errors import CheckpointError
 
 folder, first, largest_file = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core.algorithms.learning_rate import learning_rate
+from rllm_core.updates.learning_rate import learning_rate
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ from rllm_core import (
 )
 from rllm_core.algorithms.grouping import by_task_and_role
 from rllm_core.algorithms.rejection import KeepAll
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 REWARDS = [np.array([1.0, 0.0, 0.0, 1.0]), np.array([2.0, 4.0])]
 EVERY_DECORATOR = {
@@ -254,9 +254,9 @@ def test_a_name_that_nobody_has_is_answered_with_the_closest() -> None:
 def test_the_functions_are_names_of_the_package_and_cost_nothing_until_asked_for() -> None:
     script = (
         "import sys, rllm_core\n"
-        "assert not {'numpy', 'pydantic', 'rllm_core.registration'} & set(sys.modules)\n"
+        "assert not {'numpy', 'pydantic', 'rllm_core.api.registration'} & set(sys.modules)\n"
         "from rllm_core import register_rllm_adv_estimator\n"
-        "assert register_rllm_adv_estimator.__module__ == 'rllm_core.registration'\n"
+        "assert register_rllm_adv_estimator.__module__ == 'rllm_core.api.registration'\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -264,7 +264,7 @@ def test_the_functions_are_names_of_the_package_and_cost_nothing_until_asked_for
 
 
 def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
-    from rllm_core import registration
+    from rllm_core.api import registration
 
     functions = {name for name in vars(registration) if name.startswith(("register_rllm_", "get_rllm_"))}
     assert len(functions) == 10

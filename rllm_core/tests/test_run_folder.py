@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.config.run_sections import TrainerSection
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
-from rllm_core.run_folder import WRITTEN, RunFolder, read_lines, run_folder_path
+from rllm_core.runs.run_folder import WRITTEN, RunFolder, read_lines, run_folder_path
+from rllm_core.schema.run_sections import TrainerSection
 
 OpenFolder = Callable[..., RunFolder]
 
@@ -180,9 +180,9 @@ def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
 
 HOLD = """
 import sys
-from rllm_core.config.run_sections import TrainerSection
+from rllm_core.schema.run_sections import TrainerSection
 from rllm_core.errors import RllmError
-from rllm_core.run_folder import RunFolder
+from rllm_core.runs.run_folder import RunFolder
 
 try:
     folder = RunFolder.open(TrainerSection(output_dir=sys.argv[1], project_name="p", experiment_name="e"))

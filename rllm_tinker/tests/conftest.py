@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import LossChoice, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.types import Trajectory, TrajectoryGroup
 from rllm_tinker.client import Service, Trainer
 from rllm_tinker.health import HttpHealth
-from rllm_tinker.server.build import ModelOptions, opened_service
-from rllm_tinker.server.limits import Limits
-from rllm_tinker.server.serve import RunningServer, running_server
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.serve import RunningServer, running_server
 
 T = TypeVar("T")
 KEY = "tml-test"

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core import builtin
-from rllm_core.algorithms.aggregation import token_weights
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.aggregation import token_weights
 from rllm_estimators import plugin as catalogue
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -9,9 +9,9 @@ import numpy as np
 
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import BoundEstimator, estimate
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators import plugin as catalogue
 
 RECORDS = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}

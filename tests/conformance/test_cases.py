@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from rllm_core.algorithms.estimation import estimate
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import RewardError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.pipeline.transform_stages import CheckRewards
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 from .every_estimator import (
     READ_LENGTHS,

@@ -13,12 +13,12 @@ import torch
 
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import BoundEstimator, estimate
-from rllm_core.algorithms.loss_terms import LossTerms, kl_divergence, rollout_weights
-from rllm_core.algorithms.losses import checked
-from rllm_core.algorithms.update_metrics import Means, note_policy, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError
+from rllm_core.updates.loss_terms import LossTerms, kl_divergence, rollout_weights
+from rllm_core.updates.losses import checked
+from rllm_core.updates.update_metrics import Means, note_policy, note_rollout
 from rllm_estimators.loss_records import loss_records
 
 from .every_estimator import RECORDS, batch_of, of_rewards

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from rllm_core.algorithms import magnitudes, segments
 from rllm_core.algorithms.normalisation import whiten
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.tracking.metrics import advantage_metrics, reward_metrics
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.pipeline.metrics import advantage_metrics, reward_metrics
 from rllm_estimators.statistics import against_others
 
 from .every_estimator import VARIANTS, advantages, batch_of, flat, of_rewards

@@ -22,7 +22,7 @@ PROBABILITIES = {
 @pytest.fixture(scope="module")
 def draw() -> Any:
     """The function of the template."""
-    template = files("rllm_core").joinpath("scaffold/templates/backend/src/MODULE/engine.py.template")
+    template = files("rllm_plugin_kit").joinpath("scaffold/templates/backend/src/MODULE/engine.py.template")
     module: dict[str, Any] = {}
     exec(compile(template.read_text(encoding="utf-8"), "engine.py", "exec"), module)
     return module["draw"]

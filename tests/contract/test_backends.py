@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
-from rllm_core.testing import BackendContract
+from rllm_plugin_kit import BackendContract
 
 TINY = {"model": {"name": "tiny", "device": "cpu"}, "training": {"learning_rate": 0.01}}
 OFFLINE = {

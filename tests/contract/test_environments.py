@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm_core.testing import EnvironmentContract
+from rllm_plugin_kit import EnvironmentContract
 
 globals().update(
     EnvironmentContract.for_each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm_core.testing import EstimatorContract
+from rllm_plugin_kit import EstimatorContract
 
 SHARED = {"norm_adv_by_std_in_grpo": False}
 

@@ -1,17 +1,11 @@
-"""The table that says which distribution to install has every name that the distributions offer, and no other."""
+"""The index that says which distribution to install is the one made from the records."""
 
 from __future__ import annotations
 
-import pytest
+from first_party import page
 
-from rllm_core.plugins.first_party import first_party_distributions, home_of, names_elsewhere
-from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.first_party import INDEX
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_table_agrees_with_the_records(kind: str) -> None:
-    ours = first_party_distributions()
-    offered = {entry.name: entry.distribution for entry in Registry.load().all(kind) if entry.distribution in ours}
-
-    assert {name: home_of(kind, name) for name in names_elsewhere(kind)} == offered
+def test_the_index_in_the_core_is_the_one_made_from_the_records() -> None:
+    assert INDEX.read_text(encoding="utf-8") == page(), "first_party.json is stale: run `make docs`"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rllm_core.testing import GroupingContract
+from rllm_plugin_kit import GroupingContract
 
 globals().update(GroupingContract.for_each("rllm-core"))

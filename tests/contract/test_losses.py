@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm_core.testing import LossContract
+from rllm_plugin_kit import LossContract
 
 DETACHED = {"gradient": "surrogate"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllm_core.testing import RejectionContract
+from rllm_plugin_kit import RejectionContract
 
 globals().update(
     RejectionContract.for_each(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rllm_core.pipeline.context import StageContext
-from rllm_core.testing import StageContract, stage_context
+from rllm_core.contracts.stage_context import StageContext
+from rllm_plugin_kit import StageContract, stage_context
 
 globals().update(StageContract.for_each("rllm-core"))
 

@@ -19,14 +19,14 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Task
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.run_folder import RunFolder
-from rllm_core.runner_setup import tasks_of
-from rllm_core.training_loop import TrainingLoop
-from rllm_core.types import Episode, Task
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.training.loop import TrainingLoop
+from rllm_core.training.setup import tasks_of
 
 QUICK: dict[str, Any] = {
     "rllm.rollout.n": 2,

@@ -17,7 +17,7 @@ MODULE = """
 import numpy as np
 from rllm_core import register_rllm_adv_estimator, register_rllm_estimator, register_rllm_grouping
 from rllm_core.contracts.estimator import Advantages
-from rllm_core.types import TrajectoryGroup
+from rllm_core.data.types import TrajectoryGroup
 
 @register_rllm_adv_estimator("too_short")
 def too_short(rewards, algorithm_config, **kwargs):

@@ -145,7 +145,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins import hookimpl
 
 def make(name):
-    from rllm_core.types import Task
+    from rllm_core.data.types import Task
 
     class Bad(Environment):
         def __init__(self, params):

@@ -12,7 +12,7 @@ import pytest
 from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.pipeline.step import TrainStep
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
 
 pytestmark = pytest.mark.slow

@@ -17,17 +17,22 @@ from pydantic import BaseModel
 
 from rllm_core.config.layers import layer_from_dotted
 from rllm_core.config.run_registry import registry_for
-from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused, SharedOption
-from rllm_core.effect import Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import BUILT_IN
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import ByPlugins, Redundant, Refused, SharedOption
 
 INSTALLED = Registry.load()
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
-CHECKS = ("rllm_core.config.", "rllm_core.effect.", "rllm_core.planning._doubts")
+CHECKS = (
+    "rllm_core.config.",
+    "rllm_core.schema.",
+    "rllm_core.planning.unused_keys.",
+    "rllm_core.planning.plan_warnings.",
+)
 """Looking at a value in order to warn or refuse is not acting on it."""
 
 

@@ -9,18 +9,18 @@ import pytest
 from pydantic import Field
 
 from rllm_core.config.layers import Tier, layer_from_dotted
-from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import ByPlugins, Redundant, Refused, TakenOver
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
-from rllm_core.effect import SWITCHES, Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.unused_keys import SWITCHES, Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import ByPlugins, Redundant, Refused, TakenOver
 
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins)]

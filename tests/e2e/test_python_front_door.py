@@ -15,17 +15,17 @@ import pytest
 from omegaconf import OmegaConf
 
 from rllm_core.algorithms.grouping import describe
-from rllm_core.config.algorithm_sections import CompactFilteringSection, TransformSection
+from rllm_core.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
 from rllm_core.config.save import read_config
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError, RllmError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
 from rllm_core.rollout.workflows import SingleTurnWorkflow
-from rllm_core.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
-from rllm_core.types import Episode, Task, Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import CompactFilteringSection, TransformSection
 
 SOURCES = Path(__file__).parents[2]
 ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
@@ -130,7 +130,7 @@ def test_there_is_one_class_of_each_name(name: str) -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name == name
     ]
-    assert definitions == [("rllm_core/src/rllm_core/trainer.py", name)]
+    assert definitions == [("rllm_core/src/rllm_core/api/trainer.py", name)]
 
 
 # What it takes as configuration
@@ -453,7 +453,7 @@ def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
         raise ConfigError("This observer cannot be made.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rllm_core.trainer.TrainingLoop", broken)
+        patch.setattr("rllm_core.api.trainer.TrainingLoop", broken)
         assert refusal() == "This observer cannot be made."
     assert len(fit().steps) == 2
 

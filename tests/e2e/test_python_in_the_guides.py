@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from rllm_core.config.layers import layer_from_file
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
-from rllm_core.training_loop import TrainingLoop
+from rllm_core.training.loop import TrainingLoop
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -53,9 +53,9 @@ def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: p
 def test_every_argument_in_the_table_has_the_key_beside_it() -> None:
     from inspect import signature
 
-    from rllm_core.config.schema import RunConfig
-    from rllm_core.effect import core_keys
-    from rllm_core.trainer import AgentTrainer
+    from rllm_core.api.trainer import AgentTrainer
+    from rllm_core.planning.unused_keys import core_keys
+    from rllm_core.schema.run_config import RunConfig
 
     rows = re.findall(r"^\| (`.*`) \| (`.*) \|$", (GUIDES / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
     arguments = [name for row, _ in rows for name in re.findall(r"`([a-z_]+)`", row)]

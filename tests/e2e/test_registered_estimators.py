@@ -12,14 +12,14 @@ import pytest
 from rllm_core import get_rllm_adv_estimator, register_rllm_adv_estimator
 from rllm_core.algorithms.classic import per_group
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.api.trainer import AgentTrainer
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.pipeline.step import TrainStep
+from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 from rllm_core.plugins import in_process
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.trainer import AgentTrainer
-from rllm_core.types import Episode, Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 ROWS = [{"number": number} for number in range(4)]
 

@@ -116,6 +116,7 @@ def killed_and_resumed(
     return make
 
 
+@pytest.mark.long
 def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
     """The reference is the model the run began with, not that of the checkpoint; old log-probs are recomputed."""
     terms = ("--estimator", "gae", "rllm.algorithm.kl_beta=0.01", "rllm.algorithm.rollout_correction.tis_mode=token")
@@ -126,6 +127,7 @@ def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_
     assert all(line["actor/kl_ref"] >= 0 for line in metrics(run) if "actor/loss" in line)
 
 
+@pytest.mark.long
 def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
     run, reference = killed_and_resumed(*FILLING)
     assert weights(run) == weights(reference)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.scaffold.kinds import TEMPLATES
+from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 FEW = (
     "rllm.trainer.total_batches=2",
@@ -98,7 +98,7 @@ def test_the_readme_shows_a_config_file_that_works(
     assert "my.yaml" in planned.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
     rllm: Rllm, tmp_path: Path, environ: dict[str, str]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.schema import RunConfig
-from rllm_core.effect import core_keys
+from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.planning.unused_keys import core_keys
 from rllm_core.rollout.options import AgentWorkflowParams
-from rllm_core.types import Episode
+from rllm_core.schema.run_config import RunConfig
 
 TABLE: dict[str, Any] = {
     "rllm.agent.name": "math_agent",

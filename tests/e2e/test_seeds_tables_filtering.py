@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 from rllm_core.algorithms.filtering import compact_filter, masked_reasons
-from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.effect import core_keys
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.unused_keys import core_keys
 from rllm_core.plugins.registry import Registry
-from rllm_core.rescoring.reading import read_file
-from rllm_core.rollout.renderer import Renderer
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.runner_setup import make_runner
-from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.training.setup import make_runner
+from rllm_rescore.reading import read_file
 
 TABLE: dict[str, Any] = {
     "rllm.disable_thinking": False,
@@ -120,7 +121,7 @@ def test_thoughts_are_kept_in_later_prompts_when_asked_for(
 
     tokenizer = build_tokenizer()
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
-    engine: Any = Thinker(Renderer(tokenizer, [tokenizer.eos_token_id]))
+    engine: Any = Thinker(TemplateRenderer(tokenizer, [tokenizer.eos_token_id]))
     runner = make_runner(planned({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds), engine)
     order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="train")
     (episode,) = asyncio.run(runner.run(order))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.config.schema import RunConfig
-from rllm_core.effect import core_keys
 from rllm_core.errors import ConfigError
+from rllm_core.planning.unused_keys import core_keys
+from rllm_core.schema.run_config import RunConfig
 
 TABLE: dict[str, Any] = {
     "rllm.trainer.total_epochs": 10,

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import rllm_core.cli.train
+from rllm_core.api.train_config import build_train_config
+from rllm_core.api.trainer import AgentTrainer
 from rllm_core.cli.configuring import plan_for, read_request
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
-from rllm_core.train_config import build_train_config
-from rllm_core.trainer import AgentTrainer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "two-roles.md"
 TWO_ROLES = "rllm.workflow.name=solver_judge"
@@ -151,7 +151,7 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
         assert len(set(loss.advantages)) > 2, "these rewards would show nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_both_roles_learn_on_sum_from_random_weights(tmp_path: Path) -> None:
     words = [

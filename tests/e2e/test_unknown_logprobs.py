@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm_core.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.trainer import UnifiedTrainer
-from rllm_core.types import Episode, Step, Trajectory
 
 ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 

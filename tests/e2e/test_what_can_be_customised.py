@@ -17,9 +17,9 @@ from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params, Plugin
 from rllm_core.contracts.rejection import RejectionPlugin, Verdict
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.pipeline.step import TrainStep
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import TrajectoryGroup
 from rllm_core.plugins.registry import Registry
-from rllm_core.types import TrajectoryGroup
 
 QUICK: dict[str, Any] = {
     "rllm.rollout.n": 2,
@@ -165,6 +165,7 @@ def test_transform_pipeline_internals(run: Run) -> None:
     assert any(role.startswith("reward/turns_") for role in trained.metrics)
 
 
+@pytest.mark.long
 def test_backend_protocol(run: Run) -> None:
     """A backend is a record and a class; what it does not change it inherits."""
     from rllm_local.backend import LocalBackend

@@ -26,14 +26,14 @@ from rllm_core import (
 )
 from rllm_core.config.layers import layer_from_file, layers_from_overrides
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.types import Episode, Trajectory
 
 Planned = Callable[..., RunPlan]
 QUICK = {
@@ -106,7 +106,7 @@ def test_every_name_is_the_package_s_and_costs_nothing_until_asked_for() -> None
     script = (
         "import sys, rllm_core\n"
         "names = [name for name in dir(rllm_core) if not name.startswith('_')]\n"
-        "heavy = {'numpy', 'pydantic', 'omegaconf', 'torch', 'pluggy', 'rllm_core.trainer', 'rllm_core.registration'}\n"
+        "heavy = {'numpy', 'pydantic', 'omegaconf', 'torch', 'pluggy', 'rllm_core.api.trainer'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "from rllm_core import AgentTrainer, UnifiedTrainer, TrajectoryGroup, build_train_config, AlgorithmConfig\n"
         "from rllm_core import rLLMAdvantageEstimator, RLLM_ADV_ESTIMATOR_REGISTRY\n"

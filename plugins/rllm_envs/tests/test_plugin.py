@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.schema.run_config import RunConfig
 from rllm_envs import plugin
 from rllm_envs.options import GuessParams, SumParams
 

@@ -15,13 +15,15 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
-from rllm_core.rollout.renderer import Renderer
-from rllm_core.rollout.runner import RolloutOrder, RolloutRunner, RunnerSettings
-from rllm_core.types import Episode, Task, TerminationReason
+from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_envs.options import JUDGE_PROMPT, SolverJudgeParams
 from rllm_envs.plugin import rllm_workflows
 from rllm_envs.solver_judge import SolverJudge, read_pick
@@ -50,7 +52,7 @@ class ScriptedEngine:
 
     answer: Answer
     max_context: int = 1000
-    renderer: Renderer = field(default_factory=lambda: Renderer(Characters(), [STOP]))
+    renderer: Renderer = field(default_factory=lambda: TemplateRenderer(Characters(), [STOP]))
     prompts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import settings
 
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators.plugin import rllm_estimators
 
 Member = float | Mapping[str, Any]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rllm_core.algorithms.losses import ppo
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import ppo
 
 
 def of_ratio(ratio: float, advantage: float, params: PpoParams) -> tuple[float, float]:

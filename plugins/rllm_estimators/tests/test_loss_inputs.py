@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import LossChoice, UpdatePlan
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators.loss_options import ClipCovParams
 from rllm_estimators.losses_covariance import clip_cov
 from rllm_local import tiny

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rllm_core.algorithms.aggregation import token_weights
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.aggregation import token_weights
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.loss_records import loss_records
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput
-from rllm_core.testing import EstimatorContract
-from rllm_core.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+from rllm_plugin_kit import EstimatorContract
 
 from rllm_example.estimator import example_estimator
 from rllm_example.options import ExampleEstimatorParams

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.algorithms import losses as core_losses
 from rllm_core.algorithms.options import PpoParams
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import LossChoice, UpdatePlan
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.rollout.renderer import Renderer
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.updates import losses as core_losses
 from rllm_local import engine as engine_module
 from rllm_local import tiny
 from rllm_local.columns import ColumnFiller
@@ -121,7 +121,7 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
         of = model if of is None else of
         return LocalEngine(
             of,
-            Renderer(tokenizer, stop_ids),
+            TemplateRenderer(tokenizer, stop_ids),
             executor,
             max_context=max_context,
             max_concurrency=max_concurrency,

@@ -16,13 +16,13 @@ import pytest
 import torch
 import yaml
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.cli.main import main
-from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import CheckpointError, ConfigError, RllmError, RolloutError
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.schema.run_config import RllmSection, RunConfig
 from rllm_local import tiny
 from rllm_local.backend import LocalBackend
 from rllm_local.engine import LocalEngine

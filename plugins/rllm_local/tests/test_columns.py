@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.reference import Reference

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.settings import CriticSection
 from rllm_local.update import Updater

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.config.schema import RllmSection, RunConfig
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_core.contracts.engine import (
     Completion,
@@ -26,8 +24,10 @@ from rllm_core.contracts.engine import (
     SamplingParams,
 )
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.schema.run_config import RllmSection, RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import checkpoint_weights

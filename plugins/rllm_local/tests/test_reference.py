@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import CheckpointError
 from rllm_local.reference import Reference
 from rllm_local.update import Updater

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllm_core.algorithms.minibatches import sampled_per_row
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_core.updates.minibatches import sampled_per_row
 from rllm_local.rows import micro_batches
 
 CPU = torch.device("cpu")

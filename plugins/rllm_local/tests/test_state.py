@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import CheckpointError
 from rllm_local.critic import Critic
 from rllm_local.settings import CriticSection

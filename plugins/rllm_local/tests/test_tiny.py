@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.tiny import build_tokenizer
 
 ALPHABET = string.ascii_lowercase + string.digits + " .,?!:+-=\n"
@@ -39,7 +40,7 @@ END, UNKNOWN = 2, 1
 
 @pytest.fixture(scope="module")
 def renderer(tokenizer: Any) -> Renderer:
-    return Renderer(tokenizer, [END])
+    return TemplateRenderer(tokenizer, [END])
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
@@ -178,7 +179,7 @@ def test_the_tiny_model_has_no_marks_for_thinking_unless_its_tokenizer_is_given_
     reasoning = build_tokenizer()
     reasoning.add_tokens(["<think>", "</think>"])
     size = len(reasoning)
-    assert Renderer(reasoning, [END]).reasoning_ids == (size - 2, size - 1)
+    assert TemplateRenderer(reasoning, [END]).reasoning_ids == (size - 2, size - 1)
 
 
 def test_rendered_tokens_are_shared_and_therefore_read_only(renderer: Renderer) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rllm_core.contracts.engine import EngineSetup
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 
 
@@ -16,7 +16,7 @@ from rllm_local import tiny
 def setup(tmp_path: Path) -> EngineSetup:
     return EngineSetup(
         folder=tmp_path,
-        renderer=Renderer(tiny.build_tokenizer(), {2, 7}),
+        renderer=TemplateRenderer(tiny.build_tokenizer(), {2, 7}),
         max_context=99,
         max_concurrency=5,
         kv_cache_bytes=1 << 28,

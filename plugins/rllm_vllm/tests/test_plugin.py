@@ -11,7 +11,7 @@ import pytest
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.testing.plugin import PluginContract
+from rllm_plugin_kit.plugin import PluginContract
 from rllm_vllm import cpu_linear, installed
 from rllm_vllm.options import VllmOptions
 from rllm_vllm.plugin import rllm_engines

@@ -27,9 +27,8 @@ from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
-from rllm_core.task_files import TaskFileParams
-from rllm_core.tracking.options import JsonLinesParams, TensorboardParams, WeightsAndBiasesParams
-from rllm_core.tracking.packages import needing
+from rllm_core.rollout.task_files import TaskFileParams
+from rllm_core.tracking.options import JsonLinesParams
 
 
 def _from(module: str, name: str) -> Callable[[], Any]:
@@ -79,19 +78,19 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="ppo",
         summary="Clipped importance ratio.",
         params=PpoParams,
-        load=_from("algorithms.losses", "ppo"),
+        load=_from("updates.losses", "ppo"),
     )
     yield LossPlugin(
         name="importance_sampling",
         summary="Importance ratio times advantage, no clipping.",
         params=NoParams,
-        load=_from("algorithms.losses", "importance_sampling"),
+        load=_from("updates.losses", "importance_sampling"),
     )
     yield LossPlugin(
         name="reinforce",
         summary="Log-prob times advantage, on-policy.",
         params=NoParams,
-        load=_from("algorithms.losses", "reinforce"),
+        load=_from("updates.losses", "reinforce"),
     )
 
 
@@ -189,7 +188,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         name="jsonl",
         summary="Tasks from a file, one JSON object per line.",
         params=TaskFileParams,
-        load=_from("task_files", "read_tasks"),
+        load=_from("rollout.task_files", "read_tasks"),
     )
 
 
@@ -206,18 +205,6 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         summary="One JSON object per line, in a file.",
         params=JsonLinesParams,
         load=_from("tracking.jsonl", "JsonLinesTracker"),
-    )
-    yield TrackerPlugin(
-        name="tensorboard",
-        summary="Event files for TensorBoard.",
-        params=TensorboardParams,
-        load=needing("tensorboardX", "tensorboard", _from("tracking.tensorboard", "TensorboardTracker")),
-    )
-    yield TrackerPlugin(
-        name="wandb",
-        summary="A run of Weights & Biases, online or offline.",
-        params=WeightsAndBiasesParams,
-        load=needing("wandb", "wandb", _from("tracking.weights_and_biases", "WeightsAndBiasesTracker")),
     )
 
 

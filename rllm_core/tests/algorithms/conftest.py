@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.estimator import AdvantageInput
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 Rewards = Sequence[Sequence[float]]
 MakeGroups = Callable[..., list[TrajectoryGroup]]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core.algorithms.aggregation import token_weights
-from rllm_core.config.algorithm_sections import AlgorithmSection
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+from rllm_core.updates.aggregation import token_weights
 
 LONGEST = 16
 Rows = list[list[float]]

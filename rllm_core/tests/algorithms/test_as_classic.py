@@ -11,8 +11,8 @@ import pytest
 from rllm_core.algorithms.as_classic import AsClassic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import AdvantageError, PluginError
-from rllm_core.types import TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 

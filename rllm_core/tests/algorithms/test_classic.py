@@ -12,10 +12,10 @@ import pytest
 
 from rllm_core.algorithms.classic import FromClassic, require_classic
 from rllm_core.algorithms.classic_call import NORM, reads
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 MakeInputs = Callable[..., AdvantageInput]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.types import Step, Trajectory, TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 RoleColumns = Callable[[TokenBatch, int], AdvantageInput]

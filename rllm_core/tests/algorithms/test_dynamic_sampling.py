@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rllm_core.algorithms.dynamic_sampling import FillWithSignal
 from rllm_core.algorithms.options import DynamicRejectionParams
 from rllm_core.contracts.rejection import Verdict
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 PARTLY, SOLVED, FAILED = (1.0, 0.0), (1.0, 1.0), (0.0, 0.0)
 

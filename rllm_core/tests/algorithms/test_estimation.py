@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 EstimatorOf = Callable[[str], BoundEstimator]

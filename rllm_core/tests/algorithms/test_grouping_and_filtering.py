@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rllm_core.algorithms.filtering import OVERLONG, compact_filter, drop_truncated, masked_reasons
 from rllm_core.algorithms.grouping import by_episode, by_role, by_task, by_task_and_role
 from rllm_core.builtin import rllm_groupings
-from rllm_core.config.algorithm_sections import CompactFilteringSection
-from rllm_core.config.run_sections import AgentSection
-from rllm_core.config.schema import RllmSection
 from rllm_core.contracts.grouping import MIXED_ROLES, Grouping
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import CompactFilteringSection
+from rllm_core.schema.run_config import RllmSection
+from rllm_core.schema.run_sections import AgentSection
 
 MASKS = [f"mask_{reason.value}" for reason in TerminationReason]
 

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rllm_core.algorithms.loss_terms import (
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.loss_terms import (
     LossTerms,
     kl_divergence,
     loss_terms,
@@ -21,9 +23,7 @@ from rllm_core.algorithms.loss_terms import (
     token_objective,
     value_loss,
 )
-from rllm_core.algorithms.losses import MAX_LOG_RATIO
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
-from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import MAX_LOG_RATIO
 
 ESTIMATORS: tuple[Literal["k1", "k2", "k3"], ...] = ("k1", "k2", "k3")
 EXTREMES = [-1e4, -300.0, -90.0, -20.5, -1e-3, -1e-8, 0.0]

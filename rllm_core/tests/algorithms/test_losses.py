@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rllm_core.algorithms.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, reinforce
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError
+from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_sampling, ppo, reinforce
 
 Loss = Callable[[LossInput], Tensor]
 

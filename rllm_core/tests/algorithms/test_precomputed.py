@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core import codec
 from rllm_core.algorithms.estimation import BoundEstimator, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.data import codec
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.types import Trajectory, TrajectoryGroup
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,8 +46,6 @@ def act(debug, words):
     return len(words)
 """
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture
 def install(tmp_path: Path) -> Callable[[str, str], None]:
@@ -69,31 +64,14 @@ def install(tmp_path: Path) -> Callable[[str, str], None]:
 def install_command(tmp_path: Path) -> Callable[..., None]:
     """Installs a distribution that adds a command to ``rllm``; by default one that prints its words."""
 
-    def install(distribution: str, command: str, code: str = COMMAND, attribute: str = "act") -> None:
+    def install(
+        distribution: str, command: str, code: str = COMMAND, attribute: str = "act", group: str = "rllm.commands"
+    ) -> None:
         module = distribution.replace("-", "_")
         (tmp_path / f"{module}.py").write_text(code)
         info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[rllm.commands]\n{command} = {module}:{attribute}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{command} = {module}:{attribute}\n")
 
     return install
-
-
-@pytest.fixture
-def rllm(tmp_path: Path) -> Run:
-    """Runs ``rllm`` with warnings as errors; `program` replaces it, for looking at the process from inside."""
-
-    def run(*arguments: str, program: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-        program = program or "import sys; from rllm_core.cli.main import main; sys.exit(main())"
-        blocked = {"RLLM_BLOCK_PLUGINS": "rllm-local,rllm-envs", "RLLM_DEBUG": "", "COLUMNS": "80"}
-        path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", program, *arguments],
-            env={**os.environ, **blocked, "PYTHONPATH": path, **environ},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    return run

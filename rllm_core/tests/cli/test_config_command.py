@@ -13,8 +13,8 @@ import yaml
 
 from rllm_core.cli.configuring import FLAGS
 from rllm_core.cli.main import cli, main
-from rllm_core.config.schema import RunConfig
-from rllm_core.effect import core_keys
+from rllm_core.planning.unused_keys import core_keys
+from rllm_core.schema.run_config import RunConfig
 
 
 class Finished(NamedTuple):

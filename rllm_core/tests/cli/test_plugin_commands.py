@@ -42,7 +42,7 @@ def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none
     assert "From third-party." in plugins
 
 
-def test_without_commands_of_plugins_help_has_no_section_for_them(rllm, install_command) -> None:
+def test_help_lists_no_command_of_a_blocked_distribution(rllm, install_command) -> None:
     install_command("third-party", "act")
 
     assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="*").stdout
@@ -67,7 +67,7 @@ def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> No
     install_command("third-party", "config", "raise RuntimeError('imported')")
 
     assert rllm("config", "--help").stdout.startswith("Usage: rllm config")
-    assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="rllm-tinker").stdout
+    assert "From third-party" not in rllm("--help").stdout
     assert (
         "note: third-party 1.0: its command 'config' is ignored: `rllm config` is the core's"
         in rllm("plugins", "doctor").stdout
@@ -127,34 +127,44 @@ def test_the_nearest_command_may_be_one_of_a_plugin(rllm, install_command) -> No
     assert ", perform" in _paragraph(rllm("zzz"))
 
 
-def test_a_command_of_ours_that_is_not_installed_says_what_to_install(rllm) -> None:
-    nothing_installed = """
+NOTHING_INSTALLED = """
 import importlib.metadata, sys
 importlib.metadata.entry_points = lambda: importlib.metadata.EntryPoints()
 from rllm_core.cli.main import main
 sys.exit(main())
 """
 
-    said = _paragraph(rllm("tinker", program=nothing_installed))
 
-    assert said == "Command 'tinker' is in rllm-tinker: pip install rllm-tinker"
-    assert "Did you mean 'tinker'" in _paragraph(rllm("tinkre", program=nothing_installed))
+@pytest.mark.parametrize(
+    ("words", "command", "home"),
+    [
+        (["tinker"], "tinker", "rllm-tinker-server"),
+        (["rescore"], "rescore", "rllm-rescore"),
+        (["plugins", "new"], "plugins new", "rllm-plugin-kit"),
+    ],
+)
+def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
+    rllm, words: list[str], command: str, home: str
+) -> None:
+    said = _paragraph(rllm(*words, program=NOTHING_INSTALLED))
+
+    assert said == f"Command {command!r} is in {home}: pip install {home}"
 
 
-def test_plugins_list_names_commands_and_whose_they_are(rllm, install_command) -> None:
-    install_command("third-party", "act")
+def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm) -> None:
+    told = " ".join(rllm("--help", program=NOTHING_INSTALLED, COLUMNS="120").stdout.split())
 
-    assert "Command `rllm act` comes from third-party 1.0.\n" in rllm("plugins", "list").stdout
-    assert "rllm act" not in rllm("plugins", "list", "--kind", "estimator").stdout
+    assert "rescore Show stored EPISODES under other estimators" in told
+    assert "Not installed: pip install rllm-rescore" in told
+    assert "Not installed: pip install rllm-plugin-kit" in " ".join(
+        rllm("plugins", "--help", program=NOTHING_INSTALLED, COLUMNS="120").stdout.split()
+    )
 
 
-def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
-    install_command("third-party", "act")
-    install_command("another", "play")
+def test_a_command_below_plugins_is_one_of_that_group_alone(rllm, install_command) -> None:
+    install_command("third-party", "act", group="rllm.commands.plugins")
 
-    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS="rllm-local,rllm-envs,rllm-tinker,another")
-
-    assert checked.returncode == 0
-    assert "note: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
-    assert "no such plugin is installed" not in checked.stdout
-    assert checked.stdout.splitlines()[-1].endswith(" plugins and 1 command checked, all work.")
+    assert rllm("plugins", "act", "a").stdout == "acting on a, debug False\n"
+    assert "From third-party." in rllm("plugins", "--help").stdout
+    assert "From third-party." not in rllm("--help").stdout
+    assert "There is no command 'act'." in _paragraph(rllm("act"))

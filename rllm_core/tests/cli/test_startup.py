@@ -30,7 +30,7 @@ def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm, install, instal
     assert {name for name in imported if name.startswith("rllm_core.cli.")} == {
         "rllm_core.cli.main",
         "rllm_core.cli.lazy_group",
-        "rllm_core.cli.root_group",
+        "rllm_core.cli.extensible_group",
     }
 
 

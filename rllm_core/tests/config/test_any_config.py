@@ -13,11 +13,11 @@ from rllm_core.config.compose import Composed, compose
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, layers_from_overrides
 from rllm_core.config.resolve import leaves
-from rllm_core.config.schema import RunConfig
 from rllm_core.errors import ConfigError
-from rllm_core.planning import make_plan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
+from rllm_core.schema.run_config import RunConfig
 
 VALID = [
     [],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_reference import reference_page
 from omegaconf import OmegaConf
 from pydantic import Field
 
@@ -15,14 +16,13 @@ from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.save import save_config
 from rllm_core.config.whole import as_whole
-from rllm_core.config_reference import reference_page
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
-from rllm_core.resuming import plan_resumed
-from rllm_core.run_folder import run_folder_path
+from rllm_core.runs.run_folder import run_folder_path
+from rllm_core.training.resuming import plan_resumed
 
 Run = Callable[..., Composed]
 MODEL = "model.name"
@@ -228,7 +228,7 @@ def test_a_recipe_cannot_change_what_its_model_follows_from() -> None:
 
 
 def test_the_reference_page_lists_plain_values_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rllm_core import config_reference
+    import config_reference
 
     monkeypatch.setattr(config_reference, "DISTRIBUTIONS", ("rllm-remote",))
     page = reference_page(_registry())

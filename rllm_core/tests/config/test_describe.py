@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from rllm_core.config.describe import Option, describe_field, options_of, type_text
 from rllm_core.config.keys import known_keys
-from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import Choice, NonNegativeInt, PositiveInt
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.schema.describe import Option, describe_field, options_of, type_text
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ import json, sys
 import hydra
 from rllm_core.config.compose import compose
 from rllm_core.config.from_python import layer_from_python, without_packaged
-from rllm_core.planning import make_plan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 
 @hydra.main(version_base=None, config_path="{config_path}", config_name="{config_name}")

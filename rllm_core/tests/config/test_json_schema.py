@@ -11,12 +11,12 @@ import pytest
 from pydantic import Field
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.json_schema import editor_schema
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import layer_from_file, layers_from_overrides
 from rllm_core.config.save import read_config, save_config
-from rllm_core.config.schema import RunConfig
 from rllm_core.contracts.plugin import Params
+from rllm_core.schema.json_schema import editor_schema
+from rllm_core.schema.run_config import RunConfig
 
 
 class DataSection(Params):

@@ -12,7 +12,7 @@ from omegaconf.errors import ConfigTypeError
 
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import Merged, merge_layers, what_remains_of_choice
-from rllm_core.config.schema import RunConfig
+from rllm_core.schema.run_config import RunConfig
 
 leaf = st.none() | st.integers(0, 3) | st.sampled_from(["text", "???"]) | st.lists(st.integers(0, 3), max_size=2)
 trees = st.dictionaries(

@@ -18,7 +18,7 @@ from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file
 from rllm_core.config.packaged import base_layer, packaged_layers, search_path_entries
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.notices import forget_warnings
 from rllm_core.plugins.registry import Registry
 
 AddBackend = Callable[..., Path]

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import layers_from_overrides
-from rllm_core.config.section import AsPackaged
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.section import AsPackaged
 
 YAML = """\
 # @package _global_

@@ -14,10 +14,10 @@ from rllm_core.config.keys import choice_keys, known_keys, matches, named_sectio
 from rllm_core.config.layers import layer_from_file
 from rllm_core.config.packaged import FOLDER
 from rllm_core.config.resolve import leaves
-from rllm_core.config.run_sections import TrainerSection
-from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import Choice
 from rllm_core.contracts.plugin import Params
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import TrainerSection
+from rllm_core.schema.section import Choice
 
 
 def _sections(schema: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from rllm_core.api.train_config import build_train_config
 from rllm_core.cli.configuring import plan_for, read_request
 from rllm_core.config.compose import compose
 from rllm_core.config.from_python import layer_from_python
 from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.train_config import build_train_config
 
 pytestmark = pytest.mark.usefixtures("installed")
 

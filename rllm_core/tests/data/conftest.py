@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import settings
 
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]

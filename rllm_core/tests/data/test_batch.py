@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rllm_core.batch import build_batch
-from rllm_core.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]

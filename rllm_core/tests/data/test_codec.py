@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core import codec
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.data import codec
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
 
 TOKEN = st.integers(0, 2**31 - 1)
 FLOAT32 = st.floats(width=32)  # subnormal, infinite and NaN (unknown) ones included

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core.data import TaskSchedule
+from rllm_core.data.types import Task
 from rllm_core.seeding import derive_seed
-from rllm_core.types import Task
+from rllm_core.training.schedule import TaskSchedule
 
 
 def _schedule(n_tasks: int, batch_size: int, seed: int = 0) -> TaskSchedule:

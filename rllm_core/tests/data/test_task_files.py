@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
-from rllm_core.task_files import TaskFileParams, read_tasks, tasks_from_rows
-from rllm_core.types import Task
+from rllm_core.rollout.task_files import TaskFileParams, read_tasks, tasks_from_rows
 
 Write = Callable[[str | bytes], Path]
 

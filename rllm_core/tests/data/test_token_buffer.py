@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core.token_buffer import TokenBuffer
-from rllm_core.types import Step, Trajectory
+from rllm_core.data.token_buffer import TokenBuffer
+from rllm_core.data.types import Step, Trajectory
 
 TOKEN = st.integers(0, 3)  # few different ones, so that prompts often share prefixes by chance
 LOGPROB = st.floats(-50, 0, width=32)

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from rllm_core.batch import TokenBatch
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.pipeline.context import StageContext
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.types import Episode, Task, TerminationReason, Trajectory
 
 TIS = "rllm.algorithm.rollout_correction.tis_mode"
 

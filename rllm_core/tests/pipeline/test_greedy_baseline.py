@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.errors import ConfigError, RewardError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.types import Episode, Task, Trajectory
 
 MakeStep = Callable[..., TrainStep]
 CHOSEN = {"rllm.algorithm.adv_estimator": "against_greedy"}
@@ -148,7 +148,7 @@ def test_estimators_get_the_greedy_rewards_of_their_trajectories(
 
 def test_trajectories_that_were_told_nothing_have_nan(attempts: Any) -> None:
     from rllm_core.algorithms.columns import columns_of
-    from rllm_core.types import TrajectoryGroup
+    from rllm_core.data.types import TrajectoryGroup
 
     first, second = (episode.trajectories[0] for episode in attempts([1.0, 0.0]))
     first.info["greedy_reward"] = 0.5

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.algorithm_sections import EntropySection
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import CheckpointError, PipelineError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.pipeline.update_stages import entropy_coeff
-from rllm_core.types import Episode, TerminationReason, Trajectory
+from rllm_core.schema.algorithm_sections import EntropySection
 
 MakeStep = Callable[..., TrainStep]
 

@@ -11,7 +11,7 @@ from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

@@ -12,12 +12,12 @@ from rllm_core.config.compose import compose
 from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.plugin import Params
+from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
+from rllm_core.planning.preflight import preflight
 from rllm_core.plugins.registry import Registry
-from rllm_core.preflight import preflight
-from rllm_core.types import Task
 
 KEY = "rllm.rollout.engine"
 MakePlan = Callable[..., RunPlan]

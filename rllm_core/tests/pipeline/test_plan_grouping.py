@@ -10,7 +10,7 @@ import pytest
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

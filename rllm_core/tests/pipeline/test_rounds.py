@@ -11,12 +11,12 @@ import pytest
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionPlugin, Verdict
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError
 from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.types import Episode, Task, TrajectoryGroup
 
 MakeStep = Callable[..., TrainStep]
 DYNAMIC = {

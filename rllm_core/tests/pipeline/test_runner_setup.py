@@ -16,15 +16,15 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
+from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
-from rllm_core.rollout.renderer import Renderer
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.runner_setup import make_runner, tasks_of
-from rllm_core.types import Episode, Task, TerminationReason
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.training.setup import make_runner, tasks_of
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ class Echoes:
     def __init__(self, reply: str = "ok", delay: float = 0.0) -> None:
         self.reply, self.delay = reply, delay
         self.prompts: list[str] = []
-        self.renderer = Renderer(Characters(), [])
+        self.renderer = TemplateRenderer(Characters(), [])
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         self.prompts.append("".join(map(chr, prompt_ids)))

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.batch import build_batch
 from rllm_core.contracts.estimator import ALWAYS_FILLED, Advantages, EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, RewardError, RolloutError
-from rllm_core.pipeline.step import TrainStep
 from rllm_core.plugins.registry import Registry
 from rllm_core.seeding import derive_seed
-from rllm_core.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 
 MakeStep = Callable[..., TrainStep]
 

@@ -15,7 +15,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorP
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

@@ -10,7 +10,7 @@ import pytest
 
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.notices import forget_warnings
 from rllm_core.plugins.registry import Registry
 
 ESTIMATOR = """

@@ -13,11 +13,12 @@ from hypothesis import settings
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.types import Task
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
-from rllm_core.rollout.renderer import Renderer
-from rllm_core.types import Task
+from rllm_core.rollout.template_renderer import TemplateRenderer
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -60,7 +61,7 @@ class ScriptedEngine:
 
     answer: Answer = lambda prompt, sampling: "ok$"
     max_context: int = 1000
-    renderer: Renderer = field(default_factory=lambda: Renderer(CharacterTokenizer(), [STOP]))
+    renderer: Renderer = field(default_factory=lambda: TemplateRenderer(CharacterTokenizer(), [STOP]))
     prompts: list[str] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.environment import Message, Outcome
+from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Episode
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow
-from rllm_core.types import Episode
 
 MakeContext = Callable[..., WorkflowContext]
 SYSTEM = {"role": "system", "content": "be brief"}

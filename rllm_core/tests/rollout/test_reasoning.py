@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllm_core.batch import build_batch
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.conversation import without_reasoning
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
-from rllm_core.types import Trajectory, TrajectoryGroup
 
 MakeContext = Callable[..., WorkflowContext]
 STOP, THINK, END = ord("$"), ord("{"), ord("}")
@@ -56,7 +56,7 @@ def play(engine: Any, environment: Any, context: MakeContext) -> Callable[..., P
 
     def run(*replies: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
         remaining = iter(replies)
-        engine.renderer = Renderer(tokenizer or ReasoningTokenizer(opening), [STOP])
+        engine.renderer = TemplateRenderer(tokenizer or ReasoningTokenizer(opening), [STOP])
         engine.answer = lambda prompt, sampling: next(remaining)
         made = context(
             make_environment=lambda: environment(step=lambda action: Outcome(observation="x")),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_core.rollout.renderer import REPLY, Renderer, options_without_thinking
+from rllm_core.rollout.template_renderer import REPLY, TemplateRenderer, options_without_thinking
 
 STOP = ord("$")
 USER = [{"role": "user", "content": "hi"}]
@@ -20,45 +20,45 @@ def _text(tokens: Any) -> str:
 
 
 @pytest.fixture
-def renderer(tokenizer: Any) -> Renderer:
-    return Renderer(tokenizer, [STOP])
+def renderer(tokenizer: Any) -> TemplateRenderer:
+    return TemplateRenderer(tokenizer, [STOP])
 
 
-def test_a_prompt_ends_where_the_reply_begins(renderer: Renderer) -> None:
+def test_a_prompt_ends_where_the_reply_begins(renderer: TemplateRenderer) -> None:
     system = {"role": "system", "content": "be brief"}
     assert _text(renderer.prompt([system, *USER])) == "<s>be brief<u>hi<a>"
     assert renderer.prompt(USER).dtype == np.int32
 
 
-def test_a_continuation_holds_only_what_is_new(renderer: Renderer, tokenizer: Any) -> None:
+def test_a_continuation_holds_only_what_is_new(renderer: TemplateRenderer, tokenizer: Any) -> None:
     assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
     assert tokenizer.encoded == ["$<u>hi<a>"]  # neither the reply nor anything before it is tokenised again
 
 
-def test_a_stop_token_that_was_sampled_is_not_repeated(renderer: Renderer) -> None:
+def test_a_stop_token_that_was_sampled_is_not_repeated(renderer: TemplateRenderer) -> None:
     assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
 
 
 def test_another_stop_token_than_the_template_s_leaves_the_template_s_in_place(tokenizer: Any) -> None:
-    renderer = Renderer(tokenizer, [STOP, ord("%")])
+    renderer = TemplateRenderer(tokenizer, [STOP, ord("%")])
     assert _text(renderer.continuation(ord("%"), USER)) == "$<u>hi<a>"
 
 
 def test_a_sampled_dollar_that_is_no_stop_token_does_not_swallow_the_template_s(tokenizer: Any) -> None:
-    renderer = Renderer(tokenizer, [ord("%")])
+    renderer = TemplateRenderer(tokenizer, [ord("%")])
     assert _text(renderer.continuation(STOP, USER)) == "$<u>hi<a>"
 
 
-def test_no_new_messages_still_open_the_next_reply(renderer: Renderer) -> None:
+def test_no_new_messages_still_open_the_next_reply(renderer: TemplateRenderer) -> None:
     assert _text(renderer.continuation(STOP, [])) == "<a>"
 
 
-def test_a_reply_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: Renderer) -> None:
+def test_a_reply_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: TemplateRenderer) -> None:
     assert _text(renderer.reply_ids("hello")) == "hello$"
-    assert _text(Renderer(tokenizer, [ord("%")]).reply_ids("hello")) == "hello"
+    assert _text(TemplateRenderer(tokenizer, [ord("%")]).reply_ids("hello")) == "hello"
 
 
-def test_words_are_decoded_without_special_tokens(renderer: Renderer) -> None:
+def test_words_are_decoded_without_special_tokens(renderer: TemplateRenderer) -> None:
     assert renderer.text(np.array([ord("h"), ord("i"), STOP], np.int32)) == "hi"
 
 
@@ -76,11 +76,11 @@ def test_a_template_that_does_not_show_the_reply_once_is_an_error(
 ) -> None:
     tokenizer.apply_chat_template = lambda messages, **options: template(messages)
     with pytest.raises(RolloutError, match="does not show an assistant message unchanged, exactly once") as caught:
-        Renderer(tokenizer, [STOP]).continuation(STOP, USER)
+        TemplateRenderer(tokenizer, [STOP]).continuation(STOP, USER)
     assert "tokenizer.chat_template" in caught.value.hint
 
 
-def test_everything_is_rendered_once_and_then_remembered(renderer: Renderer, tokenizer: Any) -> None:
+def test_everything_is_rendered_once_and_then_remembered(renderer: TemplateRenderer, tokenizer: Any) -> None:
     for _ in range(3):
         renderer.prompt(USER)
         renderer.continuation(STOP, USER)
@@ -91,7 +91,7 @@ def test_everything_is_rendered_once_and_then_remembered(renderer: Renderer, tok
     assert (tokenizer.templated, len(tokenizer.encoded), tokenizer.decoded) == (3, 3, 1)
 
 
-def test_what_is_remembered_cannot_be_changed(renderer: Renderer) -> None:
+def test_what_is_remembered_cannot_be_changed(renderer: TemplateRenderer) -> None:
     for tokens in (renderer.prompt(USER), renderer.continuation(STOP, USER), renderer.continuation(ord("x"), USER)):
         with pytest.raises(ValueError, match="read-only"):
             tokens[0] = 0
@@ -119,10 +119,10 @@ class Vocabulary:
 )
 def test_a_model_reasons_when_each_mark_is_one_token_of_its_own(start: Any, end: Any, expected: Any) -> None:
     tokenizer: Any = Vocabulary(start=start, end=end)
-    assert Renderer(tokenizer, []).reasoning_ids == expected
+    assert TemplateRenderer(tokenizer, []).reasoning_ids == expected
 
 
-def test_a_tokenizer_of_characters_knows_no_marks(renderer: Renderer) -> None:
+def test_a_tokenizer_of_characters_knows_no_marks(renderer: TemplateRenderer) -> None:
     assert renderer.reasoning_ids is None
 
 
@@ -135,7 +135,7 @@ def test_template_options_reach_the_template_in_prompts_and_continuations(tokeni
         return template(conversation, **options)
 
     tokenizer.apply_chat_template = remember
-    renderer = Renderer(tokenizer, [STOP], {"enable_thinking": False})
+    renderer = TemplateRenderer(tokenizer, [STOP], {"enable_thinking": False})
     assert _text(renderer.prompt(USER)) == "<u>hi<a>"
     assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
     assert given == [{"enable_thinking": False}] * 2
@@ -165,7 +165,7 @@ def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() ->
     tiny = pytest.importorskip("rllm_local.tiny")
     tokenizer = tiny.build_tokenizer()
     stop = tokenizer.convert_tokens_to_ids("<end>")
-    renderer = Renderer(tokenizer, [stop])
+    renderer = TemplateRenderer(tokenizer, [stop])
     reply = tokenizer.encode("7", add_special_tokens=False)
     answer = [{"role": "user", "content": "higher"}]
     whole = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "7"}, *answer]

@@ -12,7 +12,9 @@ import pytest
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.errors import (
     BackendError,
     ConfigError,
@@ -22,9 +24,8 @@ from rllm_core.errors import (
     RllmError,
     RolloutError,
 )
-from rllm_core.rollout.runner import RolloutOrder, RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
-from rllm_core.types import Episode, Task, TerminationReason, Trajectory
 
 Body = Callable[["FunctionWorkflow", dict[str, Any], str], Any]
 

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout import workflows
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
-from rllm_core.types import Episode, TerminationReason
 
 MakeContext = Callable[..., WorkflowContext]
 BOTH = pytest.mark.parametrize("kind", [SingleTurnWorkflow, MultiTurnWorkflow])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.config.run_sections import TrainerSection
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.run_folder import RunFolder
-from rllm_core.types import Episode, TerminationReason, Trajectory
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.schema.run_sections import TrainerSection
 
 
 @pytest.fixture

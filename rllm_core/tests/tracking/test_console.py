@@ -11,7 +11,7 @@ import pytest
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.pipeline.step import TrainStep
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.tracking import console
 from rllm_core.tracking.console import ConsoleTracker, step_figures, validation_figures
 

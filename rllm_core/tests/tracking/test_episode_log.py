@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import RllmError
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.rescoring.reading import read_file
-from rllm_core.tracking.episode_log import EpisodeLog
-from rllm_core.types import Episode, Trajectory
+from rllm_core.runs.episode_log import EpisodeLog
+from rllm_rescore.reading import read_file
 
 
 def _step(global_step: int) -> TrainStep:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.batch import build_batch
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.tracking.metrics import (
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.pipeline.metrics import (
     advantage_metrics,
     episode_metrics,
     pass_at_k,
@@ -21,7 +22,6 @@ from rllm_core.tracking.metrics import (
     throughput_metrics,
     validation_metrics,
 )
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
 
 MakeAttempt = Callable[..., Episode]
 

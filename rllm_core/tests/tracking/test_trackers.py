@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun, TrackerPlugin
 from rllm_core.errors import PluginError, RllmError
-from rllm_core.plugins.choice import Chosen
-from rllm_core.plugins.registry import Registered
-from rllm_core.run_folder import RunFolder
+from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
 
 

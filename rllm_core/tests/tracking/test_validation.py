@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.schema import RunConfig
-from rllm_core.rollout.runner import RolloutOrder
-from rllm_core.types import Episode, Task, Trajectory
-from rllm_core.validation import validate
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.data.types import Episode, Task, Trajectory
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.training.validation import validate
 
 
 class SolvesEveryOther:

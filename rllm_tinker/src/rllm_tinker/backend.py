@@ -6,8 +6,8 @@ import os
 import uuid
 from pathlib import Path
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
 from rllm_core.seeding import derive_seed
 from rllm_tinker.api_key import api_key_for

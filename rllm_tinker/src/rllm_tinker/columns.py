@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_tinker.client import Sampler, Trainer
 from rllm_tinker.datums import Rows
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
-from rllm_core.rollout.renderer import Renderer
 from rllm_tinker.client import Sampler
 from rllm_tinker.exchange import SampledSequence
 

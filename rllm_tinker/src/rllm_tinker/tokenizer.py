@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.rollout.model_files import model_folder, stop_ids
-from rllm_core.rollout.renderer import Renderer, options_without_thinking
+from rllm_core.rollout.template_renderer import TemplateRenderer, options_without_thinking
 from rllm_tinker.settings import TinkerConfig
 
 TINY = "tiny"
@@ -28,7 +29,7 @@ def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
             "one.",
         )
     stops = stop_ids(tokenizer, None if name == TINY else _stops_of_generation(name))
-    return Renderer(tokenizer, stops, _template_options(tokenizer, config))
+    return TemplateRenderer(tokenizer, stops, _template_options(tokenizer, config))
 
 
 def _inside_checkpoint(name: str) -> str:

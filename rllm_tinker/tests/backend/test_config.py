@@ -9,8 +9,8 @@ import pytest
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import layers_from_overrides
 from rllm_core.errors import ConfigError
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 
 BACKEND = "rllm/backend=tinker"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import LossChoice
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_tinker.datums import Rows
 from rllm_tinker.native import columns_of, native_loss
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.tiny import build_tokenizer
 from rllm_tinker.engine import TinkerEngine
 from rllm_tinker.exchange import SampledSequence
@@ -46,7 +46,7 @@ class FakeSampler:
 
 def _engine(sampler: Any, prompts_per_request: int = 128, max_context: int = 16) -> TinkerEngine:
     engine = TinkerEngine(
-        Renderer(build_tokenizer(), {STOP}), max_context=max_context, prompts_per_request=prompts_per_request
+        TemplateRenderer(build_tokenizer(), {STOP}), max_context=max_context, prompts_per_request=prompts_per_request
     )
     engine.publish(sampler, 3)
     return engine

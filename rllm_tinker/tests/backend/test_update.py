@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_tinker import update as update_module
 from rllm_tinker.datums import Rows

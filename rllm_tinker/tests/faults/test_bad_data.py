@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.checkpoint import find_damage
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError, CheckpointError
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.runs.checkpoint import find_damage
 from rllm_tinker.client import Service
 from rllm_tinker.health import HttpHealth
-from rllm_tinker.server import checkpoints as checkpoints_module
-from rllm_tinker.server.build import ModelOptions, opened_service
-from rllm_tinker.server.limits import Limits
-from rllm_tinker.server.serve import RunningServer, running_server
 from rllm_tinker.settings import ModelSection, TrainingSection
 from rllm_tinker.state import FILE, read_state
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
+from rllm_tinker_server import checkpoints as checkpoints_module
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.serve import RunningServer, running_server
 
 from .conftest import KEY, QUICK, Rllm, metrics_of
 

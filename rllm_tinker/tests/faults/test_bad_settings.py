@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rllm_tinker.server.build import ModelOptions, opened_service
-from rllm_tinker.server.serve import RunningServer, ServeOptions, running_server
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import RunningServer, ServeOptions, running_server
 
 from .conftest import Rllm
 

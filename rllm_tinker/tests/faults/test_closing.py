@@ -18,7 +18,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.plugins.registry import Registry
 from rllm_tinker.backend import TinkerBackend
-from rllm_tinker.server.serve import RunningServer
+from rllm_tinker_server.serve import RunningServer
 
 from .conftest import KEY
 

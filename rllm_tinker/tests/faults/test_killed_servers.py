@@ -60,6 +60,7 @@ def server(tmp_path: Path) -> Iterator[Restarted]:
         yield Restarted(folder, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
 
 
+@pytest.mark.long
 def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_same_numbers(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,19 +15,19 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_tinker.client import Service, Trainer
 from rllm_tinker.datums import Rows
 from rllm_tinker.exchange import SampledSequence
 from rllm_tinker.health import HttpHealth
-from rllm_tinker.server.serve import RunningServer
-from rllm_tinker.server.tinker_path import TinkerPath
 from rllm_tinker.settings import ModelSection, TrainingSection
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
+from rllm_tinker_server.serve import RunningServer
+from rllm_tinker_server.tinker_path import TinkerPath
 
 from .proxy import Fault, FaultyProxy, faulty_proxy
 

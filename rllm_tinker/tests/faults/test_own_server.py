@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm_tinker.server.serve import RunningServer
+from rllm_tinker_server.serve import RunningServer
 
 from .conftest import DEADLINE, KEY, MINIBATCHES, QUICK, Rllm, is_alive, left_over, metrics_of, wait_until
 
@@ -80,6 +80,7 @@ def _after(condition: Callable[[], bool], act: Callable[[], None]) -> Iterator[N
     thread.join(DEADLINE)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same_numbers(
     train: Rllm, server: RunningServer, tmp_path: Path
 ) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
-from rllm_core.plugins.notices import warn_once
+from rllm_core.notices import warn_once
 from rllm_core.seeding import derive_seed
 from rllm_verl.deadlines import Driver
 from rllm_verl.model import Model, open_model

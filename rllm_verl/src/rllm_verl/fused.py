@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rllm_core.contracts.backend import DerivedKey
-from rllm_core.plugins.notices import warn_once
+from rllm_core.notices import warn_once
 from rllm_verl.attention import FSDP, MODEL
 from rllm_verl.shared_keys import ACTOR
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_core.plugins.notices import warn_once
+from rllm_core.notices import warn_once
 from rllm_verl.attention import FSDP
 from rllm_verl.shared_keys import ACTOR
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
-from rllm_core.rollout.renderer import Renderer
 from rllm_verl.failures import as_backend_error, overdue
 from rllm_verl.processes import Process
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, TensorDict
 from torch import Tensor
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 
 PADDING = -1

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rllm_core.config.section import AsPackaged
+from rllm_core.schema.section import AsPackaged
 
 Mapping = dict[str, Any]
 Seconds = Annotated[float, Field(gt=0)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import importance_ratio
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import importance_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from importlib.metadata import version as version_of
 from typing import Any
 
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.notices import warn_once
+from rllm_core.notices import warn_once
 from rllm_verl.installed import NEEDED
 from rllm_verl.logprobs import VLLM
 

@@ -12,18 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.algorithms.role_losses import RoleLosses
 from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import LossError, RllmError
-from rllm_core.plugins.registry import IN_PROCESS, Registered, Registry
+from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.updates.role_losses import RoleLosses
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields
 from rllm_verl.verl_policy_loss import Aggregation, VerlPolicyLoss
 
 if TYPE_CHECKING:
-    from rllm_core.algorithms.loss_terms import LossTerms
-    from rllm_core.algorithms.update_metrics import Means
     from rllm_core.contracts.loss import LossInput
+    from rllm_core.updates.loss_terms import LossTerms
+    from rllm_core.updates.update_metrics import Means
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 
 from rllm_core.config.keys import ABSENT, known_keys, value_at
 from rllm_core.config.layers import layer_from_dotted
-from rllm_core.config.schema import RunConfig
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 from rllm_verl.idle_keys import IDLE_KEYS
 from rllm_verl.shared_keys import SHARED_KEYS
 

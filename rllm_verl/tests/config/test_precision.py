@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.notices import forget_warnings
 from rllm_verl.precision import MODEL_DTYPE, warn_of_weights_below_float32
 
 

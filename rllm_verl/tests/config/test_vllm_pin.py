@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.notices import forget_warnings
 from rllm_verl import vllm_pin
 from rllm_verl.vllm_pin import PINNED, check_vllm
 

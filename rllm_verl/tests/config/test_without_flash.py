@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.notices import forget_warnings
 from rllm_verl.fused import FUSED, warn_of_logits
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError, ConfigError, RolloutError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import engine as engine_module
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
@@ -79,7 +79,7 @@ def sampled_by_the_engine(settings: ServerSettings, prompts: list[list[int]]) ->
         with ThreadPoolExecutor(1) as executor:
             engine = LocalEngine(
                 loaded.model,
-                Renderer(loaded.tokenizer, loaded.stop_ids),
+                TemplateRenderer(loaded.tokenizer, loaded.stop_ids),
                 executor,
                 max_context=64,
                 max_concurrency=8,

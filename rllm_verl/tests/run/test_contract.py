@@ -7,7 +7,7 @@ import pytest
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.plugins.registry import Registry
-from rllm_core.testing import BackendContract
+from rllm_plugin_kit import BackendContract
 
 CHOSEN = {
     "rllm.backend": "verl",
@@ -25,4 +25,4 @@ def options() -> dict[str, object]:
 
 
 globals().update(BackendContract.for_each("rllm-verl", verl={"options": (options(),)}))
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(240)]

@@ -14,14 +14,14 @@ import httpx
 import numpy as np
 import pytest
 
-from rllm_core.batch import TokenBatch
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.contracts.backend import KlTerm, LossChoice, RunContext, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.testing.session import REQUESTS, ROLE, Session, difference
+from rllm_plugin_kit.session import REQUESTS, ROLE, Session, difference
 from rllm_verl.backend import VerlBackend
 from rllm_verl.processes import Process
 

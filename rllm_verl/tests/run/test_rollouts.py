@@ -15,7 +15,7 @@ import ray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_verl.processes import process_of
 from rllm_verl.rollouts import VerlEngine
@@ -65,7 +65,7 @@ def engine(server: Any) -> Callable[..., VerlEngine]:
         pass
 
     def engine(client: Any, seconds: float = 30.0, *, before_truncation: bool = True) -> VerlEngine:
-        renderer = Renderer(tiny.build_tokenizer(), {2})
+        renderer = TemplateRenderer(tiny.build_tokenizer(), {2})
         return VerlEngine(
             client,
             renderer,

@@ -25,13 +25,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rllm_core.batch import TokenBatch, build_batch
 from rllm_core.contracts.backend import LossChoice, UpdatePlan
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
-from rllm_core.types import Trajectory, TrajectoryGroup
 from rllm_local import tiny
 from rllm_verl.rows import MicroBatching
 from rllm_verl.update import Updater, UpdateSettings

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.plugins.registry import Registry
 from rllm_local.columns import ColumnFiller
 from rllm_local.settings import TrainingSection

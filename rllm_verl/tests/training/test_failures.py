@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, LossError
 from rllm_verl.update import Updater
 

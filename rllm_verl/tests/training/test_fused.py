@@ -12,9 +12,9 @@ import torch
 import transformers
 from omegaconf import OmegaConf
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import KlTerm, UpdatePlan
-from rllm_core.plugins.notices import forget_warnings
+from rllm_core.data.batch import TokenBatch
+from rllm_core.notices import forget_warnings
 from rllm_verl.columns import ColumnSettings, fill_columns
 from rllm_verl.fused import PLAIN_HEADS, settle_fused
 from rllm_verl.rows import MicroBatching

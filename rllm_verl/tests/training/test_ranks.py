@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.data.batch import TokenBatch
 from rllm_verl.columns import ColumnSettings, fill_columns, without_adapter
 from rllm_verl.rows import MicroBatching
 from rllm_verl.update import Updater

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_verl.rows import PADDING, DealtRows, MicroBatching
 

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.environment import Message
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
-from rllm_core.rollout.renderer import END_THINK
+from rllm_core.rollout.template_renderer import END_THINK
 from rllm_core.rollout.workflows import SingleTurnWorkflow
 from rllm_core.seeding import derive_seed
-from rllm_core.types import Episode, Step, TerminationReason, Trajectory
 from rllm_envs.numbers import first_whole_number
 from rllm_envs.options import JUDGE_PROMPT
 

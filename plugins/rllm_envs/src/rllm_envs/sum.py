@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
-from rllm_core.types import Task
+from rllm_core.data.types import Task
 from rllm_envs.numbers import whole_number
 from rllm_envs.options import SumParams
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import clipped_surrogate, importance_ratio, log_ratio, summable
 from rllm_core.contracts.loss import LossInput
 from rllm_core.seeding import derive_seed
+from rllm_core.updates.losses import clipped_surrogate, importance_ratio, log_ratio, summable
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.loss_rows import Rows
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable
 from rllm_estimators.loss_options import GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import importance_ratio, log_ratio
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import importance_ratio, log_ratio
 from rllm_estimators.loss_options import DroParams, SapoParams
 
 

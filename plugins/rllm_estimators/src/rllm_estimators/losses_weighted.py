@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rllm_core.algorithms.losses import importance_ratio, log_ratio
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.updates.losses import importance_ratio, log_ratio
 from rllm_estimators.loss_options import CispoParams, DppoParams
 
 

@@ -87,7 +87,7 @@ def _squared_gradients(inputs: AdvantageInput, params: OtbParams, offsets: Offse
     if params.tis_mode is None:
         return lengths
     sampling = _column(inputs, inputs.sampling_logprobs, "sampling_logprobs")
-    # As in `rllm_core.algorithms.losses.log_ratio` and `summable`: -inf on both sides is the ratio 1.
+    # As in `rllm_core.updates.losses.log_ratio` and `summable`: -inf on both sides is the ratio 1.
     log_ratios = np.subtract(old, sampling, out=np.zeros_like(old), where=old != sampling).clip(-1e9, 1e5)
     if params.tis_mode == "sequence":
         log_ratios = segments.spread(segments.sums(log_ratios, offsets), offsets)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
 from rllm_local.logprobs import TokenOutputs, token_outputs
 from rllm_local.reference import Reference

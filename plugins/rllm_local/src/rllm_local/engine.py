@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.prompts import checked_prompt
-from rllm_core.rollout.renderer import Renderer
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache
 from rllm_local.sampling import Draws

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rllm_core.contracts.engine import EngineChoice, EngineSetup, HostedEngine
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.contracts.renderer import Renderer
 from rllm_local.model import LoadedModel
 from rllm_local.settings import LocalConfig
 

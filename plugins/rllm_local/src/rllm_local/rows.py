@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.algorithms.minibatches import sampled_per_row
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.loss import LossInput
+from rllm_core.data.batch import TokenBatch
+from rllm_core.updates.minibatches import sampled_per_row
 
 
 @dataclass(frozen=True, eq=False)

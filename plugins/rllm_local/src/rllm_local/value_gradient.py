@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
 from rllm_local.logprobs import TokenOutputs
 from rllm_local.masters import Masters

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
-from rllm_core.rollout.renderer import Renderer
 from rllm_vllm.connection import Connection
 from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
 from rllm_vllm.options import VllmOptions

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from rllm_core.contracts.engine import EngineChoice
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import Hosting
@@ -81,7 +82,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="session")
 def renderer(loaded: LoadedModel) -> Renderer:
-    return Renderer(loaded.tokenizer, loaded.stop_ids)
+    return TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
 
 
 @pytest.fixture(scope="session")

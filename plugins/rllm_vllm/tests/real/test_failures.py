@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
-from rllm_core.rollout.renderer import Renderer
 from rllm_local.hosting import Hosting
 from rllm_local.settings import LocalConfig
 from rllm_vllm.engine import VllmEngine

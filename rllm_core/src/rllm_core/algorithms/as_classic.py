@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from rllm_core.algorithms.classic import per_group
 from rllm_core.algorithms.classic_call import NORM
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.batch import build_batch
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import ALWAYS_FILLED, AdvantageEstimator, AdvantageInput, EstimatorPlugin
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import AdvantageError, PluginError
-from rllm_core.types import TrajectoryGroup
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 Lists = list[NDArray[np.float64]]
 ParamsOf = Callable[[AlgorithmSection | None, Mapping[str, Any]], Any]

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rllm_core.algorithms.classic_call import ClassicCall
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 PARTS = ("advantages", "returns")
 

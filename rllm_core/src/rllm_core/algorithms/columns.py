@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.batch import TokenBatch
-from rllm_core.config.algorithm_sections import AlgorithmSection
 from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 REWARD_COMPONENTS = "reward_components"
 """Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""

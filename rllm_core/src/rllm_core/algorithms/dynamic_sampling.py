@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core import codec
 from rllm_core.algorithms.options import DynamicRejectionParams
 from rllm_core.algorithms.rejection import with_signal
 from rllm_core.contracts.rejection import Verdict
-from rllm_core.types import TrajectoryGroup
+from rllm_core.data import codec
+from rllm_core.data.types import TrajectoryGroup
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import columns_of, step_of_sampled, tokens_of
-from rllm_core.batch import TokenBatch
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, Level, Scope
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import AdvantageError, RllmError
 
 if TYPE_CHECKING:
-    from rllm_core.config.algorithm_sections import AlgorithmSection
+    from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

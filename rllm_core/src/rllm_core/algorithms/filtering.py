@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rllm_core.config.schema import RllmSection
-from rllm_core.types import Episode, TerminationReason, Trajectory
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
+from rllm_core.schema.run_config import RllmSection
 
 OVERLONG = frozenset(
     {

@@ -11,7 +11,7 @@ from typing import Any
 
 from rllm_core.contracts.grouping import MIXED_ROLES
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.types import Episode, Trajectory, TrajectoryGroup
+from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 
 EVERY_TASK = "every_task"
 """In the place of a task's id, in ids of groups that hold trajectories of several tasks."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import tokens_of
 from rllm_core.algorithms.estimation import Precomputed
-from rllm_core.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Step, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-from rllm_core.types import Step, TrajectoryGroup
 
 OnMismatch = Literal["error", "zero"]
 LARGEST = float(np.finfo(np.float32).max)

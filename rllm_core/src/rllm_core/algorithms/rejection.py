@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rllm_core import codec
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import Verdict
+from rllm_core.data import codec
+from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import PipelineError
-from rllm_core.types import TrajectoryGroup
 
 
 class KeepAll:

@@ -76,7 +76,7 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
     """
     from rllm_core.cli.configuring import plan_and_registry
     from rllm_core.cli.tables import print_table
-    from rllm_core.explaining import Explanation, explain_key
+    from rllm_core.planning.explain import Explanation, explain_key
 
     plan, registry = plan_and_registry(read_request(words, model, files, flags))
     found = explain_key(key, plan, registry)
@@ -138,10 +138,10 @@ def schema(as_json: bool, backend: str) -> None:
     import json
 
     from rllm_core.cli.tables import print_table
-    from rllm_core.config.describe import options_of
-    from rllm_core.config.json_schema import editor_schema
-    from rllm_core.config.schema import RunConfig
     from rllm_core.plugins.registry import Registry
+    from rllm_core.schema.describe import options_of
+    from rllm_core.schema.json_schema import editor_schema
+    from rllm_core.schema.run_config import RunConfig
 
     params = Registry.load().get("backend", backend).plugin.params
     if as_json:

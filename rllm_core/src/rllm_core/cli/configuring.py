@@ -12,13 +12,13 @@ from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
 from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
-from rllm_core.plan import RunPlan
-from rllm_core.planning import make_plan
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.resuming import plan_resumed
+from rllm_core.training.resuming import plan_resumed
 
 if TYPE_CHECKING:
-    from rllm_core.types import Task
+    from rllm_core.data.types import Task
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -117,8 +117,8 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
 
 def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
     """Everything that is checked before a run starts: the plan, its training tasks and its validation tasks."""
-    from rllm_core.preflight import preflight
-    from rllm_core.runner_setup import tasks_of
+    from rllm_core.planning.preflight import preflight
+    from rllm_core.training.setup import tasks_of
 
     plan = plan_for(request, beneath)
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")

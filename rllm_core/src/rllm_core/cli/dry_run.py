@@ -8,8 +8,8 @@ import click
 
 from rllm_core.cli.tables import print_table
 from rllm_core.config.resolve import leaves
-from rllm_core.plan import RunPlan
-from rllm_core.plan_losses import losses_in_force
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.plan_losses import losses_in_force
 
 
 def show_plan(plan: RunPlan) -> None:

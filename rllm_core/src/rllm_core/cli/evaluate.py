@@ -12,11 +12,11 @@ from rllm_core.config.compose import BACKEND_KEY
 from rllm_core.config.keys import value_at
 from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.schema import RunConfig
 from rllm_core.config.whole import of_any_backend
 from rllm_core.errors import ConfigError
-from rllm_core.plan import RunPlan
-from rllm_core.resuming import saved_config, saved_value
+from rllm_core.planning.plan import RunPlan
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.training.resuming import saved_config, saved_value
 
 PLAYED = (
     "rllm.backend",
@@ -75,8 +75,8 @@ def _refuse_training_keys(plan: RunPlan) -> None:
 
 async def _play(plan: RunPlan) -> dict[str, float]:
     from rllm_core.contracts.backend import RunContext
-    from rllm_core.runner_setup import make_runner, tasks_of
-    from rllm_core.validation import validate
+    from rllm_core.training.setup import make_runner, tasks_of
+    from rllm_core.training.validation import validate
 
     tasks = tasks_of(plan, "val")
     backend = plan.backend.load()()

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 import click
 
 from rllm_core import __version__
+from rllm_core.cli.extensible_group import ExtensibleGroup
 from rllm_core.cli.lazy_group import LazyCommand
-from rllm_core.cli.root_group import RootGroup
 from rllm_core.errors import RllmError
 
 COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
     "eval": LazyCommand("rllm_core.cli.evaluate", "evaluate", "Play with a trained model and report how well it does."),
     "config": LazyCommand("rllm_core.cli.config", "config", "See, explain and check the configuration of a run."),
-    "rescore": LazyCommand("rllm_core.cli.rescore", "rescore", "Show stored episodes under other estimators."),
     "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
 }
 
@@ -28,7 +27,7 @@ INTERRUPTED = 130
 
 
 @click.group(
-    cls=RootGroup,
+    cls=ExtensibleGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Every command explains itself: rllm COMMAND --help",

@@ -1,7 +1,4 @@
-"""``rllm plugins``: what is installed, what one plugin is and takes, and whether everything works.
-
-``rllm plugins new`` has a module of its own.
-"""
+"""``rllm plugins``: what is installed, what one plugin is and takes, and whether everything works."""
 
 from __future__ import annotations
 
@@ -9,18 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm_core.cli.lazy_group import LazyCommand, LazyGroup
+from rllm_core.cli.extensible_group import ExtensibleGroup
 
 if TYPE_CHECKING:
+    from rllm_core.contracts.chosen import Registered
     from rllm_core.plugins.commands import PluginCommands
     from rllm_core.plugins.discovery import Discovery
-    from rllm_core.plugins.registry import Registered
 
 
-COMMANDS = {"new": LazyCommand("rllm_core.cli.new_plugin", "new", "Write a package with a plugin of your own.")}
-
-
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=ExtensibleGroup, table={}, prefix="plugins ")
 def plugins() -> None:
     """See what is installed, and whether it works; write a plugin of your own.
 
@@ -93,8 +87,8 @@ def info(kind: str, name: str) -> None:
     """
     from rllm_core.cli.facts import facts_of
     from rllm_core.cli.tables import print_table
-    from rllm_core.config.describe import options_of
     from rllm_core.plugins.registry import Registry
+    from rllm_core.schema.describe import options_of
 
     entry = Registry.load().get(kind, name)
     plugin = entry.plugin

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from rllm_core.plan import RunPlan
+from rllm_core.pipeline.metrics import split_validation_name
+from rllm_core.planning.plan import RunPlan
+from rllm_core.runs.run_folder import PICTURE
 from rllm_core.tracking.console import in_three_digits
-from rllm_core.tracking.metrics import split_validation_name
 
 if TYPE_CHECKING:
-    from rllm_core.training_loop import TrainingLoop
+    from rllm_core.training.loop import TrainingLoop
 
 NARROWEST = 72
 """Columns of the widest row there usually is."""
 
 
-def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float, picture: Path | None) -> None:
+def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float) -> None:
     """Print the last validation and where everything is."""
     console = results_console()
     console.print(results_table(plan, trainer.last_validation))
     folder = trainer.folder.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
     console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {folder}")
-    if picture is not None:
-        console.print(f"reward curve: {picture}")
+    if (folder / PICTURE).exists():
+        console.print(f"reward curve: {folder / PICTURE}")
     if (folder / "checkpoints" / "latest").exists():
         environment = plan.config.rllm.env.name
         console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest")

@@ -13,10 +13,10 @@ import click
 
 from rllm_core.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
 from rllm_core.cli.dry_run import show_plan
-from rllm_core.plan import RunPlan
+from rllm_core.planning.plan import RunPlan
 
 if TYPE_CHECKING:
-    from rllm_core.training_loop import TrainingLoop
+    from rllm_core.training.loop import TrainingLoop
 
 
 @click.command()
@@ -50,7 +50,7 @@ def train(
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
-        from rllm_core.preflight import check_backend
+        from rllm_core.planning.preflight import check_backend
 
         show_plan(plan)
         check_backend(plan)
@@ -60,12 +60,10 @@ def train(
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.cli.summary import show_summary
-    from rllm_core.preflight import preflight
-    from rllm_core.run_folder import PICTURE, RunFolder
-    from rllm_core.runner_setup import tasks_of
-    from rllm_core.tracking.picture import draw_reward_curve
-    from rllm_core.tracking.report import write_report
-    from rllm_core.training_loop import TrainingLoop
+    from rllm_core.planning.preflight import preflight
+    from rllm_core.runs.run_folder import RunFolder
+    from rllm_core.training.loop import TrainingLoop
+    from rllm_core.training.setup import tasks_of
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
     preflight(plan, train_tasks, val_tasks)
@@ -79,20 +77,13 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         with _stopping_on_signals(trainer) as received:
             trainer.fit()
         seconds = time.monotonic() - started
-        title = f"{plan.config.rllm.env.name}, {plan.estimators.default.plugin.name}"
-        picture = None
-        try:
-            picture = draw_reward_curve(folder.history(), folder.path / PICTURE, title)
-            write_report(plan, folder.path, trainer.last_validation, picture)
-        except OSError as error:
-            click.echo(f"warning: no picture or report: {error}", err=True)
         if trainer.stopped_early:
             click.echo(
                 f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "
                 "The same command with --resume goes on from there."
             )
             return 128 + received[0]
-        show_summary(plan, trainer, seconds, picture)
+        show_summary(plan, trainer, seconds)
     finally:
         folder.close()
     return 0

@@ -23,13 +23,13 @@ from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, package
 from rllm_core.config.packaged_keys import unlike_packaged
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
-from rllm_core.config.run_sections import NO_ENVIRONMENT, PluginsSection
-from rllm_core.config.schema import RunConfig
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.unused import idle_reason, without_keys
 from rllm_core.config.whole import is_whole, part_of, split_whole
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError, PluginError
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 
 BACKEND_KEY = "rllm.backend"
 PROFILE_KEY = "rllm.profile"

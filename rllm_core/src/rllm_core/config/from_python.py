@@ -14,9 +14,9 @@ from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import PluginSource, base_layer, packaged_layers
 from rllm_core.config.resolve import leaves
-from rllm_core.config.schema import RunConfig
 from rllm_core.config.whole import is_whole
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 
 PYTHON = "the Python config"
 

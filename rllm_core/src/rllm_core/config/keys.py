@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rllm_core.config.section import HoldsChoice
+from rllm_core.schema.section import HoldsChoice
 
 KeyPath = tuple[str, ...]
 ANY_KEY = "*"

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
 from rllm_core.config.overrides import BACKEND_GROUP
 from rllm_core.errors import ConfigError
+from rllm_core.notices import warn_once
 from rllm_core.plugins.backend_files import profile_file, search_folder
-from rllm_core.plugins.notices import warn_once
 
 DEFAULT = "default"
 FOLDER = Path(__file__).parents[1] / "conf"

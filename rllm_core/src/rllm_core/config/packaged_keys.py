@@ -15,8 +15,8 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.merge import Merged
 from rllm_core.config.packaged import packaged_values
 from rllm_core.config.problems import unknown_key, wrong_value
-from rllm_core.config.schema import RunConfig
-from rllm_core.config.section import AsPackaged
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import AsPackaged
 
 _MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (float, "a number"))
 

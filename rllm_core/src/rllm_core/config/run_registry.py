@@ -10,7 +10,7 @@ from pathlib import Path
 from rllm_core.config.compose import plugins_section
 from rllm_core.config.layers import Layer
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.plugins.notices import one_line
+from rllm_core.notices import one_line
 from rllm_core.plugins.registry import Registry
 
 

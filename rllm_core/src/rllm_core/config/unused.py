@@ -7,8 +7,8 @@ from typing import Any
 
 from rllm_core.config.keys import ABSENT, known_keys, value_at
 from rllm_core.config.layers import Layer
-from rllm_core.config.schema import RunConfig
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 
 
 class UnusedKeys:

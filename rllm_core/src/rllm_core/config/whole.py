@@ -14,7 +14,7 @@ from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.resolve import escape, leaves, resolve_interpolations
-from rllm_core.config.schema import RunConfig
+from rllm_core.schema.run_config import RunConfig
 
 MARK = "composed"
 """Key of ``rllm`` that is true in a whole configuration, and nowhere else."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.contracts.environment import Message
+    from rllm_core.data.messages import Message
 
 
 class Agent(ABC):

@@ -12,10 +12,10 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rllm_core.batch import TokenBatch
-    from rllm_core.config.schema import RunConfig
     from rllm_core.contracts.engine import EngineChoice, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
+    from rllm_core.data.batch import TokenBatch
+    from rllm_core.schema.run_config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class KlTerm:
     beta: float
     """Its weight, greater than 0."""
     estimator: Literal["k1", "k2", "k3"]
-    """See ``rllm_core.algorithms.loss_terms``."""
+    """See ``rllm_core.updates.loss_terms``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class UpdatePlan:
     losses: Mapping[str, LossChoice]
     """The loss of each role in the batch."""
     aggregation: str
-    """How token losses become one number; see ``rllm_core.algorithms.aggregation``."""
+    """How token losses become one number; see ``rllm_core.updates.aggregation``."""
     entropy_coeff: float
     """Weight of the entropy bonus in this step."""
     seed: int

@@ -11,7 +11,7 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from typing import Any
 
-    from rllm_core.types import Task
+    from rllm_core.data.types import Task
 
 
 class Dataset(Protocol):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from rllm_core.rollout.renderer import Renderer
+    from rllm_core.contracts.renderer import Renderer
+
 
 NamedTensors = Iterable[tuple[str, "Tensor"]]
 """Weights by their names in a Hugging Face checkpoint of the model."""

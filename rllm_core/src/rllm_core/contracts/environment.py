@@ -12,11 +12,10 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from rllm_core.types import Task
+    from rllm_core.data.messages import Message
+    from rllm_core.data.types import Task
 
 Split = Literal["train", "val"]
-Message = Mapping[str, str]
-"""A chat message: ``{"role": "user", "content": "lower"}``."""
 
 
 @dataclass(frozen=True, kw_only=True)

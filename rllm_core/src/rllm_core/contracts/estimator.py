@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rllm_core.config.algorithm_sections import AlgorithmSection
-    from rllm_core.types import TrajectoryGroup
+    from rllm_core.data.types import TrajectoryGroup
+    from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 Level = Literal["trajectory", "step", "token"]
 Scope = Literal["trajectory", "group", "role", "batch"]

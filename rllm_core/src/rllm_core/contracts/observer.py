@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.pipeline.step import TrainStep
+    from rllm_core.contracts.train_step import TrainStep
 
 
 class Observer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.types import TrajectoryGroup
+    from rllm_core.data.types import TrajectoryGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class RejectionMode(Protocol):
     def __call__(self, groups: list[TrajectoryGroup], /) -> Verdict: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything kept between steps, as JSON data (see ``rllm_core.codec`` for groups)."""
+        """Everything kept between steps, as JSON data (see ``rllm_core.data.codec`` for groups)."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.pipeline.context import StageContext
-    from rllm_core.pipeline.step import TrainStep
+    from rllm_core.contracts.stage_context import StageContext
+    from rllm_core.contracts.train_step import TrainStep
 
 
 class Stage(Protocol):

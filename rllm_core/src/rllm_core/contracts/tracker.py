@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
@@ -22,6 +22,8 @@ class TrackedRun:
     experiment_name: str
     config: Mapping[str, Any]
     """Every value of the run, as in its ``config.yaml``."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each value comes from, by its dotted key: ``default``, a file, ``command line``."""
 
 
 class Tracker(Protocol):
@@ -51,3 +53,5 @@ class TrackerPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "tracker"
 
     load: Callable[[], Callable[[TrackedRun, Any], Tracker]]
+    every_run: bool = False
+    """Whether every run has this tracker where its distribution is installed, with default options, chosen or not."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.agent import Agent
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
-    from rllm_core.types import Episode
+    from rllm_core.data.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.config.algorithm_sections import PipelineSection
-from rllm_core.config.section import Choice
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_core.plugins.choice import Chosen
+from rllm_core.schema.algorithm_sections import PipelineSection
+from rllm_core.schema.section import Choice
 
 BUILT_IN = (
     "generate",

@@ -9,10 +9,10 @@ from inspect import isawaitable
 from typing import Any
 
 from rllm_core.contracts.stage import Stage
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, RllmError
-from rllm_core.pipeline.context import StageContext
 from rllm_core.pipeline.graph import ChosenStage
-from rllm_core.pipeline.step import TrainStep
 
 
 class Pipeline:

@@ -6,9 +6,9 @@ from typing import Any
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, RllmError
-from rllm_core.pipeline.context import StageContext
-from rllm_core.pipeline.step import TrainStep
 
 MOST_ROUNDS = 1000
 """Batches of tasks in one step after which a mode that asks for more is taken to be broken."""

@@ -11,13 +11,13 @@ import numpy as np
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode
 from rllm_core.errors import RewardError
-from rllm_core.pipeline.context import StageContext
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.rollout.runner import RolloutOrder
+from rllm_core.pipeline.metrics import episode_metrics, reward_of
 from rllm_core.seeding import derive_seed
-from rllm_core.tracking.metrics import episode_metrics, reward_of
-from rllm_core.types import Episode
 
 
 class Generate:

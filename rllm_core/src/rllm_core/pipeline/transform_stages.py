@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 
 from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError, RewardError, RllmError
-from rllm_core.pipeline.context import StageContext
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.tracking.metrics import reward_metrics
-from rllm_core.types import Trajectory, TrajectoryGroup
+from rllm_core.pipeline.metrics import reward_metrics
 
 
 class CompactFilter:

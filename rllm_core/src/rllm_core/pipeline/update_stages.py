@@ -8,19 +8,19 @@ import numpy as np
 
 from rllm_core.algorithms.columns import tokens_of
 from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
-from rllm_core.algorithms.known_logprobs import check_old_logprobs, check_sampling_logprobs
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.batch import TokenBatch, build_batch
-from rllm_core.config.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.context import StageContext
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.plugins.choice import Chosen
+from rllm_core.pipeline.known_logprobs import check_old_logprobs, check_sampling_logprobs
+from rllm_core.pipeline.metrics import advantage_metrics, throughput_metrics
+from rllm_core.schema.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.seeding import derive_seed
-from rllm_core.tracking.metrics import advantage_metrics, throughput_metrics
 
 
 class BuildBatch:

@@ -80,7 +80,7 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
         from rllm_core.plugins import hookimpl
 
         def load_one_group():
-            from rllm_core.types import TrajectoryGroup        # needs numpy, so it waits until it is called for
+            from rllm_core.data.types import TrajectoryGroup        # needs numpy, so it waits until it is called for
 
             def one_group(episodes, params):
                 everything = [trajectory for episode in episodes for trajectory in episode.trajectories]

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.errors import ConfigError, PluginError, did_you_mean
-from rllm_core.plugins.notices import warn_once
-from rllm_core.plugins.registry import RecordT, Registered, Registry
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen(Generic[RecordT]):
-    """A plugin with its options. `registered.plugin.load()` gives the implementation, which takes `params`."""
-
-    registered: Registered[RecordT]
-    params: Any
-    """An instance of the record's `params` model."""
-    own: frozenset[str] = frozenset()
-    """Names of the options that the choice itself sets; all others are defaults, or taken over from shared keys."""
-
-    @property
-    def plugin(self) -> RecordT:
-        return self.registered.plugin
+from rllm_core.notices import warn_once
+from rllm_core.plugins.registry import Registry
 
 
 def choose(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import click
 
 from rllm_core.errors import PluginError
+from rllm_core.notices import one_line
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery
 from rllm_core.plugins.first_party import COMMAND, home_of, names_elsewhere
-from rllm_core.plugins.notices import one_line
 from rllm_core.plugins.unusable import UnusablePluginError
 
 
@@ -35,9 +35,15 @@ class PluginCommands:
         )
 
     def by_name(self) -> dict[str, list[Candidate]]:
-        """Name -> who offers it, in alphabetical order of names."""
+        """Words of the command -> who offers it, in alphabetical order."""
         names = sorted({candidate.entry_point for candidate in self.usable})
         return {name: [each for each in self.usable if each.entry_point == name] for name in names}
+
+    def missing(self) -> dict[str, str]:
+        """Commands of our distributions that are not installed -> the distribution."""
+        known = {candidate.entry_point for candidate in (*self.usable, *self.hidden, *self.blocked)}
+        homes = {name: home_of(COMMAND, name) for name in names_elsewhere(COMMAND) if name not in known}
+        return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
         """Import a command; None when no plugin is known to have one of that name.

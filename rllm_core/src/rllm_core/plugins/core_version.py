@@ -5,8 +5,7 @@ from __future__ import annotations
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from rllm_core import __version__
-from rllm_core.plugins.discovery import CORE, Candidate, normalise
+from rllm_core.plugins.discovery import CORE, Candidate, core_version, normalise
 from rllm_core.plugins.requirements import allows, parsed
 from rllm_core.plugins.unusable import UnusablePluginError
 
@@ -17,10 +16,10 @@ def check_core_version(candidate: Candidate) -> None:
         if not normalise(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
             continue
         for requirement in parsed([text]):
-            if normalise(requirement.name) == CORE and not allows(requirement, __version__):
+            if normalise(requirement.name) == CORE and not allows(requirement, core_version()):
                 raise UnusablePluginError(
                     f"{candidate.distribution} {candidate.version} needs {CORE}{requirement.specifier}, and {CORE} "
-                    f"{__version__} is installed",
+                    f"{core_version()} is installed",
                     _upgrade_core(requirement) if _is_newer(requirement) else upgrade(candidate),
                 )
 
@@ -32,7 +31,7 @@ def _is_newer(requirement: Requirement) -> bool:
             lowest = Version(spec.version.removesuffix(".*"))
         except InvalidVersion:
             continue
-        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(__version__):
+        if spec.operator in (">", ">=", "==", "~=", "===") and lowest > Version(core_version()):
             return True
     return False
 

@@ -10,13 +10,13 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-from rllm_core import __version__
+from dataclasses import dataclass, replace
+from functools import cache
 
 ENTRY_POINT_GROUP = "rllm.plugins"
-COMMAND_GROUP = "rllm.commands"
-"""Commands that distributions add to ``rllm``: the entry point's name is the command, its value a click command."""
+COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
+"""Commands that distributions add to ``rllm`` and to ``rllm plugins``, with what precedes their names on the command
+line: the entry point's name is the command, its value a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
 CORE_MODULE = "rllm_core.builtin"
@@ -27,7 +27,7 @@ class Candidate:
     """An installed plugin or command that has not been imported yet."""
 
     entry_point: str
-    """Name of the entry point: a plugin's should equal `distribution`, a command's is the command."""
+    """Name of the entry point: a plugin's should equal `distribution`. Of a command, its words: ``plugins new``."""
     distribution: str
     version: str
     load: Callable[[], object]
@@ -59,10 +59,18 @@ def normalise(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
+@cache
+def core_version() -> str:
+    return importlib.metadata.version(CORE)
+
+
 def core_candidate() -> Candidate:
     """The core's own plugins, which come first and cannot be blocked."""
     return Candidate(
-        entry_point=CORE, distribution=CORE, version=__version__, load=lambda: importlib.import_module(CORE_MODULE)
+        entry_point=CORE,
+        distribution=CORE,
+        version=core_version(),
+        load=lambda: importlib.import_module(CORE_MODULE),
     )
 
 
@@ -78,7 +86,11 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     allowed = None if allow is None else {normalise(name): name for name in allow}
     installed = importlib.metadata.entry_points()
     plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed))
-    commands = list(_candidates(installed.select(group=COMMAND_GROUP), block, allowed))
+    commands = [
+        replace(candidate, entry_point=prefix + candidate.entry_point)
+        for group, prefix in COMMAND_GROUPS.items()
+        for candidate in _candidates(installed.select(group=group), block, allowed)
+    ]
     distributions = {normalise(candidate.distribution) for candidate in (*plugins, *commands)}
     blockable = distributions | {normalise(plugin.entry_point) for plugin in plugins}
     return Discovery(
@@ -99,7 +111,7 @@ def _candidates(
         distribution, version = _provenance(entry_point)
         if normalise(distribution) == CORE:
             continue
-        names = [distribution] if entry_point.group == COMMAND_GROUP else [distribution, entry_point.name]
+        names = [distribution] if entry_point.group in COMMAND_GROUPS else [distribution, entry_point.name]
         yield Candidate(
             entry_point=entry_point.name,
             distribution=distribution,

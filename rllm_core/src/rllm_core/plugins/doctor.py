@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
 from rllm_core.plugins.loading import reason_of
-from rllm_core.plugins.registry import Registered, Registry
+from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.specs import KINDS
 
 Severity = Literal["error", "warning", "note"]

@@ -1,89 +1,74 @@
-"""Where our own plugins live, so that "unknown name" can say what to install."""
+"""Where our own plugins and commands live, so that "unknown name" can say what to install.
+
+The index is made from the records of all our distributions: ``make docs``.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 COMMAND = "command"
 """Stands beside the kinds of plugins for commands of ``rllm``."""
-
-_OFFERED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "rllm-verl": {"backend": ("verl",), "loss": ("vanilla", "gpg", "geo_mean")},
-    "rllm-tinker": {"backend": ("tinker",), COMMAND: ("tinker",)},
-    "rllm-local": {"backend": ("local",)},
-    "rllm-vllm": {"engine": ("vllm",)},
-    "rllm-envs": {"environment": ("guess", "sum"), "workflow": ("solver_judge",)},
-    "rllm-estimators": {
-        "estimator": (
-            "opo",
-            "gpg",
-            "grpo_passk",
-            "gdpo",
-            "maxrl",
-            "prpo",
-            "dr_grpo",
-            "gae",
-            "reinforce_plus_plus",
-            "remax",
-            "otb",
-            "tir_otb",
-            "step_reinforce",
-        ),
-        "loss": (
-            "cispo",
-            "dppo_tv",
-            "dppo_kl",
-            "cross_entropy",
-            "dro",
-            "sapo",
-            "gspo",
-            "gmpo",
-            "kl_cov",
-            "clip_cov",
-        ),
-    },
-}
+INDEX = Path(__file__).with_name("first_party.json")
 
 
-_EXTRAS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
-    {"rllm-tinker": ("tinker_base_url", "local", "local"), "rllm-verl": ("rllm.profile", "cpu", "cpu")}
-)
-"""Distribution -> a key, its value, and the extra that a run with this value needs."""
-_ON_GPUS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
-    {
-        "rllm-verl": (("vllm",), "'rllm-verl[cpu]', and --profile cpu"),
-        "rllm-vllm": (("gpu",), "'rllm-vllm[cpu]'"),
-    }
-)
-"""Distribution -> the extras of its other runs, and what stands for them without a GPU. A dry run does without."""
+@dataclass(frozen=True)
+class Entry:
+    """One of our distributions outside the core."""
+
+    offers: Mapping[str, Mapping[str, str]]
+    """Kind -> name -> summary."""
+    extras: Mapping[str, Mapping[str, str]]
+    """Extra -> the dotted keys and their values that make a run need it."""
+    on_gpus: tuple[str, ...]
+    """Extras of its other runs. A dry run does without."""
+    without_gpu: str
+    """What to install instead of these on a machine without a GPU."""
 
 
-def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
-    """The extras of a distribution that a run needs; `value` gives that of a dotted key."""
-    key, wanted, extra = _EXTRAS.get(distribution, ("", "", ""))
-    return (extra,) if key and value(key) == wanted else ()
+@cache
+def _index() -> Mapping[str, Entry]:
+    found = json.loads(INDEX.read_text(encoding="utf-8"))
+    return {name: Entry(**entry | {"on_gpus": tuple(entry["on_gpus"])}) for name, entry in found.items()}
 
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
     """The extras to install a distribution with, and what to write instead on a machine without a GPU."""
-    extras = extras_of(distribution, value)
-    if extras or distribution not in _ON_GPUS:
+    extras, entry = extras_of(distribution, value), _index().get(distribution)
+    if extras or entry is None:
         return extras, ""
-    return _ON_GPUS[distribution]
+    return entry.on_gpus, entry.without_gpu
 
 
 def home_of(kind: str, name: str) -> str | None:
     """The distribution of ours that offers `name`, whether or not it is installed."""
-    return next((home for home, kinds in _OFFERED.items() if name in kinds.get(kind, ())), None)
+    return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
+
+
+def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
+    """The extras of a distribution that a run needs; `value` gives that of a dotted key."""
+    if (entry := _index().get(distribution)) is None:
+        return ()
+    return tuple(
+        extra for extra, keys in entry.extras.items() if all(value(key) == wanted for key, wanted in keys.items())
+    )
 
 
 def first_party_distributions() -> frozenset[str]:
     """Our distributions outside the core, whether or not they are installed."""
-    return frozenset(_OFFERED)
+    return frozenset(_index())
 
 
 def names_elsewhere(kind: str) -> list[str]:
     """All names of a kind that our distributions outside the core offer."""
-    return [name for kinds in _OFFERED.values() for name in kinds.get(kind, ())]
+    return list(summaries_elsewhere(kind))
+
+
+def summaries_elsewhere(kind: str) -> dict[str, str]:
+    """Name -> summary, of all that our distributions outside the core offer of a kind."""
+    return {name: summary for entry in _index().values() for name, summary in entry.offers.get(kind, {}).items()}

@@ -5,57 +5,22 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from rllm_core.contracts.chosen import RecordT, Registered
 from rllm_core.contracts.plugin import Plugin
-from rllm_core.errors import PluginError, RllmError, did_you_mean
+from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
 from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
 from rllm_core.plugins.loading import load_records, new_manager, reason_of
-from rllm_core.plugins.notices import warn_once
 from rllm_core.plugins.specs import KINDS
 from rllm_core.plugins.unknown_name import unknown_name
 from rllm_core.plugins.unusable import UnusablePluginError
 from rllm_core.plugins.validation import check_record
 
-RecordT = TypeVar("RecordT", bound=Plugin[Any])
-
 IN_PROCESS = "in-process"
 """Distribution of what was registered by a call instead of being installed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Registered(Generic[RecordT]):
-    """A record and where it comes from."""
-
-    plugin: RecordT
-    distribution: str
-    version: str
-
-    @property
-    def kind(self) -> str:
-        return self.plugin.kind
-
-    @property
-    def name(self) -> str:
-        return self.plugin.name
-
-    def load(self) -> Any:
-        """The implementation; raises `PluginError` naming the plugin when it cannot be loaded."""
-        try:
-            return self.plugin.load()
-        except RllmError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"{self.kind} {self.qualified_name} cannot be loaded: {type(error).__name__}: {error}.",
-                "`rllm plugins doctor` shows where it fails.",
-            ) from error
-
-    @property
-    def qualified_name(self) -> str:
-        """``rllm-estimators/opo``: what to write in config where `name` alone is not unique."""
-        return f"{self.distribution}/{self.plugin.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
 
         def load_answer_once():
             from rllm_core.contracts.workflow import Workflow
-            from rllm_core.types import Episode, Trajectory
+            from rllm_core.data.types import Episode, Trajectory
 
             class AnswerOnce(Workflow):
                 async def run(self, task, uid, **kwargs):
@@ -191,7 +191,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
 
         @classmethod
         def tasks(cls, split, params):
-            from rllm_core.types import Task
+            from rllm_core.data.types import Task
 
             return [Task(id=f"{split}-{i}", data={"word": f"word{i}"}) for i in range(params.tasks)]
 
@@ -228,7 +228,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
             last: int = 99
 
         def load_products():
-            from rllm_core.types import Task        # needs numpy, so it waits until it is called for
+            from rllm_core.data.types import Task        # needs numpy, so it waits until it is called for
 
             def products(params):
                 numbers = range(params.first, params.last + 1)

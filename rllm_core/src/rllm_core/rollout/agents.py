@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.environment import Message
+from rllm_core.data.messages import Message
 from rllm_core.rollout.options import MathAgentParams
 
 

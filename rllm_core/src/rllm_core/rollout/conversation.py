@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.environment import Message
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Step, Trajectory
 from rllm_core.seeding import derive_seed
-from rllm_core.types import Step, Trajectory
 
 TOKENS_AFTER_THINK = 4
 """How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""

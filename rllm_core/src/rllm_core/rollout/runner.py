@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError
 from rllm_core.seeding import derive_seed
-from rllm_core.types import Episode, Task, TerminationReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +23,6 @@ class RunnerSettings:
     raise_on_error: bool
     trajectory_timeout: float | None
     """Seconds; None means no limit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutOrder:
-    """What to play: every task `rollouts` times."""
-
-    tasks: Sequence[Task]
-    rollouts: int
-    sampling: SamplingParams
-    """Its `seed` is the seed of the whole order; every attempt derives its own."""
-    label: str
-    """Tells training from validation in session names, such as ``train`` or ``val``."""
 
 
 MakeWorkflow = Callable[[SamplingParams], Workflow]

@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.environment import Environment, Message, Outcome
+from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.step_rewards import shaped
-from rllm_core.types import Episode, TerminationReason, Trajectory
 
 SECONDS_TO_CLOSE = 30.0
 """An environment whose `close` takes longer is left behind, so that it cannot stop the other attempts."""

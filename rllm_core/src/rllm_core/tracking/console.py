@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.pipeline.step import TrainStep
-from rllm_core.tracking.metrics import split_validation_name
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.pipeline.metrics import split_validation_name
 
 SECONDS_BETWEEN_LINES = 5.0
 """Where there is no terminal, a log file should not get a line for every step."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
-from rllm_core.plugins.choice import Chosen
-from rllm_core.plugins.notices import one_line
-from rllm_core.run_folder import RunFolder
+from rllm_core.notices import one_line
+from rllm_core.runs.run_folder import RunFolder
 
 
 class Trackers:

@@ -1,10 +1,9 @@
-"""Options of the core's own trackers. Apart from the trackers so that listing plugins imports no client library."""
+"""Options of the core's own trackers, and what a path among the options of a tracker may be."""
 
 from __future__ import annotations
 
 import os.path
 from pathlib import PurePath
-from typing import Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -12,11 +11,15 @@ from pydantic_core import PydanticCustomError
 from rllm_core.contracts.plugin import Params
 
 
-def _beside_the_runs_own(path: str | None, default: str) -> str | None:
-    """A path that is none of the files and folders which the run itself writes; None for the tracker's own."""
+def checked_path(path: str | None, default: str) -> str | None:
+    """The path, or None for the tracker's default.
+
+    Raises:
+        PydanticCustomError: the run itself writes a file or folder of that name.
+    """
     if path is None:
         return None
-    from rllm_core.run_folder import LOCK, WRITTEN  # looking at plugins should not wait for it
+    from rllm_core.runs.run_folder import LOCK, WRITTEN  # looking at plugins should not wait for it
 
     first, *_ = parts = PurePath(os.path.normpath(path)).parts or (".",)
     if parts == (default,):
@@ -38,24 +41,4 @@ class JsonLinesParams(Params):
     @field_validator("path")
     @classmethod
     def _not_one_of_the_run(cls, path: str | None) -> str | None:
-        return _beside_the_runs_own(path, "tracker.jsonl")
-
-
-class TensorboardParams(Params):
-    folder: str | None = Field(
-        None, min_length=1, description="Folder of the event files, relative to the run folder; null means tensorboard."
-    )
-
-    @field_validator("folder")
-    @classmethod
-    def _not_one_of_the_run(cls, folder: str | None) -> str | None:
-        return _beside_the_runs_own(folder, "tensorboard")
-
-
-class WeightsAndBiasesParams(Params):
-    mode: Literal["online", "offline", "disabled"] | None = Field(
-        None, description="Where runs go; null means what the variable WANDB_MODE says, else online."
-    )
-    entity: str | None = Field(None, description="User or team the run belongs to; null means the account's default.")
-    tags: tuple[str, ...] = Field((), description="Tags of the run.")
-    group: str | None = Field(None, description="Group the run is shown in.")
+        return checked_path(path, "tracker.jsonl")

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from rllm_core.errors import RllmError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.token_output import Reply
 
@@ -21,7 +21,7 @@ class Sampler(Protocol):
     """What the routes need of a rollout server."""
 
     settings: ServerSettings
-    renderer: Renderer
+    renderer: TemplateRenderer
 
     @property
     def weight_version(self) -> int: ...
@@ -157,13 +157,13 @@ def _answer(
     }
 
 
-def _finish_reason(reply: Reply, renderer: Renderer) -> str:
+def _finish_reason(reply: Reply, renderer: TemplateRenderer) -> str:
     if reply.stop_reason == "aborted":
         return "abort"
     return "stop" if reply.token_ids and reply.token_ids[-1] in renderer.stop_ids else "length"
 
 
-def _pieces(renderer: Renderer, token_ids: list[int]) -> list[str]:
+def _pieces(renderer: TemplateRenderer, token_ids: list[int]) -> list[str]:
     return [str(renderer.tokenizer.decode([token], skip_special_tokens=False)) for token in token_ids]
 
 

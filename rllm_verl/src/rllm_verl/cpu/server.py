@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_core.errors import BackendError, RolloutError
-from rllm_core.rollout.renderer import Renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
@@ -41,7 +41,7 @@ class RolloutServer:
         torch.set_num_threads(1)
         loaded = load_model(ModelSection(name=settings.model, dtype=settings.dtype, device="cpu"), seed=0)
         self.settings = settings
-        self.renderer = Renderer(loaded.tokenizer, loaded.stop_ids)
+        self.renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
         self.limits = Limits(
             vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
             max_context=min(settings.max_context, loaded.max_context),

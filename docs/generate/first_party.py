@@ -1,0 +1,49 @@
+"""The index of what our distributions outside the core offer; all must be installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rllm_core.plugins.commands import load_command
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.first_party import COMMAND
+from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
+
+OURS = "rllm-"
+NOT_OURS = (CORE, "rllm-example")
+"""What is always there, and what `rllm plugins new` writes: nobody misses them."""
+EXTRAS = {"rllm-tinker": {"local": {"tinker_base_url": "local"}}, "rllm-verl": {"cpu": {"rllm.profile": "cpu"}}}
+"""Distribution -> extra -> the keys and values that make a run need it."""
+ON_GPUS = {
+    "rllm-verl": {"on_gpus": ["vllm"], "without_gpu": "'rllm-verl[cpu]', and --profile cpu"},
+    "rllm-vllm": {"on_gpus": ["gpu"], "without_gpu": "'rllm-vllm[cpu]'"},
+}
+NO_GPUS = {"on_gpus": [], "without_gpu": ""}
+
+
+def index() -> dict[str, Any]:
+    """See `rllm_core.plugins.first_party.Entry`."""
+    registry = Registry.load(environ={})
+    offers: dict[str, dict[str, dict[str, str]]] = {}
+    for kind in KINDS:
+        for entry in registry.all(kind):
+            offers.setdefault(entry.distribution, {}).setdefault(kind, {})[entry.name] = entry.plugin.summary
+    for candidate in registry.discovery.commands:
+        summary = load_command(candidate).get_short_help_str(limit=100)
+        offers.setdefault(candidate.distribution, {}).setdefault(COMMAND, {})[candidate.entry_point] = summary
+    return {
+        name: {"offers": kinds, "extras": EXTRAS.get(name, {}), **ON_GPUS.get(name, NO_GPUS)}
+        for name, kinds in sorted(offers.items())
+        if name.startswith(OURS) and name not in NOT_OURS
+    }
+
+
+def page() -> str:
+    return json.dumps(index(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,45 @@
+"""Contract tests for plugin authors: one class per kind, subclassed with the plugin's name.
+
+    from rllm_plugin_kit import EstimatorContract
+
+    class TestMedian(EstimatorContract):
+        name = "median"
+        options = ({}, {"scale": 2.0})
+
+Classes are imported when they are asked for, so that only the contract of losses imports torch. Needs pytest
+(``rllm-core[testing]``).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rllm_plugin_kit.backend import BackendContract
+    from rllm_plugin_kit.environment import EnvironmentContract
+    from rllm_plugin_kit.estimator import EstimatorContract
+    from rllm_plugin_kit.fakes import stage_context
+    from rllm_plugin_kit.grouping import GroupingContract
+    from rllm_plugin_kit.loss import LossContract
+    from rllm_plugin_kit.rejection import RejectionContract
+    from rllm_plugin_kit.stage import StageContract
+
+__all__ = [
+    "BackendContract",
+    "EnvironmentContract",
+    "EstimatorContract",
+    "GroupingContract",
+    "LossContract",
+    "RejectionContract",
+    "StageContract",
+    "stage_context",
+]
+
+_MODULES = {name: name.removesuffix("Contract").lower() for name in __all__} | {"stage_context": "fakes"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

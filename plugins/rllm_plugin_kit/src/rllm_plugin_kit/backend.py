@@ -1,0 +1,309 @@
+"""The contract of backends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from rllm_core.algorithms.columns import TOKEN_COLUMNS
+from rllm_core.contracts.backend import BackendPlugin, LossChoice, RunContext
+from rllm_core.errors import RllmError, did_you_mean
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, Session, difference
+
+SAME = 1e-4
+"""Log-probs nearer to each other than this are of one policy: batches of another size add up in another order."""
+TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 2}, {"top_p": 0.4}, {"top_k": 5, "top_p": 0.6})
+TEMPERATURES = (1.0, 0.7)
+FIRST_TOKENS = tuple((REQUESTS[0][0], seed) for seed in range(32))
+"""One prompt with many seeds: what is sampled first has one distribution."""
+PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
+
+
+class BackendContract(PluginContract[BackendPlugin[Any]]):
+    """What every backend must hold to. Give it a small model in `options`.
+
+    It is started once for each mapping there, and once more to take up its checkpoint.
+    """
+
+    kind = "backend"
+    config: ClassVar[Mapping[str, Any]] = {}
+    """The core's part of the run's config, such as ``{"data": {"max_response_length": 8}}``."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def session(cls, request: pytest.FixtureRequest) -> Iterator[Session]:
+        """The started backend, shared by the tests."""
+        session = cls().start(request.param)
+        yield session
+        if not session.closed:
+            session.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        super().pytest_generate_tests(metafunc)
+        if "session" in metafunc.fixturenames:
+            metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
+
+    def start(self, options: Mapping[str, Any]) -> Session:
+        """A backend that has been started with these options."""
+        run = RunContext(
+            config=RunConfig.model_validate(self.config),
+            backend_config=self.params_from(options),
+            seed=0,
+            total_steps=100,
+            needs=self.plugin.capabilities.columns - {"old_logprobs"},
+        )
+        loss = self._loss()
+        try:
+            return Session(self.loaded(), run, loss)  # type: ignore[arg-type]
+        except Exception as error:
+            raise self.failure(
+                f"cannot be started: {type(error).__name__}: {error}",
+                "Mend its `start`, or name a model in `options` that is there.",
+            ) from error
+
+    def test_what_it_can_do_exists(self) -> None:
+        for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
+            raise self.failure(
+                f"says that it fills {column!r}, which is no column of a batch",
+                f"{did_you_mean(column, TOKEN_COLUMNS)} Columns are {', '.join(TOKEN_COLUMNS[1:])}.",
+            )
+        if "old_logprobs" not in self.plugin.capabilities.columns:
+            raise self.failure(
+                "does not say that it fills 'old_logprobs'", "Every run needs them: add them to its capabilities."
+            )
+        if self.plugin.config_yaml is not None and not self.plugin.config_yaml().is_file():
+            raise self.failure(
+                f"names {self.plugin.config_yaml()}, which is not there", "Put its YAML file into the package."
+            )
+
+    def test_it_samples_tokens_with_their_log_probs(self, session: Session) -> None:
+        stops = session.engine.renderer.stop_ids
+        for completion in session.sample(REQUESTS):
+            tokens, logprobs = completion.token_ids, completion.logprobs
+            if not 1 <= len(tokens) <= MAX_TOKENS or tokens.dtype != np.int32:
+                raise self.failure(
+                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    "Return one to `max_tokens` token ids as int32.",
+                )
+            if logprobs.shape != tokens.shape or not np.isfinite(logprobs).all() or (logprobs > SAME).any():
+                raise self.failure(
+                    f"gave {logprobs!r} as the log-probs of {len(tokens)} tokens",
+                    "Return one finite log-prob, 0 or less, for every sampled token.",
+                )
+            if (completion.finish_reason == "stop") != (int(tokens[-1]) in stops):
+                raise self.failure(
+                    f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
+                    "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
+                )
+
+    @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
+    def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
+        """Of the same first token, with truncation and without; and of the trainer, where it has its first weights."""
+        for temperature in TEMPERATURES:
+            free, truncated = (
+                session.sample(FIRST_TOKENS, max_tokens=1, temperature=temperature, **each) for each in ({}, cut)
+            )
+            known = {int(each.token_ids[0]): float(each.logprobs[0]) for each in free}
+            for completion in truncated:
+                token, logprob = int(completion.token_ids[0]), float(completion.logprobs[0])
+                if math.isnan(logprob):
+                    self._check_declared_unknown(cut)
+                elif abs(known.get(token, logprob) - logprob) > SAME:
+                    raise self.failure(
+                        f"gave {logprob:.4f} as the log-prob of token {token} with {_words(cut)}, and "
+                        f"{known[token]:.4f} without, at temperature {temperature:g}",
+                        "Record log-probs under softmax(logits / temperature), before top-k and top-p remove tokens; "
+                        "if the engine cannot, report NaN and set full_logprobs=False in its capabilities.",
+                    )
+        batch = session.batch(**cut)
+        old = session.old_logprobs(batch, unknown=batch.loss_mask)
+        known_ones = batch.loss_mask & ~batch.unknown_logprobs
+        off = np.abs(old - batch.sampling_logprobs)[known_ones].max(initial=0.0)
+        if off > SAME:
+            raise self.failure(
+                f"records log-probs with {_words(cut)} that are up to {off:.4f} from those of its own forward pass",
+                "Both are log-probs of the sampled token under softmax(logits / temperature), before truncation.",
+            )
+
+    def _check_declared_unknown(self, cut: Mapping[str, Any]) -> None:
+        if self.plugin.capabilities.full_logprobs:
+            raise self.failure(
+                f"reports no log-probs (NaN) with {_words(cut)}, and does not say so",
+                "Set full_logprobs=False in its capabilities, or record log-probs before truncation.",
+            )
+
+    def test_temperature_divides_logits(self, session: Session) -> None:
+        """Log-probs of two tokens differ by the difference of their logits / temperature."""
+        at = {
+            temperature: {
+                int(each.token_ids[0]): float(each.logprobs[0])
+                for each in session.sample(FIRST_TOKENS, max_tokens=1, temperature=temperature)
+            }
+            for temperature in (1.0, 2.0)
+        }
+        first, *others = sorted(at[1.0].keys() & at[2.0].keys(), key=lambda token: at[1.0][token])
+        for token in others:
+            plain, tempered = (at[temperature][token] - at[temperature][first] for temperature in (1.0, 2.0))
+            if abs(plain - 2.0 * tempered) > 4 * SAME:
+                raise self.failure(
+                    f"gives log-probs of tokens {first} and {token} that differ by {plain:.4f} at temperature 1 and by "
+                    f"{tempered:.4f} at temperature 2",
+                    "Divide the logits by the temperature, and record log-probs of what is left.",
+                )
+
+    def test_sampling_is_a_function_of_prompt_and_seed(self, session: Session) -> None:
+        together = session.sample(REQUESTS)
+        alone = [session.sample([request])[0] for request in REQUESTS]
+        if difference(together, alone) > SAME:
+            raise self.failure(
+                "samples other tokens for the same prompt and seed when other requests are served with it",
+                "Draw every token from a generator of SamplingParams.seed and the token's position.",
+            )
+        prompt, _ = REQUESTS[0]
+        completions = session.sample([(prompt, seed) for seed in range(16)])
+        if len({tuple(completion.token_ids.tolist()) for completion in completions}) == 1:
+            raise self.failure(
+                "samples the same tokens whatever the seed", "Hand SamplingParams.seed on to the sampler."
+            )
+
+    def test_it_fills_the_columns_it_says_it_fills(self, session: Session) -> None:
+        wanted = self.plugin.capabilities.columns
+        batch = session.batch()
+        filled = session.ask(session.backend.process(batch, wanted))
+        if filled.tokens.tolist() != batch.tokens.tolist() or filled.loss_mask.tolist() != batch.loss_mask.tolist():
+            raise self.failure("changes the tokens of a batch in `process`", "Return `batch.with_columns(…)`.")
+        for name in sorted(wanted):
+            column = getattr(filled, name)
+            if column is None or column.shape != batch.tokens.shape:
+                found = "nothing" if column is None else f"an array of shape {column.shape}"
+                raise self.failure(
+                    f"says that it fills {name!r}, and `process` left {found} for {len(batch.tokens)} tokens",
+                    "Fill one number per token, or take the column out of its capabilities.",
+                )
+            numbers = column[batch.loss_mask]
+            if not np.isfinite(numbers).all() or (name.endswith("logprobs") and (numbers > SAME).any()):
+                raise self.failure(
+                    f"fills {name!r} with numbers that cannot be", "They are finite, and log-probs are 0 or less."
+                )
+
+    def test_it_computes_the_log_probs_that_a_sampler_did_not_report(self, session: Session) -> None:
+        batch = session.batch()
+        in_first_half = np.repeat(np.arange(batch.n_rows) < batch.n_rows // 2, batch.row_lengths)
+        old = session.old_logprobs(batch, unknown=in_first_half & batch.loss_mask)
+        if not (np.abs(old - batch.sampling_logprobs)[batch.loss_mask] <= SAME).all():
+            raise self.failure(
+                "leaves old log-probs that are not those of its model where the sampler reported none (NaN)",
+                "Compute log-probs in `process`, and fill `batch.old_logprobs_from(computed)`.",
+            )
+
+    def test_an_update_without_advantages_changes_nothing(self, session: Session) -> None:
+        if session.updates:
+            pytest.skip("an update has been made; what the optimiser remembers of it may move the weights")
+        before = session.sample(REQUESTS)
+        self._check_metrics(session.update(advantage=0.0))
+        if difference(before, session.sample(REQUESTS)) > SAME:
+            raise self.failure(
+                "samples differently after an update in which every advantage was 0",
+                "Without entropy bonus and KL term the loss has no gradient then: look for terms nobody asked for.",
+            )
+
+    def test_updates_change_what_is_sampled(self, session: Session) -> None:
+        before = session.sample(REQUESTS)
+        for _ in range(3):
+            self._check_metrics(session.update(advantage=1.0))
+        if difference(before, session.sample(REQUESTS)) == 0.0:
+            raise self.failure(
+                "samples exactly as before after three updates that were published",
+                "Make `update` step the optimiser, and `publish` hand the new weights over and clear what was cached.",
+            )
+
+    def test_completions_say_which_weights_sampled_them(self, session: Session) -> None:
+        session.update(advantage=1.0)
+        versions = {completion.weight_version for completion in session.sample(REQUESTS)}
+        if versions != {session.updates}:
+            raise self.failure(
+                f"says weight_version {sorted(versions)} after publish({session.updates})",
+                "Set Completion.weight_version to the version that was published last.",
+            )
+
+    def test_a_saved_run_goes_on_as_if_it_had_not_been_stopped(self, session: Session, tmp_path: Path) -> None:
+        session.update(advantage=1.0)
+        session.ask(session.backend.save(tmp_path))
+        if pickles := [path.name for path in tmp_path.rglob("*") if path.suffix in PICKLES]:
+            raise self.failure(
+                f"writes {pickles[0]} into its checkpoint",
+                "Write tensors as safetensors and the rest as JSON; no pickle.",
+            )
+        resumed = session.another()
+        try:
+            resumed.take_up(tmp_path, session.updates)
+            if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
+                raise self.failure(
+                    "samples differently once a checkpoint was loaded", "Save all weights, and load all of them."
+                )
+            for either in (session, resumed):
+                either.update(advantage=1.0)
+            if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
+                raise self.failure(
+                    "makes another update once a checkpoint was loaded",
+                    "Save the optimiser's state and whatever else an update depends on.",
+                )
+        finally:
+            resumed.close()
+
+    def test_it_can_be_closed_before_it_was_started(self) -> None:
+        make = self.loaded()
+        try:
+            asyncio.run(make().close())
+        except Exception as error:
+            raise self.failure(
+                f"cannot be closed before it was started: {type(error).__name__}: {error}",
+                "Release what there is and nothing else: a run that fails to start closes its backend too.",
+            ) from error
+
+    def test_it_can_be_closed_twice(self, session: Session) -> None:
+        """The last test of the class, as nothing can be asked of a closed backend."""
+        try:
+            session.close()
+        except Exception as error:
+            raise self.failure(
+                f"cannot be closed twice: {type(error).__name__}: {error}",
+                "Release what there still is and nothing else.",
+            ) from error
+
+    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise self.failure(f"gives metric {name!r} the value {value!r}", "Return finite numbers from `update`.")
+
+    def _loss(self) -> LossChoice:
+        """Any loss that the backend runs, the plainest first."""
+        registry = Registry.load()
+        capabilities = self.plugin.capabilities
+        named = sorted(capabilities.losses)
+        for name in ["importance_sampling"] if capabilities.custom_losses else named:
+            try:
+                chosen = choose(registry, "loss", name, f"{type(self).__name__}.capabilities")
+            except RllmError:
+                continue
+            return LossChoice(
+                plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name
+            )
+        raise self.failure(
+            f"runs no loss that is installed: {', '.join(named) or 'none is named'}",
+            "Name losses in its capabilities, or say custom_losses=True.",
+        )
+
+
+def _words(cut: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in cut.items())

@@ -1,0 +1,221 @@
+"""The contract of environments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
+from rllm_core.data.types import Task
+from rllm_core.rollout.calls import call
+from rllm_plugin_kit.plugin import PluginContract
+
+SPLITS: tuple[Split, ...] = ("train", "val")
+JUNK = ("", " \n", "7", "-1e9", "yes", "{'tool': None}", "\x00\ufffd", "ünïcödé 🎲", "word " * 5000)
+"""What a model that has learnt nothing may say."""
+TASKS_TRIED = 3
+
+
+class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
+    """What every environment must hold to. It is played with words that make no sense and with `actions`."""
+
+    kind = "environment"
+    actions: ClassVar[Sequence[str]] = ()
+    """Words that make sense, said in turn in a game of their own."""
+    max_steps: ClassVar[int | None] = 50
+    """Steps after which an episode must have ended; None for environments that rely on ``rllm.agent.max_steps``."""
+    deterministic: ClassVar[bool] = True
+    """Whether the same words at the same task always get the same answers."""
+
+    @pytest.mark.parametrize("split", SPLITS)
+    def test_tasks_are_the_same_every_time_and_have_names_of_their_own(self, params: Any, split: Split) -> None:
+        tasks = self._tasks(params, split)
+        if split == "train" and not tasks:
+            raise self.failure("has no task to train on", "Return at least one from `tasks('train', params)`.")
+        names = [task.id for task in tasks]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise self.failure(
+                f"has several {split} tasks with the id {twice!r}", "Give each task of a split an id of its own."
+            )
+        if tasks != self._tasks(params, split):
+            raise self.failure(
+                f"returns other {split} tasks, or in another order, when it is asked again",
+                "Make tasks a function of the split and the options, with a fixed seed where they are drawn.",
+            )
+
+    @pytest.mark.parametrize("split", SPLITS)
+    def test_task_data_is_json(self, params: Any, split: Split) -> None:
+        for task in self._tasks(params, split):
+            try:
+                same = json.loads(json.dumps(task.data)) == task.data
+            except (TypeError, ValueError) as error:
+                raise self.failure(
+                    f"has data in task {task.id!r} that is not JSON: {error}",
+                    "Keep numbers, text, lists and mappings in Task.data; load the rest in `reset`.",
+                ) from error
+            if not same:
+                raise self.failure(
+                    f"has data in task {task.id!r} that JSON changes",
+                    "Use lists instead of tuples, and text as the keys of mappings.",
+                )
+
+    def test_any_words_are_answered(self, params: Any) -> None:
+        for task in self._some_tasks(params):
+            self._play(params, task, JUNK * 3)
+            for words in JUNK:
+                self._play(params, task, [words])
+            self._play(params, task, self.actions)
+
+    def test_an_episode_ends(self, params: Any) -> None:
+        if self.max_steps is None:
+            pytest.skip("`max_steps` is None")
+        for task in self._some_tasks(params):
+            for words in (*JUNK[:4], *self.actions):
+                if not self._play(params, task, [words] * self.max_steps)[-1].done:
+                    raise self.failure(
+                        f"has not ended after {self.max_steps} steps of saying {words!r}",
+                        "Count the steps and end the episode (done=True); or set `max_steps` in the test, None where "
+                        "rllm.agent.max_steps is what ends it.",
+                    )
+
+    def test_the_same_words_get_the_same_answers(self, params: Any) -> None:
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        for task in self._some_tasks(params):
+            for words in (JUNK, self.actions):
+                if self._play(params, task, words) != self._play(params, task, words):
+                    raise self.failure(
+                        f"answers the same words at task {task.id!r} differently in a second episode",
+                        "Seed what is random by the task, and keep nothing between episodes; or set "
+                        "`deterministic = False` in the test.",
+                    )
+
+    def test_episodes_do_not_share_state(self, params: Any) -> None:
+        """Two that are played in turns go as each would alone."""
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        tasks = self._some_tasks(params)
+        one, other = tasks[0], tasks[-1]
+        said = [*self.actions, *JUNK]
+        alone = [self._play(params, task, said) for task in (one, other)]
+        if asyncio.run(self._in_turns(params, (one, other), said)) != alone:
+            raise self.failure(
+                "goes differently when another episode is played at the same time",
+                "Keep what an episode needs in the instance (self), never in the class or the module.",
+            )
+
+    def test_it_leaves_tasks_as_they_are(self, params: Any) -> None:
+        for task in self._some_tasks(params):
+            before = json.dumps(task.data)
+            self._play(params, task, [*self.actions, *JUNK])
+            if json.dumps(task.data) != before:
+                raise self.failure(
+                    f"changes the data of task {task.id!r} while it is played",
+                    "Copy what it needs: other attempts at the task are given the same data.",
+                )
+
+    def test_it_can_be_closed_at_any_time(self, params: Any) -> None:
+        """Before the first observation too: an attempt that fails to start is closed as well."""
+        asyncio.run(self._close(self._made(params)))
+        for task in self._some_tasks(params):
+            self._play(params, task, [])
+            self._play(params, task, JUNK[:1])
+
+    def _tasks(self, params: Any, split: Split) -> Sequence[Task]:
+        environment: Any = self.loaded()
+        try:
+            tasks = list(environment.tasks(split, params))
+        except Exception as error:
+            raise self.failure(
+                f"cannot say what its {split} tasks are: {type(error).__name__}: {error}",
+                "Write `tasks(cls, split, params)` as a class method, for both splits; return [] where there are none.",
+            ) from error
+        if strangers := [task for task in tasks if not isinstance(task, Task)]:
+            raise self.failure(f"has {strangers[0]!r:.80} among its tasks", "Return rllm_core.data.types.Task records.")
+        return tasks
+
+    def _some_tasks(self, params: Any) -> Sequence[Task]:
+        tasks = self._tasks(params, "train")
+        return [*tasks[:TASKS_TRIED], *tasks[-1:]]
+
+    def _made(self, params: Any) -> Environment:
+        try:
+            environment: Environment = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "Its constructor is called with the options, once per episode.",
+            ) from error
+        return environment
+
+    def _play(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
+        """The outcomes of one episode, until it ends or there is nothing more to say."""
+        return asyncio.run(self._in_turns(params, [task], said))[0]
+
+    async def _in_turns(self, params: Any, tasks: Sequence[Task], said: Sequence[str]) -> list[list[Outcome]]:
+        environments = [self._made(params) for _ in tasks]
+        outcomes: list[list[Outcome]] = [
+            [Outcome(observation=await self._reset(*pair))] for pair in zip(environments, tasks, strict=True)
+        ]
+        for words in said:
+            for environment, so_far in zip(environments, outcomes, strict=True):
+                if not so_far[-1].done:
+                    so_far.append(await self._step(environment, words))
+        for environment in environments:
+            await self._close(environment)
+        return outcomes
+
+    async def _reset(self, environment: Environment, task: Task) -> Any:
+        observation = await self._ask(environment.reset, task.data, what=f"reset failed on task {task.id!r}")
+        self._check_observation(observation, "reset")
+        return observation
+
+    async def _step(self, environment: Environment, words: str) -> Outcome:
+        outcome = await self._ask(environment.step, words, what=f"step failed on the words {words!r:.40}")
+        if not isinstance(outcome, Outcome):
+            raise self.failure(
+                f"returned {outcome!r:.80} from step", "Return a rllm_core.contracts.environment.Outcome."
+            )
+        if not outcome.done:
+            self._check_observation(outcome.observation, "step")
+        for name, value in {"reward": outcome.reward, **outcome.metrics}.items():
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise self.failure(
+                    f"gave {name} the value {value!r}",
+                    "Rewards and metrics are finite numbers; 0 where nothing is earned.",
+                )
+        return outcome
+
+    async def _close(self, environment: Environment) -> None:
+        await self._ask(environment.close, what="close failed")
+
+    async def _ask(self, method: Any, *arguments: Any, what: str) -> Any:
+        try:
+            return await call(method, *arguments, blocking=self.plugin.blocking)
+        except Exception as error:
+            raise self.failure(
+                f"cannot go on: {what}: {type(error).__name__}: {error}",
+                "Words that make no sense are the environment's to answer, not to raise on; and it can be closed "
+                "whatever happened before.",
+            ) from error
+
+    def _check_observation(self, observation: object, method: str) -> None:
+        if isinstance(observation, str):
+            return
+        if isinstance(observation, Sequence) and all(map(_is_message, observation)):
+            return
+        raise self.failure(
+            f"shows {observation!r:.80} after {method}",
+            "Return text, or chat messages such as {'role': 'user', 'content': 'lower'}.",
+        )
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))

@@ -1,0 +1,236 @@
+"""The contract of advantage estimators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.data import codec
+from rllm_core.data.types import TrajectoryGroup
+from rllm_core.errors import RllmError, did_you_mean
+from rllm_core.plugins.registry import Registry
+from rllm_plugin_kit.estimator_calls import EstimatorCalls, distance
+from rllm_plugin_kit.samples import Member, random_members, repeated
+from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
+
+COLUMNS = frozenset(field.name for field in fields(AdvantageInput)) - {"groups", "algorithm_config", "component_names"}
+CONSTANTS = (0.0, 1.0, 0.1, 0.7, 1 / 3, 100.1, -0.1)
+"""Rewards whose mean over a group often differs from them in the last digit."""
+RAGGED = (1, 2, 5, 3, 8, 2)
+SEEDS = range(3)
+EXTREMES: Sequence[Sequence[float]] = (
+    (1e8, -1e8, 1e8 + 1),
+    (1.0, 1.0 + 1e-12, 1.0 - 1e-12),
+    (1e8, 1e-12, 0.0, 0.0),
+    (-1e8,),
+)
+CLOSE = 1e-5
+
+
+class EstimatorContract(EstimatorCalls):
+    """What every estimator must hold to. Columns that its record `needs` are filled with plausible numbers."""
+
+    centres: ClassVar[bool] = True
+    """Whether equal rewards of all that it compares (its scope) give exactly 0. Set it False where they should not."""
+
+    def test_what_it_names_exists(self) -> None:
+        """The columns it needs are columns an estimator can see, and its default loss is installed."""
+        record = self.plugin
+        for need in sorted(record.needs - COLUMNS):
+            raise self.failure(
+                f"needs {need!r}, which nobody can fill",
+                f"{did_you_mean(need, COLUMNS)} Needs are columns of rllm_core.contracts.estimator.AdvantageInput.",
+            )
+        if record.default_loss is not None:
+            try:
+                Registry.load().get("loss", record.default_loss)
+            except RllmError as error:
+                mend = "Name an installed loss, or none."
+                raise self.failure(f"has a default loss that is not there: {error}", mend) from error
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any, seed: int) -> None:
+        self.tokens(params, self.groups(random_members(seed, RAGGED)), "ragged groups")
+
+    def test_extreme_rewards_give_finite_advantages(self, params: Any) -> None:
+        groups = [[Member(reward) for reward in rewards] for rewards in EXTREMES]
+        self.tokens(params, self.groups(groups), "extreme and nearly equal rewards")
+        for group in groups:
+            self.tokens(params, self.groups([group]), f"one group with rewards {[member.reward for member in group]}")
+
+    def test_it_works_on_next_to_nothing(self, params: Any) -> None:
+        nothing_said: tuple[tuple[int, int], ...] = ((2, 0),)
+        for case, members in {
+            "no group at all": [],
+            "one group of one": [[Member(0.5)]],
+            "several groups of one": [[Member(0.5)], [Member(1.0)]],
+            "one sampled token": [[Member(1.0, ((1, 1),))]],
+            "trajectories without a model call": [[Member(1.0, ()), Member(0.0, ())]],
+            "trajectories that sampled nothing": [[Member(1.0, nothing_said), Member(0.0, nothing_said)]],
+            "one trajectory of several that sampled nothing": [[Member(1.0), Member(0.5, nothing_said), Member(0.0)]],
+        }.items():
+            self.tokens(params, self.groups(members), case)
+
+    def test_equal_rewards_give_exactly_zero(self, params: Any) -> None:
+        scope = self.plugin.scope
+        if not self.centres:
+            pytest.skip("`centres` is False")
+        if scope == "trajectory":
+            pytest.skip("an advantage that depends on its own trajectory alone is centred on nothing")
+        sizes = range(2, 12)
+        lengths = [((2, 1 + number % 3),) for number in range(max(sizes))]
+        for reward in CONSTANTS:
+            members = [[Member(reward, lengths[number]) for number in range(size)] for size in sizes]
+            values = self.called(params, self.groups(members), "equal rewards").values
+            if np.any(values):
+                raise self.failure(
+                    f"gives advantages up to {np.abs(values).max():.3g} where all rewards are {reward}",
+                    "Compare the rewards themselves (max == min) and give exactly 0: a mean of equal numbers is not "
+                    "always that number, and a division by a tiny deviation blows up what is left. "
+                    "If it does not centre rewards, set `centres = False` in the test.",
+                )
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_the_order_of_trajectories_and_groups_does_not_matter(self, params: Any, seed: int) -> None:
+        groups = self.groups(random_members(seed, RAGGED))
+        random = np.random.default_rng(seed)
+        shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
+        if (difference := self._difference(params, groups, shuffled)) > CLOSE:
+            raise self.failure(
+                f"gives other advantages (by {difference:.2g} of the largest) when groups and their members are "
+                "shuffled",
+                "Return values in the order of the inputs, and let no result depend on a position.",
+            )
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_an_advantage_depends_on_nothing_beyond_the_declared_scope(self, params: Any, seed: int) -> None:
+        scope = self.plugin.scope
+        groups = self.groups(random_members(seed, RAGGED))
+        if scope in ("role", "batch"):
+            pytest.skip(f"scope {scope!r} is all that the estimator is called with")
+        together = self.tokens(params, groups, "ragged groups")
+        parts = groups if scope == "group" else [alone for group in groups for alone in _each_alone(group)]
+        apart: dict[str, NDArray[np.float32]] = {}
+        for part in parts:
+            apart |= self.tokens(params, [part], f"one {scope} alone")
+        if (difference := distance(together, apart)) > CLOSE:
+            raise self.failure(
+                f"declares scope={scope!r}, but its advantages change (by {difference:.2g} of the largest) with what "
+                f"else is in the batch",
+                f"Declare a wider scope in the record, or use the rewards of its own {scope} alone.",
+            )
+
+    def test_a_wide_scope_is_used(self) -> None:
+        """Under some of the `options` at least: a run may be refused for a scope that is wider than its batches."""
+        scope = self.plugin.scope
+        if scope not in ("role", "batch"):
+            pytest.skip(f"scope {scope!r} is not a wide one")
+        few, more = [Member(1.0), Member(0.5, ((1, 4),))], [Member(8.0), Member(0.0), Member(0.0, ((2, 1),))]
+        groups = self.groups([few, more, [Member(0.25), Member(0.0)]])
+        for options in self.options:
+            params = self.params_from(options)
+            together = self.tokens(params, groups, "three groups")
+            alone = self.tokens(params, groups[:1], "one of three groups alone")
+            if distance({uid: together[uid] for uid in alone}, alone) > CLOSE:
+                return
+        raise self.failure(
+            f"declares scope={scope!r}, but under none of the tested options does anything outside a group change its "
+            "advantages",
+            "Declare scope='group', or add to `options` in the test a mapping under which it looks further.",
+        )
+
+    def test_what_the_model_only_read_does_not_matter(self, params: Any) -> None:
+        """Longer prompts and observations move no advantage."""
+        members = random_members(0, RAGGED)
+        longer = [
+            [Member(reward, tuple((heard + 3, said) for heard, said in turns)) for reward, turns in group]
+            for group in members
+        ]
+        if (difference := self._difference(params, self.groups(members), self.groups(longer))) > CLOSE:
+            raise self.failure(
+                f"gives other advantages (by {difference:.2g} of the largest) when prompts are longer",
+                "Count only tokens where `inputs.loss_mask` is True; `inputs.response_lengths` does.",
+            )
+
+    def test_it_leaves_its_inputs_as_they_are(self, params: Any) -> None:
+        groups = self.groups(random_members(0, RAGGED))
+        inputs = self.inputs(groups)
+        before = _fingerprint(inputs)
+        self.call(params, inputs, "ragged groups")
+        for name, content in _fingerprint(inputs).items():
+            if content != before[name]:
+                raise self.failure(
+                    f"changes its inputs: `{name}` is another after the call",
+                    "Treat what it is given, the trajectories in `inputs.groups` too, as read-only.",
+                )
+
+    def test_the_same_inputs_give_the_same_advantages(self, params: Any) -> None:
+        """Whatever it was called with in between."""
+        groups = self.groups(random_members(0, RAGGED))
+        first = self.called(params, groups, "ragged groups")
+        self.called(params, self.groups(random_members(1, RAGGED)), "other groups")
+        if not np.array_equal(first.values, self.called(params, groups, "ragged groups").values):
+            raise self.failure(
+                "gives other advantages when it is called again with the same inputs",
+                "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs.",
+            )
+
+    def test_time_grows_linearly_with_the_number_of_groups(self, params: Any) -> None:
+        base = self.inputs(self.groups(random_members(0, [8] * 8)))
+        self._check_growth(params, partial(repeated, base), 4, 128, "groups")
+
+    def test_time_grows_linearly_with_the_length_of_trajectories(self, params: Any) -> None:
+        def of_length(tokens: int) -> AdvantageInput:
+            members = [Member(number / 8, ((8, tokens),)) for number in range(8)]
+            return self.inputs(self.groups([members]))
+
+        self._check_growth(params, of_length, 128, 8192, "tokens")
+
+    def _check_growth(
+        self, params: Any, make: Callable[[int], AdvantageInput], smallest: int, largest: int, what: str
+    ) -> None:
+        self.call(params, make(smallest), f"many {what}")
+        function = self.loaded()
+        ratio = time_ratio(lambda inputs: function(inputs, params), make, smallest, largest)
+        if ratio > ALLOWED:
+            raise self.failure(
+                f"takes {ratio:.0f} times as long for {GROWTH} times as many {what}",
+                "Make one pass over the arrays instead of comparing everything with everything; "
+                "rllm_core.algorithms.segments has sums and means of groups.",
+            )
+
+    def _difference(self, params: Any, one: Sequence[TrajectoryGroup], other: Sequence[TrajectoryGroup]) -> float:
+        return distance(self.tokens(params, one, "ragged groups"), self.tokens(params, other, "ragged groups"))
+
+
+def _reordered(group: TrajectoryGroup, random: np.random.Generator) -> TrajectoryGroup:
+    order = random.permutation(len(group.trajectories))
+    return TrajectoryGroup(
+        group_id=group.group_id,
+        trajectories=[group.trajectories[place] for place in order],
+        metadata=[group.metadata[place] for place in order],
+    )
+
+
+def _each_alone(group: TrajectoryGroup) -> list[TrajectoryGroup]:
+    return [
+        TrajectoryGroup(group_id=group.group_id, trajectories=[trajectory], metadata=[entry])
+        for trajectory, entry in zip(group.trajectories, group.metadata, strict=True)
+    ]
+
+
+def _fingerprint(inputs: AdvantageInput) -> dict[str, bytes]:
+    content = {
+        name: column.tobytes() + str((column.dtype, column.shape, column.flags.writeable)).encode()
+        for name, column in vars(inputs).items()
+        if isinstance(column, np.ndarray)
+    }
+    return content | {"groups": json.dumps([codec.group_to_json(group) for group in inputs.groups]).encode()}

@@ -1,0 +1,92 @@
+"""What stands in for a run around a stage: a backend without a model, a runner without a workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Episode, Task, TerminationReason
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.runner import RolloutRunner
+from rllm_core.schema.run_config import RunConfig
+from rllm_plugin_kit.samples import ROLES, Member, fill, make_trajectory
+
+HERE = "rllm_plugin_kit.stage_context"
+
+
+class NoModel(Backend):
+    """Fills columns with plausible numbers and learns nothing."""
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        raise NotImplementedError("this backend stands in for a real one and samples nothing")
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return fill(batch, needs)
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        return {"actor/loss": 0.0}
+
+    async def publish(self, version: int) -> None:
+        pass
+
+    async def save(self, folder: Path) -> None:
+        pass
+
+    async def load(self, folder: Path) -> None:
+        pass
+
+
+class MadeUpAttempts(RolloutRunner):
+    """In every attempt each of `ROLES` gives one answer of two tokens; rewards of a task's attempts rise from 0."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        return [
+            Episode(
+                id=f"{task.id}:{index}",
+                trajectories=[
+                    make_trajectory(Member(float(index)), f"{order.label}/{task.id}:{index}/{role}", role)
+                    for role in ROLES
+                ],
+                is_correct=index > 0,
+                termination_reason=TerminationReason.ENV_DONE,
+                data_source=task.data_source,
+            )
+            for task in order.tasks
+            for index in range(order.rollouts)
+        ]
+
+
+def stage_context(**overrides: Any) -> StageContext:
+    """A context as a run with default config gives its stages, without a model; `overrides` are fields of it."""
+    registry = Registry.load(allow=[], environ={})
+
+    def chosen(kind: str, name: str) -> Chosen[Any]:
+        return choose(registry, kind, name, HERE)
+
+    estimator, loss, rejection = chosen("estimator", "grpo"), chosen("loss", "ppo"), chosen("rejection", "none")
+    choice = LossChoice(plugin=loss.plugin, params=loss.params, qualified_name=loss.registered.qualified_name)
+    fields: dict[str, Any] = {
+        "config": RunConfig(),
+        "seed": 0,
+        "backend": NoModel(),
+        "runner": MadeUpAttempts(),
+        "grouping": chosen("grouping", "task_role"),
+        "rejection": rejection.registered.load()(rejection.params),
+        "rejection_name": rejection.registered.qualified_name,
+        "needs": frozenset(),
+        "more_tasks": lambda: [Task(id="one-more")],
+        "estimator_of": lambda role: estimator,
+        "loss_of": lambda role: choice,
+        "log": lambda global_step, metrics: None,
+    }
+    return StageContext(**fields | overrides)

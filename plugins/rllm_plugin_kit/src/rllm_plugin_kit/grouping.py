@@ -1,0 +1,133 @@
+"""The contract of groupings."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.data import codec
+from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.samples import make_episodes
+from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
+
+
+class GroupingContract(PluginContract[GroupingPlugin[Any]]):
+    """What every grouping must hold to."""
+
+    kind = "grouping"
+
+    def prepare(self, trajectory: Trajectory) -> None:
+        """Put into a trajectory what the grouping reads of it. Override it where names and rewards will not do."""
+
+    def test_every_trajectory_is_in_exactly_one_group(self, params: Any) -> None:
+        episodes = self._episodes()
+        given = {id(trajectory): trajectory.uid for episode in episodes for trajectory in episode.trajectories}
+        grouped = Counter(id(member) for group in self._grouped(params, episodes) for member in group.trajectories)
+        if copies := grouped.keys() - given.keys():
+            raise self.failure(
+                f"returns {len(copies)} trajectories that are not those it was given",
+                "Pass trajectories on by reference; never copy them.",
+            )
+        if lost := [uid for key, uid in given.items() if key not in grouped]:
+            raise self.failure(
+                f"leaves {len(lost)} of {len(given)} trajectories out, such as {lost[0]!r}",
+                "Put every trajectory into a group; filters and rejection modes say what is trained on.",
+            )
+        if twice := [given[key] for key, count in grouped.items() if count > 1]:
+            raise self.failure(
+                f"puts {len(twice)} trajectories into more than one place, such as {twice[0]!r}",
+                "Put every trajectory into one group, once.",
+            )
+
+    def test_metadata_is_one_json_entry_per_trajectory_or_none(self, params: Any) -> None:
+        for group in self._grouped(params, self._episodes()):
+            if len(group.metadata) not in (0, len(group.trajectories)):
+                raise self.failure(
+                    f"gives group {group.group_id!r} {len(group.trajectories)} trajectories and {len(group.metadata)} "
+                    "metadata entries",
+                    "Append `rllm_core.algorithms.grouping.describe(episode)` for each trajectory, or none at all.",
+                )
+            try:
+                json.dumps(group.metadata)
+            except (TypeError, ValueError) as error:
+                raise self.failure(
+                    f"gives group {group.group_id!r} metadata that is not JSON data: {error}",
+                    "Keep numbers, text, lists and mappings in it: groups that wait are part of checkpoints.",
+                ) from error
+
+    def test_the_order_of_episodes_does_not_matter(self, params: Any) -> None:
+        episodes = self._episodes()
+        order = np.random.default_rng(0).permutation(len(episodes))
+        shuffled = [episodes[place] for place in order]
+        if _partition(self._grouped(params, episodes)) != _partition(self._grouped(params, shuffled)):
+            raise self.failure(
+                "compares other trajectories with each other when episodes come in another order",
+                "Group by what a trajectory is (its task, role, attempt), not by where it stands in the list.",
+            )
+
+    def test_no_episodes_give_no_groups(self, params: Any) -> None:
+        if groups := self._grouped(params, []):
+            raise self.failure(f"returns {len(groups)} groups for no episodes", "Return an empty list.")
+
+    def test_it_leaves_episodes_as_they_are(self, params: Any) -> None:
+        episodes = self._episodes()
+        before, members = _written(episodes), [list(episode.trajectories) for episode in episodes]
+        self._grouped(params, episodes)
+        if _written(episodes) != before or [episode.trajectories for episode in episodes] != members:
+            raise self.failure(
+                "changes the episodes it is given",
+                "Build lists of your own, and leave episodes and trajectories as they are.",
+            )
+
+    def test_time_grows_linearly_with_the_number_of_episodes(self, params: Any) -> None:
+        function = self.loaded()
+        self._grouped(params, self._episodes())
+        few = self._episodes()
+
+        def many(times: int) -> list[Episode]:
+            return [
+                Episode(id=f"{number}/{episode.id}", trajectories=episode.trajectories)
+                for number in range(times)
+                for episode in few
+            ]
+
+        ratio = time_ratio(lambda episodes: function(episodes, params), many, 4, 64)
+        if ratio > ALLOWED:
+            raise self.failure(
+                f"takes {ratio:.0f} times as long for {GROWTH} times as many episodes",
+                "Look groups up in a dictionary by their key, instead of searching through a list.",
+            )
+
+    def _episodes(self) -> list[Episode]:
+        episodes = make_episodes(seed=0, tasks=6, rollouts=4)
+        for episode in episodes:
+            for trajectory in episode.trajectories:
+                self.prepare(trajectory)
+        return episodes
+
+    def _grouped(self, params: Any, episodes: Sequence[Episode]) -> list[TrajectoryGroup]:
+        try:
+            groups = self.loaded()(episodes, params)
+        except Exception as error:
+            raise self.failure(
+                f"failed on {len(episodes)} episodes: {type(error).__name__}: {error}",
+                "Episodes without trajectories, roles that take part twice, and no episodes at all do occur.",
+            ) from error
+        if not isinstance(groups, list) or not all(isinstance(group, TrajectoryGroup) for group in groups):
+            raise self.failure(f"returned {groups!r:.80}", "Return a list of TrajectoryGroup.")
+        return groups
+
+
+def _partition(groups: Sequence[TrajectoryGroup]) -> set[tuple[str, frozenset[str]]]:
+    """Roles of the groups and who is in them."""
+    return {(group.group_role, frozenset(member.uid for member in group.trajectories)) for group in groups}
+
+
+def _written(episodes: Sequence[Episode]) -> str:
+    return json.dumps([codec.episode_to_json(episode) for episode in episodes])

@@ -1,0 +1,80 @@
+"""``rllm plugins new``: a package with a plugin in it, ready to be installed, tested, trained with and changed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+
+if TYPE_CHECKING:
+    from rllm_plugin_kit.scaffold.naming import Names
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(list(TEMPLATES)),
+    default="estimator",
+    show_default=True,
+    help="What the plugin is.",
+)
+@click.option(
+    "--into", metavar="FOLDER", type=click.Path(path_type=Path), help="Where to write it; NAME unless you say."
+)
+def new(name: str, kind: str, into: Path | None) -> None:
+    """Write a package with one plugin that works as it is.
+
+    NAME is what `pip install` will take; without a leading `rllm-`, and with underscores, it is also the plugin's name.
+
+    \b
+    Write one, install it, prove it right, train with it:
+      rllm plugins new my-estimator
+      pip install -e "./my-estimator[test]"
+      pytest my-estimator
+      rllm train guess --estimator my_estimator
+    \b
+    Then change src/my_estimator/estimator.py; what is installed is what is in the folder. Other kinds:
+      rllm plugins new rllm-chess --kind environment --into ~/code/chess
+    """
+    from rllm_plugin_kit.scaffold.naming import names_for
+    from rllm_plugin_kit.scaffold.package import render, train_command, write
+
+    names = names_for(name, kind)
+    folder = into or Path(name)
+    chosen = _chosen_as(names, kind)
+    files = render(names, kind, chosen)
+    write(files, folder)
+    click.echo(f"{kind} {names.plugin}, in the package {name}:")
+    for path in files:
+        click.echo(f"  {folder / path}")
+    # With a leading ./ pip does not take a folder for the name of a package.
+    place = str(folder) if folder.is_absolute() else f"./{folder}"
+    click.echo("Next:")
+    click.echo(f"  pip install -e {shlex.quote(f'{place}[test]')}")
+    click.echo(f"  pytest {shlex.quote(str(folder))}")
+    click.echo(f"  {train_command(kind, chosen)}")
+
+
+def _chosen_as(names: Names, kind: str) -> str:
+    """What users write to choose the new plugin; says so when its name alone will not do."""
+    from rllm_core.plugins.discovery import normalise
+    from rllm_core.plugins.first_party import home_of
+    from rllm_core.plugins.registry import Registry
+
+    owners = {entry.distribution for entry in Registry.load().all(kind) if entry.name == names.plugin}
+    owners |= {home} if (home := home_of(kind, names.plugin)) else set()
+    others = sorted(owner for owner in owners if normalise(owner) != names.distribution)
+    if not others:
+        return names.plugin
+    qualified = f"{names.distribution}/{names.plugin}"
+    click.echo(
+        f"warning: {' and '.join(others)} has {kind} {names.plugin!r} too. Where both are installed, write {qualified} "
+        f"for yours; or give it another name in {names.module}/plugin.py.",
+        err=True,
+    )
+    return qualified

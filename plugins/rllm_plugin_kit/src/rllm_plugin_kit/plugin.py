@@ -1,0 +1,175 @@
+"""What holds for plugins of every kind: found by name, light to list, options that are checked and can be shipped."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Self
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from rllm_core.contracts.chosen import RecordT, Registered
+from rllm_core.errors import RllmError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_plugin_kit.listing import heavy_imports
+
+UNKNOWN_OPTION = "an_option_nobody_has"
+
+
+LONGEST_LABEL = 200
+"""Letters of a test's name that say its options."""
+
+
+class PluginContract(Generic[RecordT]):
+    """Base of all contracts. Tests that take `params` run once for each mapping in `options`."""
+
+    kind: ClassVar[str]
+
+    name: ClassVar[str] = ""
+    """The plugin's ``name`` or ``distribution/name``, as in config."""
+    options: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    """Options to try, each as a mapping in config would give them; an empty one stands for the defaults."""
+
+    @classmethod
+    def for_each(cls, *distributions: str, **attributes: Mapping[str, Any]) -> dict[str, type[Self]]:
+        """A test class for every plugin of these distributions, by class name; `attributes` are those of some plugins.
+
+        ``globals().update(EstimatorContract.for_each("rllm-median", median={"options": ({}, {"scale": 2.0})}))``
+        """
+        classes = {}
+        for entry in Registry.load().all(cls.kind):
+            if entry.distribution in distributions:
+                name = "Test" + entry.name.title().replace("_", "")
+                classes[name] = type(name, (cls,), {"name": entry.qualified_name, **attributes.pop(entry.name, {})})
+        if attributes:
+            raise ValueError(f"{', '.join(distributions)}: no {cls.kind} named {', '.join(attributes)}")
+        return classes
+
+    def record(self) -> RecordT:
+        """The record under test: the installed one of that `name`. Override it to test one that is not installed."""
+        record: RecordT = self._installed().plugin
+        return record
+
+    @cached_property
+    def plugin(self) -> RecordT:
+        """The record, looked up once per test."""
+        return self.record()
+
+    @property
+    def who(self) -> str:
+        """The plugin, for messages."""
+        return f"{self.kind} {self.name or self.plugin.name!r}"
+
+    @property
+    def labels(self) -> list[str]:
+        """One name for each of `options`, for ids of tests."""
+        labels = [",".join(f"{key}={value}" for key, value in given.items()) or "defaults" for given in self.options]
+        # A whole configuration makes no name.
+        return [label if len(label) <= LONGEST_LABEL else f"options{number}" for number, label in enumerate(labels)]
+
+    def failure(self, what: str, mend: str) -> AssertionError:
+        """A failed test: which plugin, what is wrong with it, and how to mend it."""
+        return AssertionError(f"{self.who} {what.rstrip('.')}. {mend}")
+
+    def params_from(self, options: Mapping[str, Any]) -> Any:
+        """An instance of the record's `params`, validated as config is; raises `ConfigError`."""
+        registry = Registry()
+        added = registry.add(self.plugin)
+        choice = {"name": added.qualified_name, **options}
+        return choose(registry, self.kind, choice, f"{type(self).__name__}.options").params
+
+    def loaded(self) -> Callable[..., Any]:
+        """What the record's `load` returns."""
+        try:
+            implementation: Callable[..., Any] = self.plugin.load()
+        except Exception as error:
+            what = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise self.failure(what, "Mend what its `load` imports or builds.") from error
+        if not callable(implementation):
+            raise self.failure(f"loads {implementation!r:.80}", "Return the function or class itself from `load`.")
+        return implementation
+
+    @pytest.fixture
+    def params(self, request: pytest.FixtureRequest) -> Any:
+        """The validated options of this test."""
+        return self.params_from(request.param)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Called by pytest for every test of the class."""
+        if "params" in metafunc.fixturenames:
+            metafunc.parametrize("params", self.options, indirect=True, ids=self.labels)
+
+    def test_the_record_is_well_formed(self) -> None:
+        """It is found by its name, made for this version of the records, and has every field its kind asks for."""
+        try:
+            Registry().add(self.plugin)
+        except RllmError as error:
+            raise AssertionError(str(error)) from error
+
+    def test_it_loads(self) -> None:
+        self.loaded()
+
+    def test_listing_it_imports_nothing_heavy(self) -> None:
+        if type(self).record is not PluginContract.record:
+            pytest.skip("this record is not looked up among the installed ones")
+        if heavy := heavy_imports(self._installed().distribution):
+            raise self.failure(
+                f"comes with a package that imports {', '.join(heavy)} whenever plugins are listed",
+                "Move these imports into the record's `load` function, or into the module that `load` imports.",
+            )
+
+    def test_its_options_are_checked(self, params: BaseModel) -> None:
+        """Unknown options are refused, and values cannot change after start."""
+        try:
+            type(params).model_validate(params.model_dump() | {UNKNOWN_OPTION: 1})
+        except ValidationError:
+            pass
+        else:
+            raise self.failure(
+                "takes an option that it does not have, so a misspelt one would go unnoticed",
+                "Derive its params class from rllm_core.contracts.plugin.Params, which forbids extra fields.",
+            )
+        if not params.model_config.get("frozen"):
+            raise self.failure(
+                "has options that can be changed after start",
+                "Derive its params class from rllm_core.contracts.plugin.Params, which is frozen.",
+            )
+
+    def test_its_options_are_read_back_as_they_were_written(self, params: BaseModel) -> None:
+        """As config and checkpoints do. pydantic takes default values as they are; here they are validated too."""
+        try:
+            again = type(params).model_validate_json(params.model_dump_json(by_alias=True), strict=True)
+        except ValueError as error:
+            problem = " ".join(str(error).split())
+            raise self.failure(
+                f"has options that are refused when they are read back: {problem}", "Mend the defaults of its params."
+            ) from error
+        if again != params:
+            raise self.failure(
+                f"has options that read back as others: {params!r} became {again!r}",
+                "Give its params fields of types that JSON can hold.",
+            )
+
+    def test_its_options_can_be_sent_to_another_process(self, params: BaseModel) -> None:
+        try:
+            again = pickle.loads(pickle.dumps(params))
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            raise self.failure(
+                f"has options that cannot be pickled: {error}",
+                "Define its params class at the top level of a module, with fields of plain data.",
+            ) from error
+        if again != params:
+            raise self.failure("has options that differ once unpickled", "Keep nothing but pydantic fields in them.")
+
+    def _installed(self) -> Registered[Any]:
+        if not self.name:
+            raise AssertionError(f"{type(self).__name__} names no plugin. Set its class attribute `name`.")
+        registry = Registry.load()
+        try:
+            return registry.get(self.kind, self.name)
+        except RllmError as error:
+            reasons = "".join(f" {broken.name} is broken: {broken.reason}." for broken in registry.broken)
+            raise AssertionError(f"{error}{reasons}") from error

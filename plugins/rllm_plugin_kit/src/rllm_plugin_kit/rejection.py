@@ -1,0 +1,201 @@
+"""The contract of rejection modes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice, repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, Verdict
+from rllm_core.data import codec
+from rllm_core.data.types import TrajectoryGroup
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.samples import Member, make_groups
+
+SEEDS = range(3)
+STEPS = 8
+MOST_ROUNDS = 2_000
+"""Rounds of one step; a mode that still asks for more would never let the step end."""
+REWARDS: Sequence[Sequence[float]] = (
+    (1.0, 0.0, 0.5),
+    (1.0, 1.0),
+    (0.0, 0.0, 0.0),
+    (1.0,),
+    (0.0,),
+    (-1.0, -1.0),
+    (1.0, 0.0),
+)
+
+
+@dataclass
+class _Run:
+    """A mode, driven as training drives it, and what it said."""
+
+    mode: RejectionMode
+    ask: Callable[[RejectionMode, list[TrajectoryGroup]], Verdict]
+    offers: Iterator[list[TrajectoryGroup]]
+    said: list[str] = field(default_factory=list)
+    """One line of JSON per verdict: what is trained on, how many wait and are dropped, whether more is asked for."""
+
+    def step(self) -> Verdict:
+        """Offer groups for as long as the mode asks for more."""
+        for _ in range(MOST_ROUNDS):
+            verdict = self.ask(self.mode, next(self.offers))
+            self.said.append(json.dumps([_written(verdict.train), verdict.waiting, verdict.dropped, verdict.more]))
+            if not verdict.more:
+                return verdict
+        raise TimeoutError
+
+
+class RejectionContract(PluginContract[RejectionPlugin[Any]]):
+    """What every rejection mode must hold to."""
+
+    kind = "rejection"
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_every_group_is_trained_on_once_or_waits_or_is_dropped(self, params: Any, seed: int) -> None:
+        mode, waiting, trained = self._mode(params), 0, Counter[str]()
+        seen: dict[str, str] = {}
+        for groups in islice(_offers(seed), 5 * STEPS):
+            seen |= {group.group_id: _written([group]) for group in groups}
+            verdict = self._ask(mode, groups)
+            told = len(verdict.train) + verdict.waiting + sum(verdict.dropped.values())
+            if told != len(groups) + waiting:
+                raise self.failure(
+                    f"was offered {len(groups)} groups while {waiting} were waiting, and tells of {told}: "
+                    f"{len(verdict.train)} to train on, {verdict.waiting} waiting, {dict(verdict.dropped)} dropped",
+                    "Account for every group in one of the three; count those that are dropped, by reason.",
+                )
+            if verdict.more and verdict.train:
+                raise self.failure(
+                    "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
+                )
+            waiting = verdict.waiting
+            trained.update(group.group_id for group in verdict.train)
+            for group in verdict.train:
+                if seen.get(group.group_id) != _written([group]):
+                    raise self.failure(
+                        f"returns group {group.group_id!r}, which is not one that was offered",
+                        "Return the groups themselves, as they are.",
+                    )
+        if twice := [name for name, count in trained.items() if count > 1]:
+            raise self.failure(
+                f"returns group {twice[0]!r} to train on {trained[twice[0]]} times",
+                "Forget groups that waited once they have been returned.",
+            )
+
+    def test_a_step_without_groups_is_answered(self, params: Any) -> None:
+        mode = self._mode(params)
+        self._ask(mode, [])
+        for groups in islice(_offers(0), STEPS):
+            self._ask(mode, groups)
+        self._ask(mode, [])
+
+    def test_it_does_not_ask_for_more_for_ever(self, params: Any) -> None:
+        without_signal = make_groups([[Member(0.0), Member(0.0)]])
+        for groups in ([], without_signal):
+            try:
+                _Run(self._mode(params), self._ask, map(list, repeat(groups))).step()
+            except TimeoutError:
+                raise self.failure(
+                    f"still asks for more after {MOST_ROUNDS} rounds of one step that brought no signal",
+                    "Bound the rounds of a step by an option, as `max_gen_batches` does.",
+                ) from None
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any, seed: int) -> None:
+        whole = _Run(self._mode(params), self._ask, _offers(seed))
+        marks = []
+        for _ in range(STEPS):
+            whole.step()
+            marks.append((len(whole.said), self._saved(whole.mode)))
+        for number, (done, state) in enumerate(marks):
+            fresh = self._mode(params)
+            fresh.load_state_dict(json.loads(state))
+            resumed = _Run(fresh, self._ask, _offers(seed, done))
+            for _ in range(number + 1, STEPS):
+                resumed.step()
+            if resumed.said != whole.said[done:]:
+                raise self.failure(
+                    f"goes on differently when it is resumed after step {number}",
+                    "Put everything that it keeps between steps into state_dict (groups with "
+                    "rllm_core.data.codec.group_to_json), and take all of it up in load_state_dict.",
+                )
+
+    def test_the_same_groups_give_the_same_verdicts(self, params: Any) -> None:
+        runs = [_Run(self._mode(params), self._ask, _offers(0)) for _ in range(2)]
+        for _ in range(STEPS):
+            for run in runs:
+                run.step()
+        if runs[0].said != runs[1].said:
+            raise self.failure(
+                "decides otherwise about the same groups in another run",
+                "Keep state in the mode made by the factory, never in its class or module, and seed what is random.",
+            )
+
+    def test_it_leaves_groups_as_they_are(self, params: Any) -> None:
+        mode = self._mode(params)
+        for groups in islice(_offers(0), STEPS):
+            before, listed = _written(groups), list(groups)
+            self._ask(mode, groups)
+            if groups != listed or _written(listed) != before:
+                raise self.failure(
+                    "changes the groups it is offered, or the list they come in",
+                    "Make lists of your own; leave rewards, trajectories and metadata as they are.",
+                )
+
+    def _mode(self, params: Any) -> RejectionMode:
+        try:
+            mode: RejectionMode = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the options, once per run.",
+            ) from error
+        for method in ("__call__", "state_dict", "load_state_dict"):
+            if not callable(getattr(mode, method, None)):
+                raise self.failure(
+                    f"makes {mode!r:.80}, which has no {method}",
+                    "See rllm_core.contracts.rejection.RejectionMode for its three methods.",
+                )
+        return mode
+
+    def _ask(self, mode: RejectionMode, groups: list[TrajectoryGroup]) -> Verdict:
+        try:
+            verdict = mode(groups)
+        except Exception as error:
+            raise self.failure(
+                f"failed on {len(groups)} groups: {type(error).__name__}: {error}",
+                "No groups at all, groups of one and groups of equal rewards do occur.",
+            ) from error
+        if not isinstance(verdict, Verdict):
+            raise self.failure(f"returned {verdict!r:.80}", "Return a rllm_core.contracts.rejection.Verdict.")
+        return verdict
+
+    def _saved(self, mode: RejectionMode) -> str:
+        try:
+            return json.dumps(mode.state_dict())
+        except (TypeError, ValueError) as error:
+            raise self.failure(
+                f"has a state that is not JSON data: {error}",
+                "Write groups with rllm_core.data.codec.group_to_json, and sets as sorted lists.",
+            ) from error
+
+
+def _offers(seed: int, first: int = 0) -> Iterator[list[TrajectoryGroup]]:
+    """The groups of each round: none to five, with and without differing rewards, and groups of one."""
+    for number in count(first):
+        random = np.random.default_rng([seed, number])
+        chosen = random.integers(len(REWARDS), size=random.integers(6))
+        members = [[Member(reward) for reward in REWARDS[kind]] for kind in chosen]
+        yield make_groups(members, prefix=f"round-{number}")
+
+
+def _written(groups: Sequence[TrajectoryGroup]) -> str:
+    return json.dumps([codec.group_to_json(group) for group in groups])

@@ -1,0 +1,149 @@
+"""Made-up rollouts: trajectories, groups and episodes of any shape, and what backends and stages fill in for them.
+
+Every number of a trajectory is a function of its `uid`, so it stays the same wherever the trajectory stands in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.algorithms.columns import TOKEN_COLUMNS
+from rllm_core.algorithms.grouping import describe
+from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.seeding import derive_seed
+
+VOCABULARY = 50
+ROLE = "agent"
+ROLES = ("solver", "judge")
+FILLED = (*(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"), "advantages", "returns")
+"""Columns of a batch that are empty until a backend or a stage fills them."""
+OFFSETS = ("group_offsets", "step_offsets", "token_offsets")
+
+
+class Member(NamedTuple):
+    """A trajectory to be made."""
+
+    reward: float
+    turns: tuple[tuple[int, int], ...] = ((3, 2),)
+    """Tokens heard and tokens said, for each model call."""
+
+
+def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
+    """The reward of the trajectory is shared out evenly among its steps."""
+    trajectory = Trajectory(role, reward=member.reward, uid=uid)
+    history: list[int] = []
+    for number, (heard, said) in enumerate(member.turns):
+        history += _random(uid, "heard", number).integers(VOCABULARY, size=heard).tolist()
+        random = _random(uid, "said", number)
+        reply = random.integers(VOCABULARY, size=said)
+        logprobs = -random.exponential(1.0, said) - 0.01
+        trajectory.add_step(history, reply, logprobs, reward=member.reward / len(member.turns), text="some words")
+        history += reply.tolist()
+    return trajectory
+
+
+def make_episodes(seed: int, tasks: int, rollouts: int) -> list[Episode]:
+    """Attempts at some tasks. Each of `ROLES` takes part up to twice, so some attempts have no trajectory."""
+    random = np.random.default_rng(seed)
+    episodes = []
+    for task in range(tasks):
+        for rollout in range(rollouts):
+            cast = [role for role in ROLES for _ in range(random.integers(3))]
+            reward = int(random.integers(5)) / 4
+            uid = f"task-{task}:{rollout}"
+            episodes.append(
+                Episode(
+                    id=uid,
+                    trajectories=[
+                        make_trajectory(Member(reward), f"{uid}/{number}", role) for number, role in enumerate(cast)
+                    ],
+                    is_correct=reward > 0.5,
+                    termination_reason=TerminationReason.ENV_DONE,
+                )
+            )
+    return episodes
+
+
+def make_groups(members: Sequence[Sequence[Member]], prefix: str = "task") -> list[TrajectoryGroup]:
+    """One group per list; a trajectory whose reward is above 0 counts as correct."""
+    groups = []
+    for task, listed in enumerate(members):
+        group = TrajectoryGroup(group_id=f"{prefix}-{task}:{ROLE}", trajectories=[])
+        for rollout, member in enumerate(listed):
+            episode = Episode(
+                id=f"{prefix}-{task}:{rollout}",
+                trajectories=[make_trajectory(member, f"{prefix}-{task}:{rollout}/{ROLE}")],
+                is_correct=member.reward > 0,
+                termination_reason=TerminationReason.ENV_DONE,
+            )
+            group.trajectories += episode.trajectories
+            group.metadata.append(describe(episode))
+        groups.append(group)
+    return groups
+
+
+def random_members(seed: int, sizes: Sequence[int]) -> list[list[Member]]:
+    """Groups of these sizes; rewards are eighths from 0 to 1, some of them equal, and some trajectories say nothing."""
+    random = np.random.default_rng(seed)
+    shapes = [((3, 2),), ((1, 1),), ((4, 5),), ((2, 2), (3, 1)), ((1, 3), (2, 2), (1, 4)), ((2, 0),)]
+    return [
+        [Member(int(random.integers(9)) / 8, shapes[random.integers(len(shapes))]) for _ in range(size)]
+        for size in sizes
+    ]
+
+
+def fill(batch: TokenBatch, names: Collection[str]) -> TokenBatch:
+    """The batch with those of these columns that are in `FILLED`: plausible numbers where `loss_mask`, else 0."""
+    trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
+    columns = {}
+    for name in sorted(set(FILLED).intersection(names)):
+        column = np.zeros(len(batch.tokens), np.float32)
+        for row in range(batch.n_rows):
+            part = slice(batch.row_offsets[row], batch.row_offsets[row + 1])
+            sampled = batch.loss_mask[part]
+            random = _random(trajectories[batch.trajectory[row]].uid, name)
+            column[part][sampled] = _plausible(name, batch.sampling_logprobs[part][sampled], random)
+        columns[name] = column
+    return batch.with_columns(**columns)
+
+
+def _plausible(name: str, logprobs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:
+    count = len(logprobs)
+    match name:
+        case "values" | "returns":
+            return random.normal(0.5, 0.3, count)
+        case "advantages":
+            return random.normal(0.0, 1.0, count)
+        case "sum_pi_squared":
+            return random.uniform(0.1, 1.0, count)
+        case "old_logprobs":
+            return np.minimum(logprobs + random.normal(0.0, 0.05, count), -1e-3)
+        case _:
+            return np.minimum(logprobs + random.normal(0.0, 0.5, count), -1e-3)
+
+
+def repeated(inputs: AdvantageInput, times: int) -> AdvantageInput:
+    """The same groups again and again: large inputs without making as many objects."""
+    columns: dict[str, Any] = {"groups": list(inputs.groups) * times}
+    for field in fields(inputs):
+        column = getattr(inputs, field.name)
+        if field.name in OFFSETS:
+            starts = np.arange(times)[:, None] * column[-1]
+            columns[field.name] = np.append((starts + column[:-1]).ravel(), times * column[-1])
+        elif isinstance(column, np.ndarray):
+            columns[field.name] = np.concatenate([column] * times)
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            column.flags.writeable = False
+    return replace(inputs, **columns)
+
+
+def _random(*place: str | int) -> np.random.Generator:
+    return np.random.default_rng(derive_seed(0, *place))

@@ -1,0 +1,87 @@
+"""Filling templates, and writing what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Template as Text
+
+from rllm_core.contracts.plugin import API_VERSION
+from rllm_core.errors import PluginError
+from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+from rllm_plugin_kit.scaffold.naming import Names
+
+SUFFIX = ".template"
+"""Ends the names of template files, so that no tool takes them for Python."""
+MODULE = "MODULE"
+"""Stands for the module in paths of templates."""
+_FOLDER = Path(__file__).parent / "templates"
+_COMMON = "common"
+
+
+def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
+    """The files of a new package: path within it, with ``/``, to contents.
+
+    Args:
+        names: of the package.
+        kind: one of `TEMPLATES`.
+        chosen: what its README tells users to write in config: the plugin's name, qualified where it has to be.
+    """
+    values = _values(names, kind, chosen)
+    files = {
+        path.replace(MODULE, names.module): Text(text).substitute(values)
+        for folder in (_COMMON, kind)
+        for path, text in _templates(_FOLDER / folder)
+    }
+    return dict(sorted(files.items()))
+
+
+def write(files: Mapping[str, str], folder: Path) -> None:
+    """Write a package into a folder that is empty or not there yet.
+
+    Raises:
+        PluginError: something is there, or it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise PluginError(f"{folder} {what}.", "Choose another name, or another folder: --into FOLDER.")
+    try:
+        for path, text in files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PluginError(f"{folder} cannot be written: {error}.", "Choose another folder: --into FOLDER.") from error
+
+
+def train_command(kind: str, chosen: str) -> str:
+    """The command that trains with a plugin of this kind and name."""
+    return Text(TEMPLATES[kind].train).substitute(chosen=chosen)
+
+
+def _templates(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in folder.rglob(f"*{SUFFIX}"):
+        yield file.relative_to(folder).as_posix().removesuffix(SUFFIX), file.read_text(encoding="utf-8")
+
+
+def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:
+    template = TEMPLATES[kind]
+    # `my_estimator` says what it is; `median` becomes `median_estimator`, which no import or builtin is called.
+    says_so = names.plugin.endswith(f"_{kind}")
+    identifier = names.plugin if says_so else f"{names.plugin}_{kind}"
+    return {
+        "distribution": names.distribution,
+        "module": names.module,
+        "name": names.plugin,
+        "chosen": chosen,
+        "kind": kind,
+        "function": identifier,
+        "class": "".join(word.capitalize() for word in identifier.split("_")),
+        "title": template.title,
+        "summary": template.summary,
+        "what": f"{template.summary[:1].lower()}{template.summary[1:]}",
+        "dependencies": ", ".join(f'"{dependency}"' for dependency in template.dependencies),
+        "train": train_command(kind, chosen),
+        "config": Text(template.config).substitute(chosen=chosen),
+        "api_version": str(API_VERSION),
+    }

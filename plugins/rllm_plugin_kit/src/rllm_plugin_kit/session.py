@@ -1,0 +1,132 @@
+"""A started backend and what it is asked for while it is tested: samples, updates, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+
+T = TypeVar("T")
+
+PROMPTS = ("one plus one is", "guess a number", "lower or higher?", "say a word")
+REQUESTS = tuple((prompt, seed) for prompt in PROMPTS for seed in range(4))
+"""Prompts with seeds."""
+MAX_TOKENS = 6
+ROLE = "agent"
+
+
+class Session:
+    """One backend from start to close, called from synchronous code on an event loop of its own."""
+
+    def __init__(self, make: type[Backend], run: RunContext, loss: LossChoice) -> None:
+        self._make = make
+        self._run = run
+        self._loss = loss
+        self._loop = asyncio.Runner()
+        self.updates = 0
+        self.closed = False
+        self.backend = make()
+        try:
+            self.engine: RolloutEngine = self.ask(self.backend.start(run))
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a method of the backend returns."""
+        return self._loop.run(coroutine)
+
+    def another(self) -> Session:
+        """A second backend, started as this one was."""
+        return Session(self._make, self._run, self._loss)
+
+    def sample(self, requests: Sequence[tuple[str, int]], **sampling: Any) -> list[Completion]:
+        """The completions of prompts with seeds, all asked for at once; `sampling` are fields of `SamplingParams`."""
+
+        async def all_of_them() -> list[Completion]:
+            return list(await asyncio.gather(*(self._complete(prompt, seed, sampling) for prompt, seed in requests)))
+
+        return self.ask(all_of_them())
+
+    def batch(self, **sampling: Any) -> TokenBatch:
+        """Sampled completions as a training batch; see `sample`."""
+        trajectories = []
+        for (prompt, _), completion in zip(REQUESTS, self.sample(REQUESTS, **sampling), strict=True):
+            trajectory = Trajectory(ROLE, reward=0.0)
+            trajectory.add_step(
+                self._prompt_ids(prompt),
+                completion.token_ids,
+                completion.logprobs,
+                weight_version=completion.weight_version,
+            )
+            trajectories.append(trajectory)
+        return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
+
+    def old_logprobs(self, batch: TokenBatch, *, unknown: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """(n_token,) the old log-probs of a batch whose sampler did not report those of `unknown`, (n_token,) bool."""
+        told = batch.with_columns(sampling_logprobs=np.where(unknown, np.float32(np.nan), batch.sampling_logprobs))
+        old = self.ask(self.backend.process(told, frozenset({"old_logprobs"}))).old_logprobs
+        assert old is not None
+        return old
+
+    def update(self, *, advantage: float) -> dict[str, float]:
+        """Make one update and publish it. Every other trajectory has this advantage, the others its negative."""
+        batch = self.ask(self.backend.process(self.batch(), frozenset({"old_logprobs"})))
+        signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
+        batch = batch.with_columns(advantages=(advantage * signs * batch.loss_mask).astype(np.float32))
+        plan = UpdatePlan(
+            global_step=self.updates,
+            losses={ROLE: self._loss},
+            aggregation="token-mean",
+            entropy_coeff=0.0,
+            seed=self.updates,
+        )
+        metrics = self.ask(self.backend.update(batch, plan))
+        self.updates += 1
+        self.ask(self.backend.publish(self.updates))
+        return metrics
+
+    def take_up(self, folder: Path, updates: int) -> None:
+        """Load a checkpoint that was written after so many updates."""
+        self.ask(self.backend.load(folder))
+        self.updates = updates
+        self.ask(self.backend.publish(updates))
+
+    def close(self) -> None:
+        """Close the backend, twice, and the event loop."""
+        self.closed = True
+        try:
+            self.ask(self.backend.close())
+            self.ask(self.backend.close())
+        finally:
+            self._loop.close()
+
+    async def _complete(self, prompt: str, seed: int, sampling: Mapping[str, Any]) -> Completion:
+        session = f"{prompt}/{seed}"
+        params = SamplingParams(**{"max_tokens": MAX_TOKENS, "seed": seed, **sampling})
+        try:
+            return await self.engine.generate(self._prompt_ids(prompt), params, session=session)
+        finally:
+            await self.engine.end_session(session)
+
+    def _prompt_ids(self, prompt: str) -> Any:
+        return self.engine.renderer.prompt([{"role": "user", "content": prompt}])
+
+
+def difference(one: Sequence[Completion], other: Sequence[Completion]) -> float:
+    """How far apart two policies are: the largest difference of log-probs, infinite where they sampled otherwise."""
+    largest = 0.0
+    for a, b in zip(one, other, strict=True):
+        if a.token_ids.tolist() != b.token_ids.tolist():
+            return float("inf")
+        largest = max(largest, float(np.abs(a.logprobs - b.logprobs).max(initial=0.0)))
+    return largest

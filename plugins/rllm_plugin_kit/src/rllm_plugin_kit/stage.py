@@ -1,0 +1,159 @@
+"""The contract of pipeline stages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.stage import Stage, StagePlugin
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.errors import did_you_mean
+from rllm_core.pipeline.graph import GIVEN
+from rllm_core.plugins.registry import Registry
+from rllm_plugin_kit.fakes import stage_context
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.steps import ASPECTS, FIELD_NAMES, WatchedStep, changed, make_step, snapshot
+
+EVERYTHING = frozenset().union(*ASPECTS.values(), *FIELD_NAMES.values())
+STEPS = 3
+
+
+class StageContract(PluginContract[StagePlugin[Any]]):
+    """What every stage must hold to. It runs on made-up steps, with a backend and a runner that are made up too."""
+
+    kind = "stage"
+
+    def context(self) -> StageContext:
+        """What the stage is made with. Override it with other fields: ``return stage_context(config=…)``."""
+        return stage_context()
+
+    def prepare(self, step: TrainStep) -> None:
+        """Put into a step what the stage reads besides its fields, such as ``step.extras``."""
+
+    def test_what_it_reads_is_written_by_some_stage(self) -> None:
+        written = GIVEN.union(*(entry.plugin.writes for entry in Registry.load().all("stage")))
+        for name in sorted(self.plugin.reads - written):
+            raise self.failure(
+                f"reads {name!r}, which no installed stage writes",
+                f"{did_you_mean(name, written)} Names are those that other stages have in `writes`.",
+            )
+
+    def test_it_reads_only_what_it_declares(self, params: Any) -> None:
+        declared = self.plugin.reads | self.plugin.writes
+        step = self._run(self._stage(params), self._step(EVERYTHING), "a step with everything in it")
+        for field in sorted(step.seen):
+            if not FIELD_NAMES[field] & declared:
+                raise self.failure(
+                    f"looks at step.{field}, which is not among what it reads",
+                    f"Add {field!r} to `reads` in its record, so that the order of stages can be checked.",
+                )
+
+    def test_it_works_on_what_it_reads_alone(self, params: Any) -> None:
+        self._run(self._stage(params), self._step(self.plugin.reads), "a step with nothing but what it reads")
+
+    def test_it_works_on_a_step_without_anything_in_it(self, params: Any) -> None:
+        step = self._step(self.plugin.reads, tasks=0)
+        self._run(self._stage(params), step, "a step without tasks, episodes, groups or tokens")
+
+    def test_it_changes_only_what_it_declares(self, params: Any) -> None:
+        for written in (EVERYTHING, self.plugin.reads):
+            step = self._step(written)
+            before, rounds = snapshot(step), step.rounds
+            self._run(self._stage(params), step, "a filled step")
+            if step.rounds > rounds:
+                return  # It asked for another round, which starts the step afresh.
+            for aspect in changed(before, snapshot(step)):
+                if not ASPECTS[aspect] & self.plugin.writes:
+                    names = " or ".join(repr(name) for name in sorted(ASPECTS[aspect]))
+                    raise self.failure(
+                        f"changes {aspect} of the step, which is not among what it writes",
+                        f"Add {names} to `writes` in its record, or leave that as it is."
+                        if names
+                        else "No stage may; leave notes for other stages in step.extras.",
+                    )
+
+    def test_its_metrics_are_finite_numbers(self, params: Any) -> None:
+        step = self._run(self._stage(params), self._step(self.plugin.reads), "a filled step")
+        for name, value in step.metrics.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise self.failure(
+                    f"gives metric {name!r} the value {value!r}",
+                    "Metrics are finite numbers; leave one out where there is nothing to count.",
+                )
+
+    def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any) -> None:
+        whole = self._stage(params)
+        if not hasattr(whole, "state_dict"):
+            pytest.skip("it keeps nothing between steps")
+        outcomes, states = [], []
+        for number in range(STEPS):
+            outcomes.append(_outcome(self._run(whole, self._step(self.plugin.reads, number=number), "a filled step")))
+            states.append(self._saved(whole))
+        for done, state in enumerate(states, start=1):
+            resumed: Any = self._stage(params)
+            resumed.load_state_dict(json.loads(state))
+            same = self._saved(resumed) == state
+            for number in range(done, STEPS):
+                step = self._run(resumed, self._step(self.plugin.reads, number=number), "a filled step")
+                same = same and _outcome(step) == outcomes[number]
+            if not same:
+                raise self.failure(
+                    f"goes on differently when it is resumed after step {done - 1}",
+                    "Put everything that it keeps between steps into state_dict, and take all of it up in "
+                    "load_state_dict.",
+                )
+
+    def _step(self, written: frozenset[str], tasks: int = 3, number: int = 0) -> WatchedStep:
+        step = make_step(written, tasks, number)
+        self.prepare(step)
+        return step
+
+    def _stage(self, params: Any) -> Stage:
+        try:
+            stage: Stage = self.loaded()(self.context(), params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the context of the run and the options.",
+            ) from error
+        return stage
+
+    def _run(self, stage: Stage, step: WatchedStep, case: str) -> WatchedStep:
+        step.seen.clear()
+        try:
+            running = stage(step)
+        except Exception as error:
+            raise self._failed(case, error) from error
+        if not isinstance(running, Coroutine):
+            raise self.failure("is no coroutine function", "Write `async def __call__(self, step)`.")
+        try:
+            asyncio.run(running)
+        except Exception as error:
+            raise self._failed(case, error) from error
+        return step
+
+    def _failed(self, case: str, error: Exception) -> AssertionError:
+        return self.failure(
+            f"failed on {case}: {type(error).__name__}: {error}",
+            "Declare all that it reads; and where there is nothing to do, do nothing.",
+        )
+
+    def _saved(self, stage: Any) -> str:
+        try:
+            return json.dumps(stage.state_dict(), sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise self.failure(
+                f"has a state that is not JSON data: {error}",
+                "Keep numbers, text, lists and mappings in it; rllm_core.data.codec writes groups.",
+            ) from error
+
+
+def _outcome(step: TrainStep) -> object:
+    groups = [group.group_id for group in step.trajectory_groups]
+    return dict(step.metrics), step.skip_reason, [episode.id for episode in step.episodes], groups

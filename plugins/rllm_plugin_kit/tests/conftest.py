@@ -1,0 +1,85 @@
+"""Runs contracts as pytest does, on records that are not installed, and collects what they complain about."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.plugin import Plugin
+from rllm_plugin_kit.plugin import PluginContract
+
+Complaint = Callable[..., str]
+Complaints = Callable[..., dict[str, str]]
+
+
+def _held_to(contract: type[PluginContract[Any]], record: Plugin[Any], attributes: Mapping[str, Any]) -> Any:
+    """A test class for a record."""
+    return type("TestRecord", (contract,), {"record": lambda self: record, **attributes})
+
+
+def _calls(tests: Any, name: str, given: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
+    """Each case of one test, ready to be called."""
+    method = getattr(tests, name)
+    marks = [mark.args for mark in getattr(method, "pytestmark", []) if mark.name == "parametrize"]
+    axes = [[{argument: value} for value in values] for argument, values in marks]
+    if "params" in inspect.signature(method).parameters:
+        axes.append([{"params": tests().params_from(options)} for options in tests.options])
+    fixed = {argument: value for argument, value in given.items() if argument in inspect.signature(method).parameters}
+    for case in itertools.product(*axes):
+        arguments = fixed | {argument: value for part in case for argument, value in part.items()}
+        yield partial(getattr(tests(), name), **arguments)
+
+
+def _first_complaint(tests: Any, name: str, given: Mapping[str, Any]) -> str:
+    for call in _calls(tests, name, given):
+        try:
+            call()
+        except AssertionError as error:
+            return str(error)
+        except pytest.skip.Exception:
+            continue
+    return ""
+
+
+@pytest.fixture(scope="session")
+def complaint() -> Complaint:
+    """What one test of a contract says of a record; empty when it finds nothing wrong.
+
+    `given` are fixtures of that test, `attributes` are set in the test class.
+    """
+
+    def run(
+        contract: type[PluginContract[Any]],
+        record: Plugin[Any],
+        test: str,
+        *,
+        given: Mapping[str, Any] | None = None,
+        **attributes: Any,
+    ) -> str:
+        return _first_complaint(_held_to(contract, record, attributes), f"test_{test}", given or {})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def complaints() -> Complaints:
+    """What all tests of a contract say of a record, by test."""
+
+    def run(
+        contract: type[PluginContract[Any]],
+        record: Plugin[Any],
+        *,
+        given: Mapping[str, Any] | None = None,
+        **attributes: Any,
+    ) -> dict[str, str]:
+        tests = _held_to(contract, record, attributes)
+        names = [name for name in vars(contract) | vars(PluginContract) if name.startswith("test_")]
+        found = {name: _first_complaint(tests, name, given or {}) for name in names}
+        return {name: text for name, text in found.items() if text}
+
+    return run

@@ -1,0 +1,189 @@
+"""What `rllm plugins new` writes, says and refuses. That it works is tested in tests/e2e/test_scaffold.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rllm_core.cli.main import main
+from rllm_core.plugins.specs import KINDS
+from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+from rllm_plugin_kit.scaffold.naming import names_for
+from rllm_plugin_kit.scaffold.package import render
+
+REPOSITORY = Path(__file__).parents[4]
+EXAMPLE = REPOSITORY / "plugins" / "rllm_example"
+TOOLS = {"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Path to contents of what people wrote; tools leave their own there."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix(): (folder / path).read_text() for path in paths if not TOOLS & set(path.parts)}
+
+
+def test_a_package_is_written_into_a_folder_of_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new", "my-estimator"]) == 0
+
+    assert set(files_in(Path("my-estimator"))) == {
+        "README.md",
+        "pyproject.toml",
+        "src/my_estimator/__init__.py",
+        "src/my_estimator/estimator.py",
+        "src/my_estimator/options.py",
+        "src/my_estimator/plugin.py",
+        "src/my_estimator/py.typed",
+        "tests/test_my_estimator.py",
+    }
+    assert capfd.readouterr().err == ""
+
+
+def test_the_next_three_commands_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    main(["plugins", "new", "rllm-chess", "--kind", "environment", "--into", "some folder/chess"])
+
+    assert capfd.readouterr().out.splitlines()[-4:] == [
+        "Next:",
+        "  pip install -e './some folder/chess[test]'",
+        "  pytest 'some folder/chess'",
+        "  rllm train chess",
+    ]
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_the_entry_point_is_named_like_the_distribution(kind: str) -> None:
+    main(["plugins", "new", "my-plugin", "--kind", kind])
+
+    project = tomllib.loads(Path("my-plugin/pyproject.toml").read_text())["project"]
+
+    assert project["name"] == "my-plugin"
+    assert project["entry-points"]["rllm.plugins"] == {"my-plugin": "my_plugin.plugin"}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "module", "plugin"),
+    [
+        ("my-estimator", "my_estimator", "my_estimator"),
+        ("rllm-median", "rllm_median", "median"),
+        ("rllm-pass-at-k", "rllm_pass_at_k", "pass_at_k"),
+        ("rllm-3d", "rllm_3d", "rllm_3d"),
+        ("rllm-off", "rllm_off", "rllm_off"),
+    ],
+)
+def test_names_within_follow_from_the_name_of_the_distribution(distribution: str, module: str, plugin: str) -> None:
+    names = names_for(distribution, "estimator")
+
+    assert (names.distribution, names.module, names.plugin) == (distribution, module, plugin)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My_Estimator", "lower-case letters, digits and hyphens, beginning with a letter: my-estimator."),
+        ("my estimator!", "beginning with a letter: my-estimator."),
+        ("3d", "beginning with a letter, such as my-estimator."),
+        ("-", "beginning with a letter, such as my-estimator."),
+        ("rllm-core", "rllm-core is one of rllm's own packages."),
+        ("rllm-estimators", "Choose another name: my-rllm-estimators."),
+        ("lambda", "means something else in Python or in config files."),
+        ("yes", "means something else in Python or in config files."),
+        ("statistics", "would hide Python's own module statistics. Choose another name: rllm-statistics"),
+        ("numpy", "would hide the module numpy that is installed here."),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused(
+    name: str, said: str, empty_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins", "new", "--", name]) == 2
+
+    assert said in capfd.readouterr().err
+    assert not list(empty_folder.iterdir())
+
+
+def test_what_is_in_a_folder_is_never_touched(empty_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (empty_folder / "notes.txt").write_text("mine")
+
+    assert main(["plugins", "new", "my-estimator", "--into", "."]) == 2
+    assert main(["plugins", "new", "my-estimator", "--into", "notes.txt"]) == 2
+
+    first, second = capfd.readouterr().err.splitlines()
+    assert first == "error: . is not empty. Choose another name, or another folder: --into FOLDER."
+    assert second == "error: notes.txt is a file. Choose another name, or another folder: --into FOLDER."
+    assert files_in(empty_folder) == {"notes.txt": "mine"}
+
+
+def test_an_empty_folder_is_as_good_as_none(empty_folder: Path) -> None:
+    (empty_folder / "mine").mkdir()
+
+    assert main(["plugins", "new", "my-estimator", "--into", "mine"]) == 0
+
+
+def test_an_unknown_kind_is_refused_with_all_kinds(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new", "my-estimator", "--kind", "estimators"]) == 2
+
+    error = capfd.readouterr().err
+    assert "'estimators'" in error
+    assert all(f"'{kind}'" in error for kind in TEMPLATES)
+
+
+def test_a_name_that_another_plugin_has_is_written_in_full(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new", "rllm-grpo"]) == 0
+
+    printed = capfd.readouterr()
+    assert printed.err.startswith(
+        "warning: rllm-core has estimator 'grpo' too. Where both are installed, write rllm-grpo/grpo for yours; "
+    )
+    assert printed.out.splitlines()[-1] == "  rllm train guess --estimator rllm-grpo/grpo"
+    assert "adv_estimator: {name: rllm-grpo/grpo, strength: 2.0}" in Path("rllm-grpo/README.md").read_text()
+
+
+def test_every_kind_there_is_a_template_for_is_a_kind_of_plugin() -> None:
+    assert set(TEMPLATES) <= set(KINDS)
+
+
+def test_what_is_written_is_formatted_and_free_of_lint(empty_folder: Path) -> None:
+    for kind in TEMPLATES:
+        for name in (f"my-{kind}", "rllm-x", f"my-length-aware-{kind}"):
+            main(["plugins", "new", name, "--kind", kind, "--into", f"{kind}/{name}"])
+
+    for words in (["check"], ["format", "--check"]):
+        finished = subprocess.run(
+            [sys.executable, "-m", "ruff", *words, "--no-cache", "."], cwd=empty_folder, capture_output=True, text=True
+        )
+        assert finished.returncode == 0, finished.stdout
+
+
+def test_rllm_example_is_what_the_command_writes() -> None:
+    written = render(names_for("rllm-example", "estimator"), "estimator", "example")
+    assert files_in(EXAMPLE) == written | {"LICENSE": (REPOSITORY / "LICENSE").read_text()}, (
+        "after changing templates: rm -r plugins/rllm_example; "
+        "rllm plugins new rllm-example --into plugins/rllm_example; cp LICENSE plugins/rllm_example"
+    )
+
+
+def test_help_teaches_with_an_example_and_loads_no_plugin(rllm) -> None:
+    program = (
+        "import sys; from rllm_core.cli.main import main; main(['plugins', 'new', '--help']); "
+        "print({'pydantic', 'pluggy', 'numpy', 'rich'} & set(sys.modules))"
+    )
+    printed = rllm(program=program).stdout
+
+    assert 'pip install -e "./my-estimator[test]"' in printed
+    assert "rllm train guess --estimator my_estimator" in printed
+    assert printed.splitlines()[-1] == "set()"
+
+
+def test_the_group_lists_it_beside_the_other_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    main(["plugins", "--help"])
+
+    printed = capfd.readouterr().out
+    assert all(f"\n  {name} " in printed for name in ("list", "info", "doctor", "new"))

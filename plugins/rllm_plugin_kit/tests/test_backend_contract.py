@@ -1,0 +1,368 @@
+"""Backends that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.batch import TokenBatch
+from rllm_plugin_kit import BackendContract
+
+VOCABULARY = 8
+STOP = 0
+RATE = 0.1
+
+
+class Renderer:
+    stop_ids = frozenset({STOP})
+
+    def prompt(self, messages: Sequence[Any]) -> Any:
+        return np.array([1, 2], np.int32)
+
+
+class Engine:
+    """Every token is drawn from one table of logits, whatever came before."""
+
+    renderer = Renderer()
+    max_context = 64
+
+    def __init__(self) -> None:
+        self.logits = np.linspace(0.0, 1.0, VOCABULARY)
+        self.version = 0
+
+    def logprobs(self, temperature: float = 1.0) -> Any:
+        return self.logits / temperature - math.log(np.exp(self.logits / temperature).sum())
+
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        """(VOCABULARY,) what is recorded of a token; `kept` are the probabilities that it is drawn with."""
+        return logprobs
+
+    def generator(self, sampling: SamplingParams) -> np.random.Generator:
+        return np.random.default_rng(sampling.seed)
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        logprobs, generator = self.logprobs(sampling.temperature), self.generator(sampling)
+        order = np.argsort(-logprobs)
+        kept = np.zeros(VOCABULARY)
+        kept[order[: sampling.top_k if sampling.top_k > 0 else VOCABULARY]] = 1.0
+        kept *= np.exp(logprobs)
+        kept /= kept.sum()
+        before = np.cumsum(kept[order]) - kept[order]
+        kept[order[before >= sampling.top_p]] = 0.0
+        kept /= kept.sum()
+        tokens: list[int] = []
+        while len(tokens) < sampling.max_tokens and STOP not in tokens:
+            tokens.append(int(generator.choice(VOCABULARY, p=kept)))
+        return Completion(
+            token_ids=np.array(tokens, np.int32),
+            logprobs=self.recorded(logprobs, kept)[tokens].astype(np.float32),
+            finish_reason="stop" if tokens[-1] == STOP else "length",
+            weight_version=self.version,
+        )
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+
+class Table(Backend):
+    """Trains the table with momentum."""
+
+    engine_class: type[Engine] = Engine
+    closed = False
+
+    async def start(self, run: RunContext) -> Any:
+        self.engine = self.engine_class()
+        self.logits, self.momentum = self.engine.logits.copy(), np.zeros(VOCABULARY)
+        return self.engine
+
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        computed = np.where(batch.loss_mask, self.engine.logprobs()[batch.tokens], 0).astype(np.float32)
+        return batch.with_columns(old_logprobs=batch.old_logprobs_from(computed))
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        assert batch.advantages is not None
+        gradient = np.bincount(batch.tokens, batch.advantages * batch.loss_mask, minlength=VOCABULARY)
+        self.momentum = 0.9 * self.momentum + gradient
+        self.logits = self.logits + RATE * self.momentum
+        return {"actor/loss": float(gradient.sum())}
+
+    async def publish(self, version: int) -> None:
+        self.engine.logits, self.engine.version = self.logits.copy(), version
+
+    async def save(self, folder: Path) -> None:
+        (folder / "state.json").write_text(json.dumps([self.logits.tolist(), self.momentum.tolist()]))
+
+    async def load(self, folder: Path) -> None:
+        self.logits, self.momentum = (np.array(part) for part in json.loads((folder / "state.json").read_text()))
+
+
+class CannotStart(Table):
+    async def start(self, run: RunContext) -> Any:
+        raise OSError("no such model")
+
+
+class ForgetsTheColumn(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch
+
+
+class UnknownAsProbabilityOne(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch.with_columns(old_logprobs=np.nan_to_num(batch.sampling_logprobs))
+
+
+class PositiveLogProbs(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch.with_columns(old_logprobs=-batch.sampling_logprobs)
+
+
+class Retokenises(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        filled = await super().process(batch, needs)
+        return replace(filled, tokens=filled.tokens + 1)
+
+
+class Drifts(Table):
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        self.logits = self.logits * 0.9
+        return await super().update(batch, plan)
+
+
+class NeverPublishes(Table):
+    async def publish(self, version: int) -> None:
+        self.engine.version = version
+
+
+class KeepsTheFirstVersion(Table):
+    async def publish(self, version: int) -> None:
+        self.engine.logits = self.logits.copy()
+
+
+class NotANumber(Table):
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+        return {"actor/loss": float("nan")}
+
+
+class SavesNothing(Table):
+    async def save(self, folder: Path) -> None:
+        pass
+
+    async def load(self, folder: Path) -> None:
+        pass
+
+
+class ForgetsTheOptimiser(Table):
+    async def load(self, folder: Path) -> None:
+        await super().load(folder)
+        self.momentum = np.zeros(VOCABULARY)
+
+
+class Pickles(Table):
+    async def save(self, folder: Path) -> None:
+        (folder / "state.pkl").write_bytes(pickle.dumps(self.logits))
+
+
+class ClosesOnce(Table):
+    async def close(self) -> None:
+        if self.closed:
+            raise RuntimeError("already closed")
+        self.closed = True
+
+
+class ClosesWhatStarted(Table):
+    async def close(self) -> None:
+        self.engine.version = -1
+
+
+class NoSeed(Engine):
+    def generator(self, sampling: SamplingParams) -> np.random.Generator:
+        return np.random.default_rng(0)
+
+
+class SharedGenerator(Engine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = np.random.default_rng(0)
+
+    def generator(self, sampling: SamplingParams) -> np.random.Generator:
+        return self.shared
+
+
+class TooLong(Engine):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return await super().generate(prompt_ids, replace(sampling, max_tokens=50), session=session)
+
+
+class NoLogProbs(Engine):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        done = await super().generate(prompt_ids, sampling, session=session)
+        return replace(done, logprobs=done.logprobs[:-1])
+
+
+class LogProbsAfterTruncation(Engine):
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return np.log(kept, where=kept > 0, out=np.zeros(VOCABULARY))
+
+
+class UnknownAfterTruncation(Engine):
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return logprobs if kept.all() else np.full_like(logprobs, np.nan)
+
+
+class LogProbsBeforeTemperature(Engine):
+    def recorded(self, logprobs: Any, kept: Any) -> Any:
+        return self.logprobs()
+
+
+class ForwardPassOfAnother(Table):
+    async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        old = (await super().process(batch, needs)).old_logprobs
+        assert old is not None
+        return batch.with_columns(old_logprobs=(old - 0.01 * batch.loss_mask).astype(np.float32))
+
+
+class AlwaysStops(Engine):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return replace(await super().generate(prompt_ids, sampling, session=session), finish_reason="stop")
+
+
+def record(backend: type[Backend], **can: Any) -> BackendPlugin[NoParams]:
+    return BackendPlugin(
+        name="mine",
+        summary="Mine.",
+        params=NoParams,
+        load=lambda: backend,
+        capabilities=Capabilities(**{"custom_losses": True, "columns": frozenset({"old_logprobs"}), **can}),
+    )
+
+
+def with_engine(engine: type[Engine]) -> type[Table]:
+    return type("WithEngine", (Table,), {"engine_class": engine})
+
+
+@pytest.fixture
+def told(complaint: Any, tmp_path: Path) -> Any:
+    """What a test of the contract says of a backend that has just been started."""
+
+    def run(plugin: BackendPlugin[Any], test: str) -> str:
+        contract = type("TestRecord", (BackendContract,), {"record": lambda self: plugin})()
+        try:
+            session = contract.start({})
+        except AssertionError as error:
+            return str(error)
+        try:
+            said: str = complaint(BackendContract, plugin, test, given={"session": session, "tmp_path": tmp_path})
+            return said
+        finally:
+            if not session.closed:
+                session.close()
+
+    return run
+
+
+EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("test", EVERY_TEST)
+def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
+    assert told(record(Table), test) == ""
+
+
+SAMPLES = "it_samples_tokens_with_their_log_probs"
+BEFORE = "log_probs_are_those_before_truncation"
+UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
+FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
+FILLS = "it_fills_the_columns_it_says_it_fills"
+RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
+
+
+@pytest.mark.parametrize(
+    ("backend", "test", "message"),
+    [
+        (CannotStart, SAMPLES, "backend 'mine' cannot be started: OSError: no such model. Mend its `start`, or name"),
+        (with_engine(TooLong), SAMPLES, "Return one to `max_tokens` token ids as int32."),
+        (with_engine(NoLogProbs), SAMPLES, "Return one finite log-prob, 0 or less, for every sampled token."),
+        (
+            with_engine(LogProbsAfterTruncation),
+            BEFORE,
+            "with top_k=2, and -1.6324 without, at temperature 1. Record log-probs under softmax(logits / temperature)",
+        ),
+        (
+            with_engine(LogProbsBeforeTemperature),
+            "temperature_divides_logits",
+            "at temperature 2. Divide the logits by the temperature, and record log-probs of what is left.",
+        ),
+        (with_engine(AlwaysStops), SAMPLES, "The reason is 'stop' when the last token is one of the renderer's"),
+        (with_engine(SharedGenerator), FUNCTION, "Draw every token from a generator of SamplingParams.seed and"),
+        (with_engine(NoSeed), FUNCTION, "samples the same tokens whatever the seed. Hand SamplingParams.seed on"),
+        (
+            ForgetsTheColumn,
+            FILLS,
+            "says that it fills 'old_logprobs', and `process` left nothing for",
+        ),
+        (PositiveLogProbs, FILLS, "fills 'old_logprobs' with numbers that cannot be."),
+        (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs that are not those of its model where the sampler"),
+        (with_engine(UnknownAfterTruncation), BEFORE, "Set full_logprobs=False in its capabilities, or record"),
+        (Retokenises, FILLS, "changes the tokens of a batch in `process`. Return `batch.with_columns(…)`."),
+        (
+            Drifts,
+            "an_update_without_advantages_changes_nothing",
+            "samples differently after an update in which every advantage was 0. Without entropy bonus and KL term",
+        ),
+        (NeverPublishes, "updates_change_what_is_sampled", "samples exactly as before after three updates"),
+        (NotANumber, "updates_change_what_is_sampled", "gives metric 'actor/loss' the value nan."),
+        (
+            KeepsTheFirstVersion,
+            "completions_say_which_weights_sampled_them",
+            "says weight_version [0] after publish(1). Set Completion.weight_version to the version that was",
+        ),
+        (SavesNothing, RESUMED, "samples differently once a checkpoint was loaded. Save all weights"),
+        (ForgetsTheOptimiser, RESUMED, "makes another update once a checkpoint was loaded. Save the optimiser's state"),
+        (Pickles, RESUMED, "writes state.pkl into its checkpoint. Write tensors as safetensors and the rest as JSON"),
+        (ClosesWhatStarted, "it_can_be_closed_before_it_was_started", "cannot be closed before it was started"),
+        (ClosesOnce, "it_can_be_closed_twice", "cannot be closed twice: RuntimeError: already closed."),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test: str, message: str) -> None:
+    assert message in told(record(backend), test)
+
+
+def test_recorded_log_probs_are_those_of_its_own_forward_pass(told: Any) -> None:
+    said = told(record(ForwardPassOfAnother), BEFORE)
+    assert "records log-probs with top_k=2 that are up to 0.0100 from those of its own forward pass" in said
+
+
+@pytest.mark.parametrize(
+    ("can", "message"),
+    [
+        ({"columns": frozenset({"old_logprobs", "valeus"})}, "'valeus', which is no column of a batch. Did you mean"),
+        ({"columns": frozenset()}, "Every run needs them: add them to its capabilities."),
+    ],
+)
+def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message: str) -> None:
+    assert message in complaint(BackendContract, record(Table, **can), "what_it_can_do_exists")
+
+
+def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(told: Any) -> None:
+    assert told(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
+    assert told(record(Table, full_logprobs=False), BEFORE) == ""
+    after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)
+    assert "before top-k and top-p remove tokens" in told(after, BEFORE)
+
+
+def test_a_backend_runs_a_loss_that_it_names(told: Any) -> None:
+    named = record(Table, custom_losses=False, losses=frozenset({"a_loss_of_its_own", "ppo"}))
+    assert told(named, "updates_change_what_is_sampled") == ""
+    nothing = record(Table, custom_losses=False)
+    assert "runs no loss that is installed: none is named." in told(nothing, "updates_change_what_is_sampled")

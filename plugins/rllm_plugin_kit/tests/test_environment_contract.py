@@ -1,0 +1,205 @@
+"""Environments that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.types import Task
+from rllm_plugin_kit import EnvironmentContract
+
+
+class Echo(Environment):
+    """Repeats what is said, three times."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.steps = 0
+
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return [Task(id=f"{split}-{number}", data={"words": ["say", str(number)]}) for number in range(5)]
+
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        self.words = list(task["words"])
+        return " ".join(self.words)
+
+    def step(self, action: str) -> Any:
+        self.steps += 1
+        return Outcome(observation=action, reward=float(action == self.words[-1]), done=self.steps == 3)
+
+
+class InMessages(Echo):
+    async def reset(self, task: Mapping[str, Any]) -> Any:
+        return [{"role": "system", "content": "Echo."}, {"role": "user", "content": super().reset(task)}]
+
+    async def step(self, action: str) -> Any:
+        return super().step(action)
+
+
+class RaisesOnJunk(Echo):
+    def step(self, action: str) -> Any:
+        return Outcome(reward=float(int(action) > 0), done=True)
+
+
+class NeverEnds(Echo):
+    def step(self, action: str) -> Any:
+        return Outcome(observation="again")
+
+
+class ShareState(Echo):
+    seen: ClassVar[list[str]] = []
+
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        self.seen.clear()
+        return super().reset(task)
+
+    def step(self, action: str) -> Any:
+        self.seen.append(action)
+        return Outcome(observation=str(len(self.seen)), done=len(self.seen) > 4)
+
+
+class RemembersOtherEpisodes(Echo):
+    played: ClassVar[list[int]] = []
+
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        self.played.append(1)
+        return f"{super().reset(task)}, game {len(self.played)}"
+
+
+class DrawsTasks(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return [Task(id=str(number), data={"words": [str(random.random())]}) for number in range(5)]
+
+
+class SameIds(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return [Task(id="task", data={"words": ["a"]})] * 2
+
+
+class TuplesInData(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return [Task(id="task", data={"words": ("a", "b")})]
+
+
+class ObjectsInData(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return [Task(id="task", data={"words": ["a"], "set": {1, 2}})]
+
+
+class NoTasks(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return []
+
+
+class NoValidation(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        return {"train": super().tasks(split, params)}[str(split)]
+
+
+class DictionariesForTasks(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Any:
+        return [{"id": "task"}]
+
+
+class NotANumber(Echo):
+    def step(self, action: str) -> Any:
+        return Outcome(reward=float("nan"), done=True)
+
+
+class ShowsNothing(Echo):
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        return None
+
+
+class ReturnsATuple(Echo):
+    def step(self, action: str) -> Any:
+        return action, 1.0, True
+
+
+class TakesWordsAway(Echo):
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        self.words = task["words"]
+        return self.words.pop()
+
+
+class ClosesWhatIsNotOpen(Echo):
+    def close(self) -> None:
+        assert self.words
+
+
+def record(environment: type[Echo]) -> EnvironmentPlugin[NoParams]:
+    return EnvironmentPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: environment, blocking=False)
+
+
+@pytest.mark.parametrize("environment", [Echo, InMessages])
+def test_a_good_one_has_nothing_to_mend(complaints: Any, environment: type[Echo]) -> None:
+    assert complaints(EnvironmentContract, record(environment), actions=("1", "2"), max_steps=3) == {}
+
+
+TASKS = "tasks_are_the_same_every_time_and_have_names_of_their_own"
+
+
+@pytest.mark.parametrize(
+    ("environment", "test", "told"),
+    [
+        (
+            RaisesOnJunk,
+            "any_words_are_answered",
+            "environment 'mine' cannot go on: step failed on the words '': ValueError: invalid literal for int() with "
+            "base 10: ''. Words that make no sense are the environment's to answer, not to raise on",
+        ),
+        (
+            NeverEnds,
+            "an_episode_ends",
+            "has not ended after 50 steps of saying ''. Count the steps and end the episode (done=True); or set",
+        ),
+        (
+            ShareState,
+            "episodes_do_not_share_state",
+            "Keep what an episode needs in the instance (self), never in the class or the module.",
+        ),
+        (
+            RemembersOtherEpisodes,
+            "the_same_words_get_the_same_answers",
+            "Seed what is random by the task, and keep nothing between episodes; or set `deterministic = False`",
+        ),
+        (DrawsTasks, TASKS, "Make tasks a function of the split and the options, with a fixed seed"),
+        (SameIds, TASKS, "has several train tasks with the id 'task'. Give each task of a split an id of its own."),
+        (NoTasks, TASKS, "has no task to train on."),
+        (NoValidation, TASKS, "cannot say what its val tasks are: KeyError: 'val'. Write `tasks(cls, split, params)`"),
+        (DictionariesForTasks, TASKS, "Return rllm_core.data.types.Task records."),
+        (TuplesInData, "task_data_is_json", "Use lists instead of tuples, and text as the keys of mappings."),
+        (ObjectsInData, "task_data_is_json", "Keep numbers, text, lists and mappings in Task.data"),
+        (NotANumber, "any_words_are_answered", "gave reward the value nan. Rewards and metrics are finite numbers"),
+        (ShowsNothing, "any_words_are_answered", "shows None after reset. Return text, or chat messages"),
+        (ReturnsATuple, "any_words_are_answered", "Return a rllm_core.contracts.environment.Outcome."),
+        (
+            TakesWordsAway,
+            "it_leaves_tasks_as_they_are",
+            "changes the data of task 'train-0' while it is played. Copy what it needs",
+        ),
+        (ClosesWhatIsNotOpen, "it_can_be_closed_at_any_time", "cannot go on: close failed: AttributeError"),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo], test: str, told: str) -> None:
+    assert told in complaint(EnvironmentContract, record(environment), test)
+
+
+@pytest.mark.parametrize(
+    ("environment", "attributes"),
+    [(NeverEnds, {"max_steps": None}), (RemembersOtherEpisodes, {"deterministic": False})],
+)
+def test_what_is_on_purpose_is_declared(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
+    assert complaints(EnvironmentContract, record(environment), **attributes) == {}

@@ -1,0 +1,236 @@
+"""Estimators that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.algorithms import segments
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_plugin_kit import EstimatorContract
+
+Function = Callable[[AdvantageInput, NoParams], Any]
+
+
+def record(function: Function, **fields: Any) -> EstimatorPlugin[NoParams]:
+    return EstimatorPlugin(
+        **{"name": "mine", "summary": "Mine.", "params": NoParams, "load": lambda: function} | fields
+    )
+
+
+def centred(inputs: AdvantageInput) -> Any:
+    offsets = inputs.group_offsets
+    values = inputs.rewards - segments.spread(segments.means(inputs.rewards, offsets), offsets)
+    values[np.repeat(segments.constant(inputs.rewards, offsets), segments.sizes(offsets))] = 0.0
+    return values
+
+
+def good(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=centred(inputs))
+
+
+def writes_into_its_inputs(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    inputs.rewards[:] -= 1.0
+    return Advantages(values=inputs.rewards)
+
+
+def changes_a_trajectory(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    for group in inputs.groups:
+        group.trajectories[0].info["seen"] = True
+    return good(inputs, params)
+
+
+def one_per_group(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=segments.means(inputs.rewards, inputs.group_offsets))
+
+
+def divides_by_the_deviation(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    offsets = inputs.group_offsets
+    with np.errstate(all="ignore"):
+        deviations = segments.spread(segments.standard_deviations(inputs.rewards, offsets), offsets)
+        return Advantages(values=centred(inputs) / deviations)
+
+
+def per_token_after_all(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=np.zeros(len(inputs.loss_mask)), level="token")
+
+
+def a_plain_array(inputs: AdvantageInput, params: NoParams) -> Any:
+    return centred(inputs)
+
+
+def a_rounded_zero(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    offsets = inputs.group_offsets
+    return Advantages(values=inputs.rewards - segments.spread(segments.means(inputs.rewards, offsets), offsets))
+
+
+def against_the_first_member(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    first = inputs.rewards[inputs.group_offsets[:-1]]
+    return Advantages(values=inputs.rewards - segments.spread(first, inputs.group_offsets))
+
+
+def against_everybody(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    rewards = inputs.rewards
+    equal = not len(rewards) or rewards.max() == rewards.min()
+    return Advantages(values=np.zeros(len(rewards)) if equal else rewards - rewards.mean())
+
+
+def counts_prompts(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=centred(inputs) / np.maximum(np.diff(inputs.token_offsets), 1))
+
+
+def nothing_for_nothing(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    parts = np.split(centred(inputs), inputs.group_offsets[1:-1])
+    return Advantages(values=np.concatenate([part / part.std() if part.any() else part for part in parts if part.size]))
+
+
+def quadratic(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    rewards = inputs.rewards.tolist()
+    return Advantages(values=centred(inputs) * [rewards.count(reward) > 0 for reward in rewards])
+
+
+def returns_for_trajectories(inputs: AdvantageInput, params: NoParams) -> Advantages:
+    return Advantages(values=centred(inputs), returns=inputs.rewards)
+
+
+def with_a_running_mean() -> Function:
+    seen: list[float] = []
+
+    def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
+        seen.append(float(inputs.rewards.sum()))
+        return Advantages(values=centred(inputs) * len(seen))
+
+    return estimate
+
+
+def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+    assert complaints(EstimatorContract, record(good)) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "test", "told"),
+    [
+        (
+            writes_into_its_inputs,
+            "it_returns_finite_advantages_of_the_declared_level",
+            "estimator 'mine' failed on ragged groups: ValueError: output array is read-only. It writes into its "
+            "inputs: work on a copy, such as `inputs.rewards.copy()`.",
+        ),
+        (
+            changes_a_trajectory,
+            "it_leaves_its_inputs_as_they_are",
+            "estimator 'mine' changes its inputs: `groups` is another after the call. Treat what it is given, the "
+            "trajectories in `inputs.groups` too, as read-only.",
+        ),
+        (
+            one_per_group,
+            "it_returns_finite_advantages_of_the_declared_level",
+            "estimator 'mine', given ragged groups, returned trajectory advantages of shape (6,); this batch needs "
+            "(21,). Return one number per trajectory, step or token, in the order of the inputs.",
+        ),
+        (
+            divides_by_the_deviation,
+            "it_works_on_next_to_nothing",
+            "estimator 'mine', given one group of one, returned 1 advantages that are NaN or infinite in float32. "
+            "Guard divisions against groups of one and groups of equal rewards.",
+        ),
+        (
+            per_token_after_all,
+            "it_returns_finite_advantages_of_the_declared_level",
+            "returned token advantages; its record says level='trajectory'. Make the two agree",
+        ),
+        (
+            a_plain_array,
+            "it_returns_finite_advantages_of_the_declared_level",
+            "Return Advantages(values=…, level=…)",
+        ),
+        (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards themselves (max == min)"),
+        (
+            against_the_first_member,
+            "the_order_of_trajectories_and_groups_does_not_matter",
+            "Return values in the order of the inputs, and let no result depend on a position.",
+        ),
+        (
+            against_everybody,
+            "an_advantage_depends_on_nothing_beyond_the_declared_scope",
+            "Declare a wider scope in the record, or use the rewards of its own group alone.",
+        ),
+        (counts_prompts, "what_the_model_only_read_does_not_matter", "Count only tokens where `inputs.loss_mask` is"),
+        (
+            nothing_for_nothing,
+            "it_works_on_next_to_nothing",
+            "estimator 'mine' failed on no group at all: ValueError: need at least one array to concatenate. Such "
+            "batches occur in training; give an advantage for each of their trajectories.",
+        ),
+        (quadratic, "time_grows_linearly_with_the_number_of_groups", "Make one pass over the arrays instead of"),
+        (
+            returns_for_trajectories,
+            "it_returns_finite_advantages_of_the_declared_level",
+            "Returns are a critic's targets: one finite number for every token, 0 where nothing was sampled.",
+        ),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+    assert told in complaint(EstimatorContract, record(function), test)
+
+
+def test_state_between_calls_is_told_apart(complaint: Any) -> None:
+    told = complaint(EstimatorContract, record(with_a_running_mean()), "the_same_inputs_give_the_same_advantages")
+    assert told.endswith(
+        "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs."
+    )
+
+
+@pytest.mark.parametrize("scope", ["role", "batch"])
+def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: str) -> None:
+    told = complaint(EstimatorContract, record(good, scope=scope), "a_wide_scope_is_used")
+    assert f"declares scope={scope!r}, but under none of the tested options" in told
+    assert complaint(EstimatorContract, record(against_everybody, scope=scope), "a_wide_scope_is_used") == ""
+
+
+def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
+    test = "an_advantage_depends_on_nothing_beyond_the_declared_scope"
+    assert "use the rewards of its own trajectory alone" in complaint(
+        EstimatorContract, record(good, scope="trajectory"), test
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nobody can fill. Did you mean 'values'?"),
+        ({"default_loss": "pppo"}, "has a default loss that is not there: There is no loss named 'pppo'."),
+    ],
+)
+def test_what_it_names_must_exist(complaint: Any, fields: dict[str, Any], told: str) -> None:
+    assert told in complaint(EstimatorContract, record(good, **fields), "what_it_names_exists")
+
+
+COLUMNS = ["values", "old_logprobs", "ref_logprobs", "sum_pi_squared", "greedy_rewards"]
+
+
+@pytest.mark.parametrize("column", [*COLUMNS, "step_rewards", "reward_components"])
+def test_what_it_needs_is_filled_with_finite_numbers(complaint: Any, column: str) -> None:
+    seen = []
+
+    def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
+        seen.append(getattr(inputs, column))
+        return good(inputs, params)
+
+    test = "it_returns_finite_advantages_of_the_declared_level"
+    assert complaint(EstimatorContract, record(looks, needs=frozenset({column})), test) == ""
+    assert seen
+    assert all(np.isfinite(values).all() and values.any() for values in seen)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_what_it_does_not_declare_is_not_there(complaint: Any, column: str) -> None:
+    def looks(inputs: AdvantageInput, params: NoParams) -> Advantages:
+        assert getattr(inputs, column) is None
+        return good(inputs, params)
+
+    assert complaint(EstimatorContract, record(looks), "it_returns_finite_advantages_of_the_declared_level") == ""

@@ -1,0 +1,138 @@
+"""Groupings that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rllm_core.algorithms.grouping import by_task_and_role, describe
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.types import Episode, TrajectoryGroup
+from rllm_plugin_kit import GroupingContract
+
+Function = Callable[[Sequence[Episode], NoParams], Any]
+
+
+def record(function: Function) -> GroupingPlugin[NoParams]:
+    return GroupingPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: function)
+
+
+def loses_judges(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    return [group for group in by_task_and_role(episodes, params) if group.group_role != "judge"]
+
+
+def copies(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    return by_task_and_role(copy.deepcopy(episodes), params)
+
+
+def also_by_task(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    everybody = [trajectory for episode in episodes for trajectory in episode.trajectories]
+    return [*by_task_and_role(episodes, params), TrajectoryGroup(group_id="all:agent", trajectories=everybody)]
+
+
+def one_entry_per_group(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    groups = by_task_and_role(episodes, params)
+    return [TrajectoryGroup(group_id=g.group_id, trajectories=g.trajectories, metadata=g.metadata[:1]) for g in groups]
+
+
+def keeps_the_episode(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    return [
+        TrajectoryGroup(group_id=e.id, trajectories=e.trajectories, metadata=[{"episode": e}] * len(e.trajectories))
+        for e in episodes
+    ]
+
+
+def in_fours(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    everybody = [trajectory for episode in episodes for trajectory in episode.trajectories]
+    return [
+        TrajectoryGroup(group_id=f"{start}:agent", trajectories=everybody[start : start + 4])
+        for start in range(0, len(everybody), 4)
+    ]
+
+
+def empties_episodes(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    groups = by_task_and_role(episodes, params)
+    for episode in episodes:
+        episode.trajectories.clear()
+    return groups
+
+
+def nothing_for_nothing(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup] | None:
+    return by_task_and_role(episodes, params) or None
+
+
+def first_of_each(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    return [TrajectoryGroup(group_id=e.id, trajectories=[e.trajectories[0], *e.trajectories[1:]]) for e in episodes]
+
+
+def an_empty_group(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    return [*by_task_and_role(episodes, params), TrajectoryGroup(group_id="rest:agent", trajectories=[])]
+
+
+def searches(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
+    groups: list[TrajectoryGroup] = []
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            group_id = f"{episode.task_id}:{trajectory.name}"
+            if group_id not in [group.group_id for group in groups]:
+                groups.append(TrajectoryGroup(group_id=group_id, trajectories=[]))
+            group = next(group for group in groups if group.group_id == group_id)
+            group.trajectories.append(trajectory)
+            group.metadata.append(describe(episode))
+    return groups
+
+
+def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+    assert complaints(GroupingContract, record(by_task_and_role)) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "test", "told"),
+    [
+        (
+            loses_judges,
+            "every_trajectory_is_in_exactly_one_group",
+            "Put every trajectory into a group; filters and rejection modes say what is trained on.",
+        ),
+        (
+            copies,
+            "every_trajectory_is_in_exactly_one_group",
+            "trajectories that are not those it was given. Pass trajectories on by reference; never copy them.",
+        ),
+        (also_by_task, "every_trajectory_is_in_exactly_one_group", "Put every trajectory into one group, once."),
+        (
+            one_entry_per_group,
+            "metadata_is_one_json_entry_per_trajectory_or_none",
+            "Append `rllm_core.algorithms.grouping.describe(episode)` for each trajectory, or none at all.",
+        ),
+        (
+            keeps_the_episode,
+            "metadata_is_one_json_entry_per_trajectory_or_none",
+            "metadata that is not JSON data: Object of type Episode is not JSON serializable. Keep numbers, text",
+        ),
+        (in_fours, "the_order_of_episodes_does_not_matter", "Group by what a trajectory is (its task, role, attempt)"),
+        (
+            empties_episodes,
+            "it_leaves_episodes_as_they_are",
+            "grouping 'mine' changes the episodes it is given. Build lists of your own",
+        ),
+        (nothing_for_nothing, "no_episodes_give_no_groups", "returned None. Return a list of TrajectoryGroup."),
+        (
+            first_of_each,
+            "every_trajectory_is_in_exactly_one_group",
+            "grouping 'mine' failed on 24 episodes: IndexError: list index out of range. Episodes without trajectories",
+        ),
+        (an_empty_group, "no_episodes_give_no_groups", "returns 1 groups for no episodes. Return an empty list."),
+        (
+            searches,
+            "time_grows_linearly_with_the_number_of_episodes",
+            "Look groups up in a dictionary by their key, instead of searching through a list.",
+        ),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+    assert told in complaint(GroupingContract, record(function), test)

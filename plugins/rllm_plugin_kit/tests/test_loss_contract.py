@@ -1,0 +1,187 @@
+"""Losses that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rllm_core.contracts.loss import LossInput, LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.updates.losses import importance_ratio
+from rllm_plugin_kit import LossContract
+
+Function = Callable[[LossInput, NoParams], Any]
+
+
+def record(function: Function, **fields: Any) -> LossPlugin[NoParams]:
+    return LossPlugin(**{"name": "mine", "summary": "Mine.", "params": NoParams, "load": lambda: function, **fields})
+
+
+def good(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages * importance_ratio(inputs)
+
+
+def one_number(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params).mean()
+
+
+def unbounded(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages * (inputs.logprobs - inputs.old_logprobs).exp()
+
+
+def in_place(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages * inputs.logprobs.clamp_(max=-0.01)
+
+
+def changes_advantages(inputs: LossInput, params: NoParams) -> Tensor:
+    inputs.advantages.mul_(0.5)
+    return good(inputs, params)
+
+
+def detached(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params).detach()
+
+
+def constant(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages + 0 * inputs.logprobs
+
+
+def weighted_by_a_constant(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages * importance_ratio(inputs).detach() * inputs.logprobs
+
+
+def whitens_over_what_is_there(inputs: LossInput, params: NoParams) -> Tensor:
+    centred = inputs.advantages - inputs.advantages.sum() / max(len(inputs.advantages), 1)
+    return -centred * importance_ratio(inputs)
+
+
+def random_mask(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params) * (torch.rand_like(inputs.logprobs) < 0.5)
+
+
+def masked_by_position(inputs: LossInput, params: NoParams) -> Tensor:
+    generator = torch.Generator().manual_seed(inputs.seed)
+    return good(inputs, params) * (torch.rand(len(inputs.logprobs), generator=generator) < 0.5)
+
+
+def always_double(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params).double()
+
+
+def from_the_sampler(inputs: LossInput, params: NoParams) -> Tensor:
+    return -inputs.advantages * (inputs.logprobs - inputs.sampling_logprobs).clamp(-20, 20).exp()  # type: ignore[operator]
+
+
+def takes_every_sampler_for_one_that_reports(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params) if inputs.sampling_logprobs is None else from_the_sampler(inputs, params)
+
+
+def needs_a_token(inputs: LossInput, params: NoParams) -> Tensor:
+    return good(inputs, params) * (inputs.row_ids == inputs.row_ids.max()).logical_or(inputs.row_ids >= 0)
+
+
+def nan_in_the_branch_not_taken(inputs: LossInput, params: NoParams) -> Tensor:
+    log_ratio = inputs.logprobs - inputs.old_logprobs
+    return -inputs.advantages * torch.where(log_ratio.abs() > 20, torch.ones_like(log_ratio), log_ratio.exp())
+
+
+def quadratic(inputs: LossInput, params: NoParams) -> Tensor:
+    pairs = [(inputs.logprobs[:, None] - inputs.old_logprobs[None, part]).sum(1) for part in inputs.row_ids.split(64)]
+    return good(inputs, params) + 0 * torch.stack(pairs).sum(0).detach() if pairs else good(inputs, params)
+
+
+def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+    assert complaints(LossContract, record(good)) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "test", "told"),
+    [
+        (
+            one_number,
+            "it_returns_one_finite_loss_per_token",
+            "loss 'mine', given some rows, returned shape (); needed is (28,), one loss per sampled token. Return the "
+            "loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
+        ),
+        (unbounded, "extreme_ratios_stay_finite", "Bound ratios before exponentiating, and guard divisions."),
+        (
+            in_place,
+            "its_gradient_reaches_the_log_probs_and_is_finite",
+            "It writes into its inputs: use no in-place operation on them.",
+        ),
+        (
+            changes_advantages,
+            "it_leaves_its_inputs_as_they_are",
+            "loss 'mine' changes its inputs: `advantages` is another after the call. Use no in-place operation",
+        ),
+        (detached, "its_gradient_reaches_the_log_probs_and_is_finite", "does not depend on the log-probs"),
+        (
+            constant,
+            "its_gradient_reaches_the_log_probs_and_is_finite",
+            "loss 'mine' has a gradient of 0 for every log-prob, so nothing would be learnt.",
+        ),
+        (
+            weighted_by_a_constant,
+            "its_gradient_is_the_slope_of_its_value",
+            "Look for a detach() or a no_grad() too many. Where one is meant, as in CISPO, set "
+            "`gradient = 'surrogate'` in the test.",
+        ),
+        (
+            whitens_over_what_is_there,
+            "micro_batches_change_nothing",
+            "loss 'mine' gives a row other losses when other rows are in the same call. Let a row's tokens see nothing "
+            "but their own row",
+        ),
+        (
+            random_mask,
+            "the_same_inputs_and_seed_give_the_same_losses",
+            "loss 'mine' draws from the global random state, so the same update gives different losses.",
+        ),
+        (masked_by_position, "micro_batches_change_nothing", "Derive randomness from inputs.seed and the row's id"),
+        (always_double, "it_returns_one_finite_loss_per_token", "returns torch.float64 for log-probs of torch.float32"),
+        (
+            from_the_sampler,
+            "it_works_without_what_only_some_backends_know",
+            "loss 'mine' failed on rows without sampling_logprobs: TypeError",
+        ),
+        (
+            takes_every_sampler_for_one_that_reports,
+            "it_works_where_the_sampler_reported_no_log_prob",
+            "loss 'mine', given a row whose sampling_logprobs are NaN,",
+        ),
+        (needs_a_token, "no_tokens_have_no_loss", "loss 'mine' failed on no token at all: RuntimeError"),
+        (
+            nan_in_the_branch_not_taken,
+            "extreme_ratios_stay_finite",
+            "torch.where lets the NaN of the branch not taken through.",
+        ),
+        (quadratic, "time_grows_linearly_with_the_number_of_rows", "Make one pass over the tokens instead of looking"),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
+    assert told in complaint(LossContract, record(function), test)
+
+
+def test_a_gradient_that_is_on_purpose_another_is_declared(complaint: Any) -> None:
+    test = "its_gradient_is_the_slope_of_its_value"
+    assert complaint(LossContract, record(weighted_by_a_constant), test, gradient="surrogate") == ""
+
+
+def test_what_it_needs_must_exist(complaint: Any) -> None:
+    told = complaint(LossContract, record(good, needs=frozenset({"ref_logprob"})), "what_it_needs_exists")
+    assert "needs 'ref_logprob', which no loss is given. Did you mean 'ref_logprobs'" in told
+
+
+def test_what_it_needs_is_filled(complaint: Any) -> None:
+    def towards_the_reference(inputs: LossInput, params: NoParams) -> Tensor:
+        assert inputs.ref_logprobs is not None
+        return good(inputs, params) + (inputs.logprobs - inputs.ref_logprobs).square()
+
+    bad = record(towards_the_reference)
+    test = "it_returns_one_finite_loss_per_token"
+    assert "AssertionError" in complaint(LossContract, bad, test)
+    assert complaint(LossContract, record(towards_the_reference, needs=frozenset({"ref_logprobs"})), test) == ""

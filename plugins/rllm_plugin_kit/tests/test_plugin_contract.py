@@ -1,0 +1,223 @@
+"""What is wrong with records of any kind, and what the contracts tell their authors; and the kit as pytest runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_plugin_kit import EstimatorContract
+
+PLUGIN = """
+{imports}
+from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import Params
+from rllm_core.plugins import hookimpl
+
+requires_api = {requires_api}
+
+class MineParams(Params):
+    scale: float = 1.0
+
+def raw(inputs, params):
+    return Advantages(values=params.scale * inputs.rewards)
+
+@hookimpl
+def rllm_estimators():
+    return [EstimatorPlugin(name="mine", summary="Mine.", params=MineParams, load=lambda: raw, scope="trajectory")]
+"""
+
+
+class Loose(BaseModel):
+    scale: float = 1.0
+
+
+class Thawed(BaseModel, extra="forbid"):
+    scale: float = 1.0
+
+
+class BadDefault(Params):
+    scale: float = Field(-1.0, gt=0)
+
+
+class Tupled(Params):
+    scales: Any = (1.0, 2.0)
+
+
+def local_params() -> type[BaseModel]:
+    class Hidden(Params):
+        scale: float = 1.0
+
+    return Hidden
+
+
+def raw(inputs: AdvantageInput, params: Any) -> Advantages:
+    return Advantages(values=inputs.rewards)
+
+
+def broken_load() -> Any:
+    raise ModuleNotFoundError("No module named 'a_dependency'")
+
+
+def record(params: type[BaseModel] = NoParams, **fields: Any) -> EstimatorPlugin[Any]:
+    given = {"name": "mine", "summary": "Mine.", "params": params, "load": lambda: raw, "scope": "trajectory"}
+    return EstimatorPlugin(**given | fields)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs the distribution `rllm-mine`, as far as entry points go."""
+
+    def run(imports: str = "", requires_api: int = 1) -> None:
+        (tmp_path / "rllm_mine.py").write_text(PLUGIN.format(imports=imports, requires_api=requires_api))
+        info = tmp_path / "rllm_mine-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rllm-mine\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[rllm.plugins]\nrllm-mine = rllm_mine\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "rllm_mine", raising=False)
+
+    return run
+
+
+class Installed(EstimatorContract):
+    name = "rllm-mine/mine"
+
+
+@pytest.mark.parametrize(
+    ("params", "test", "told"),
+    [
+        (
+            Loose,
+            "its_options_are_checked",
+            "so a misspelt one would go unnoticed. Derive its params class from rllm_core",
+        ),
+        (Thawed, "its_options_are_checked", "has options that can be changed after start. Derive its params class"),
+        (
+            BadDefault,
+            "its_options_are_read_back_as_they_were_written",
+            "Input should be greater than 0",
+        ),
+        (
+            Tupled,
+            "its_options_are_read_back_as_they_were_written",
+            "has options that read back as others: Tupled(scales=(1.0, 2.0)) became Tupled(scales=[1.0, 2.0]).",
+        ),
+        (
+            local_params(),
+            "its_options_can_be_sent_to_another_process",
+            "Define its params class at the top level of a module, with fields of plain data.",
+        ),
+    ],
+)
+def test_bad_options_are_told_what_to_mend(complaint: Any, params: type[BaseModel], test: str, told: str) -> None:
+    assert told in complaint(EstimatorContract, record(params), test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "test", "told"),
+    [
+        ({"name": "My-Estimator"}, "the_record_is_well_formed", "a name is lower-case letters, digits and '_'"),
+        ({"summary": "Two\nlines."}, "the_record_is_well_formed", "summary must be one line of text"),
+        ({"scope": "world"}, "the_record_is_well_formed", "scope must be one of trajectory, group, role, batch"),
+        (
+            {"load": broken_load},
+            "it_loads",
+            "estimator 'mine' cannot be loaded: ModuleNotFoundError: No module named 'a_dependency'. Mend what its",
+        ),
+        ({"load": lambda: None}, "it_loads", "loads None. Return the function or class itself from `load`."),
+    ],
+)
+def test_bad_records_are_told_what_to_mend(complaint: Any, fields: dict[str, Any], test: str, told: str) -> None:
+    assert told in complaint(EstimatorContract, record(**fields), test)
+
+
+def test_a_record_is_looked_up_among_the_installed_ones(install: Callable[..., None]) -> None:
+    install()
+    assert Installed().record().name == "mine"
+    Installed().test_listing_it_imports_nothing_heavy()
+
+
+def test_heavy_imports_are_told_apart(install: Callable[..., None]) -> None:
+    install("import safetensors, numpy")
+    with pytest.raises(
+        AssertionError, match=r"imports numpy, safetensors whenever plugins are listed. Move these imports"
+    ):
+        Installed().test_listing_it_imports_nothing_heavy()
+
+
+def test_another_version_of_the_records_is_told_apart(install: Callable[..., None]) -> None:
+    install(requires_api=2)
+    with pytest.raises(
+        AssertionError, match=r"rllm-mine is broken: it is written for version 2 of the plugin interface"
+    ):
+        Installed().test_the_record_is_well_formed()
+
+
+def test_a_missing_name_is_told_apart() -> None:
+    class TestNothing(EstimatorContract):
+        pass
+
+    with pytest.raises(AssertionError, match=r"TestNothing names no plugin. Set its class attribute `name`."):
+        TestNothing().test_the_record_is_well_formed()
+
+
+def test_classes_for_all_plugins_of_a_distribution() -> None:
+    made = EstimatorContract.for_each("rllm-core", grpo={"centres": False})
+    assert {"TestGrpo", "TestReinforcePlusPlusBaseline"} <= made.keys()
+    assert made["TestGrpo"].name == "rllm-core/grpo"
+    assert not made["TestGrpo"].centres
+    assert made["TestRloo"].centres
+    with pytest.raises(ValueError, match="rllm-core: no estimator named gropo"):
+        EstimatorContract.for_each("rllm-core", gropo={})
+
+
+def test_importing_the_kit_imports_no_torch() -> None:
+    script = "import sys; from rllm_plugin_kit import EstimatorContract, stage_context; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_pytest_runs_each_test_for_each_mapping(install: Callable[..., None], tmp_path: Path) -> None:
+    install()
+    tests = tmp_path / "test_mine.py"
+    tests.write_text(
+        "from rllm_plugin_kit import EstimatorContract\n\n"
+        "class TestMine(EstimatorContract):\n"
+        "    name = 'mine'\n"
+        "    options = ({}, {'scale': 2.0}, {'scal': 2.0})\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "error",
+            str(tests),
+            "-k",
+            "options or loads",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "test_mine.py::TestMine::test_its_options_are_checked[scal=2.0]" in done.stdout
+    assert "TestMine.options.scal is 2.0: estimator 'mine' has no such option. Did you mean 'scale'?" in done.stdout
+    assert "7 passed, " in done.stdout
+    assert "3 errors in" in done.stdout

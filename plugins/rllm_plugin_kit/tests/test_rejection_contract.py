@@ -1,0 +1,176 @@
+"""Rejection modes that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import RejectionPlugin, Verdict
+from rllm_core.data import codec
+from rllm_core.data.types import TrajectoryGroup
+from rllm_plugin_kit import RejectionContract
+
+
+class Pairs:
+    """Trains on the groups of two steps at a time."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.kept: list[TrajectoryGroup] = []
+        self.steps = 0
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        self.steps += 1
+        self.kept += groups
+        if self.steps % 2:
+            return Verdict(train=[], waiting=len(self.kept))
+        ready, self.kept = self.kept, []
+        return Verdict(train=ready)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": [codec.group_to_json(group) for group in self.kept], "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = [codec.group_from_json(group) for group in state["kept"]]
+        self.steps = state["steps"]
+
+
+class DropsInSilence(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return super().__call__([group for group in groups if len(group.trajectories) > 1])
+
+
+class TrainsTwice(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=groups[:1] * len(groups))
+
+
+class ChangesGroups(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        for group in groups:
+            group.metadata.clear()
+        return super().__call__(groups)
+
+
+class EmptiesTheList(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        verdict = super().__call__(list(groups))
+        groups.clear()
+        return verdict
+
+
+class ReturnsCopies(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        verdict = super().__call__(groups)
+        return replace(verdict, train=[replace(group, metadata=[]) for group in verdict.train])
+
+
+class ForgetsGroups(Pairs):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": [], "steps": self.steps}
+
+
+class ForgetsItsCount(Pairs):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state | {"steps": 0})
+
+
+class KeepsObjects(Pairs):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": self.kept, "steps": self.steps}
+
+
+class ShareState(Pairs):
+    rounds: ClassVar[list[int]] = []
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        self.rounds.append(1)
+        self.steps = len(self.rounds)
+        return super().__call__(groups)
+
+
+class NeverHasEnough(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        self.kept += groups
+        return Verdict(train=[], waiting=len(self.kept), more=True)
+
+
+class AsksForMoreAndTrains(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=groups, more=bool(groups))
+
+
+class ReturnsGroups(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return groups  # type: ignore[return-value]
+
+
+class ExpectsGroups(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=[groups[0], *groups[1:]])
+
+
+class NoState:
+    def __init__(self, params: NoParams) -> None:
+        pass
+
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=groups)
+
+
+class TakesNoOptions(Pairs):
+    def __init__(self) -> None:
+        super().__init__(NoParams())
+
+
+def record(mode: Any) -> RejectionPlugin[NoParams]:
+    return RejectionPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: mode)
+
+
+def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
+    assert complaints(RejectionContract, record(Pairs)) == {}
+
+
+CONSERVATION = "every_group_is_trained_on_once_or_waits_or_is_dropped"
+RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
+
+
+@pytest.mark.parametrize(
+    ("mode", "test", "told"),
+    [
+        (DropsInSilence, CONSERVATION, "Account for every group in one of the three; count those that are dropped"),
+        (TrainsTwice, CONSERVATION, "times. Forget groups that waited once they have been returned."),
+        (ReturnsCopies, CONSERVATION, "which is not one that was offered. Return the groups themselves, as they are."),
+        (AsksForMoreAndTrains, CONSERVATION, "Keep them waiting until there are enough."),
+        (ReturnsGroups, CONSERVATION, "Return a rllm_core.contracts.rejection.Verdict."),
+        (ChangesGroups, "it_leaves_groups_as_they_are", "changes the groups it is offered"),
+        (EmptiesTheList, "it_leaves_groups_as_they_are", "or the list they come in. Make lists of your own"),
+        (
+            ForgetsGroups,
+            RESUMED,
+            "rejection 'mine' goes on differently when it is resumed after step 0. Put everything that it keeps "
+            "between steps into state_dict (groups with rllm_core.data.codec.group_to_json), and take all of it up in "
+            "load_state_dict.",
+        ),
+        (ForgetsItsCount, RESUMED, "take all of it up in load_state_dict."),
+        (KeepsObjects, RESUMED, "has a state that is not JSON data: Object of type TrajectoryGroup"),
+        (
+            ShareState,
+            "the_same_groups_give_the_same_verdicts",
+            "Keep state in the mode made by the factory, never in its class or module",
+        ),
+        (NeverHasEnough, "it_does_not_ask_for_more_for_ever", "Bound the rounds of a step by an option"),
+        (
+            ExpectsGroups,
+            "a_step_without_groups_is_answered",
+            "rejection 'mine' failed on 0 groups: IndexError: list index out of range. No groups at all, groups of one "
+            "and groups of equal rewards do occur.",
+        ),
+        (NoState, CONSERVATION, "which has no state_dict. See rllm_core.contracts.rejection.RejectionMode"),
+        (TakesNoOptions, CONSERVATION, "What `load` returns is called with the options, once per run."),
+    ],
+)
+def test_a_bad_one_is_told_what_to_mend(complaint: Any, mode: Any, test: str, told: str) -> None:
+    assert told in complaint(RejectionContract, record(mode), test)

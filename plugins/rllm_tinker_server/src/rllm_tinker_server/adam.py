@@ -1,0 +1,107 @@
+"""AdamW over the parameters of one adapter, with settings that come with every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rllm_tinker_server.messages import AdamStep, RequestRefused
+
+KEYS = ("step", "exp_avg", "exp_avg_sq")
+"""What torch keeps of a parameter: how many steps it has made, () float32, and the moments of its gradient."""
+
+State = dict[Tensor, dict[str, Tensor]]
+
+
+class Adam:
+    """`torch.optim.AdamW`, and the gradient that its next step is made with."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._optimizer = torch.optim.AdamW(self._parameters.values())
+
+    def step(self, step: AdamStep) -> float:
+        """Make a step, and begin a new gradient.
+
+        Without a gradient the weights stay as they are, and so do the moments and the count of steps: what torch does
+        with parameters that have none.
+
+        Returns:
+            The norm of the gradient before it is clipped.
+
+        Raises:
+            RequestRefused: settings that no step can be made with; or the gradient is not finite, and then it is
+                dropped and the weights stay as they are.
+        """
+        _check(step)
+        trained = list(self._parameters.values())
+        norm = torch.nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
+        if not torch.isfinite(norm):
+            self.drop_gradient()
+            raise RequestRefused(
+                "The gradient is not finite. It was dropped and the weights stay as they were; look at the advantages "
+                "and log-probs that were sent, or lower the learning rate and go on from an earlier checkpoint."
+            )
+        if step.grad_clip_norm > 0:
+            torch.nn.utils.clip_grads_with_norm_(trained, step.grad_clip_norm, norm)
+        self._optimizer.param_groups[0].update(
+            lr=step.learning_rate,
+            betas=(step.beta1, step.beta2),
+            eps=step.eps,
+            weight_decay=step.weight_decay,
+        )
+        self._optimizer.step()
+        self.drop_gradient()
+        return float(norm)
+
+    def drop_gradient(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """By ``<parameter>/<key>``; empty before the first step."""
+        return {
+            f"{name}/{key}": value
+            for name, parameter in self._parameters.items()
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def parse(self, saved: Mapping[str, Tensor], what: str) -> State:
+        """What `state` returned, for `replace`.
+
+        Raises:
+            RequestRefused: it is of other parameters; `what` is what to call it then.
+        """
+        state: State = {}
+        for name, parameter in self._parameters.items():
+            found = {key: saved[f"{name}/{key}"] for key in KEYS if f"{name}/{key}" in saved}
+            if not found:
+                continue
+            shapes = {key: tuple(value.shape) for key, value in found.items()}
+            if shapes != {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}:
+                raise RequestRefused(f"{what} is damaged: its optimiser state of {name} has the shapes {shapes}.")
+            # torch keeps the count of steps on the CPU.
+            state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
+            }
+        return state
+
+    def replace(self, state: State) -> None:
+        """Go on from this state; an empty one is that before the first step."""
+        self._optimizer.state.clear()
+        self._optimizer.state.update(state)
+
+
+def _check(step: AdamStep) -> None:
+    for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
+        value = getattr(step, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise RequestRefused(f"{name}={value}: needed is a number that is not negative.")
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(step, name) < 1:
+            raise RequestRefused(f"{name}={getattr(step, name)}: needed is a number of 0 to below 1.")
+    # Where a gradient has always been 0, AdamW divides 0 by eps, in float32.
+    if not torch.finfo(torch.float32).tiny <= step.eps < math.inf:
+        raise RequestRefused(f"eps={step.eps}: needed is a number above 0 in float32, such as 1e-8.")

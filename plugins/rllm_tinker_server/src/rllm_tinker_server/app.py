@@ -1,0 +1,238 @@
+"""The routes. A handler hands the raw body to an operation and sends its answer, or the refusal as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rllm_tinker_server.auth import HEALTH, RequireKey
+from rllm_tinker_server.body_limit import LimitBody
+from rllm_tinker_server.futures import Answer
+from rllm_tinker_server.json_body import json_object, text_of
+from rllm_tinker_server.library import Library
+from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.refusals import ServerError, Unsupported, status_of
+from rllm_tinker_server.sampling import Sampling
+from rllm_tinker_server.service import Service
+from rllm_tinker_server.training import Training
+from rllm_tinker_server.wire import PROTOBUF, json_answer, records
+
+API = "/api/v1"
+OLDEST_CLIENT = "0.22.3"
+"""The first version of tinker that can send every forward and backward pass as protobuf."""
+PAGE = 100
+LARGEST_PAGE = 10_000
+FINAL_SERVER_ERROR = 424
+"""Of what this server failed to do. It has no 5xx for it: clients would ask again for five minutes."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+Operation = Callable[[bytes], Answer]
+LongOperation = Callable[[bytes], Awaitable[Answer]]
+
+
+def create_app(service: Service, key: str | None = None) -> FastAPI:
+    """The server as an ASGI application. `key`: what clients must send; None accepts any."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        looking = asyncio.create_task(service.look_after())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await service.close()
+
+    handlers: dict[Any, Any] = {
+        RequestRefused: _refused,
+        ServerError: _server_error,
+        HTTPException: _http_error,
+        Exception: _unexpected,
+    }
+    app = FastAPI(
+        routes=_routes(service),
+        lifespan=lifespan,
+        exception_handlers=handlers,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.add_middleware(LimitBody, max_bytes=service.limits.max_body_bytes)
+    app.add_middleware(RequireKey, key=key)
+    return app
+
+
+def _routes(service: Service) -> list[BaseRoute]:
+    training, sampling, library = Training(service), Sampling(service), Library(service)
+
+    async def retrieve_future(request: Request) -> Response:
+        request_id = text_of(json_object(await request.body()), "request_id")
+        service.sessions.touch(request_id)
+        answer = await service.futures.wait(request_id)
+        if answer is not None:
+            return _response(answer)
+        pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
+        return _response(json_answer(pending), 408)
+
+    async def forward_backward(request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        if kind.partition(";")[0].strip() != PROTOBUF:
+            raise _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
+        return _response(training.forward_backward(await request.body()))
+
+    async def forward(_: Request) -> Response:
+        raise _too_old("forward passes are sent to forward_backward")
+
+    async def client_config(_: Request) -> Response:
+        response = _response(records.client_config(service.limits))
+        # Clients ask this once, on a connection of its own that they never close.
+        response.headers["connection"] = "close"
+        return response
+
+    async def dynamic_config(_: Request) -> Response:
+        return _response(records.dynamic_config())
+
+    async def telemetry(_: Request) -> Response:
+        return _response(records.telemetry_accepted())
+
+    async def healthz(_: Request) -> Response:
+        return _response(records.healthy())
+
+    async def capabilities(_: Request) -> Response:
+        return _response(library.capabilities())
+
+    async def sessions(_: Request) -> Response:
+        return _response(library.session_list())
+
+    async def session(request: Request) -> Response:
+        return _response(library.session(request.path_params["id"]))
+
+    async def finish(request: Request) -> Response:
+        return _response(await library.finish_session(request.path_params["id"]))
+
+    async def sampler(request: Request) -> Response:
+        return _response(library.sampler(request.path_params["id"]))
+
+    async def runs(request: Request) -> Response:
+        return _response(library.training_run_list(*_page(request)))
+
+    async def run(request: Request) -> Response:
+        return _response(library.training_run(request.path_params["id"]))
+
+    async def checkpoints(request: Request) -> Response:
+        return _response(library.checkpoint_list(*_page(request)))
+
+    async def checkpoints_of(request: Request) -> Response:
+        return _response(library.checkpoints_of(request.path_params["id"]))
+
+    async def delete_checkpoint(request: Request) -> Response:
+        params = request.path_params
+        return _response(await library.delete_checkpoint(params["id"], f"{params['kind']}/{params['name']}"))
+
+    async def set_expiry(request: Request) -> Response:
+        params, body = request.path_params, await request.body()
+        return _response(await library.set_expiry(params["id"], f"{params['kind']}/{params['name']}", body))
+
+    of_checkpoint = "/training_runs/{id}/checkpoints/{kind}/{name}"
+    return [
+        # The two that come by the thousand are found first.
+        _post("/retrieve_future", retrieve_future),
+        _post("/asample", _handler(sampling.submit)),
+        _post("/forward_backward", forward_backward),
+        _post("/optim_step", _handler(training.optim_step)),
+        _post("/session_heartbeat", _handler(library.heartbeat)),
+        _post("/save_weights_for_sampler", _handler(training.save_weights_for_sampler)),
+        _post("/create_sampling_session", _long_handler(sampling.create_session)),
+        _post("/cancel_future", _handler(sampling.cancel)),
+        _post("/save_weights", _handler(training.save_weights)),
+        _post("/load_weights", _handler(training.load_weights)),
+        _post("/create_model", _handler(training.create_model)),
+        _post("/unload_model", _handler(training.unload_model)),
+        _post("/get_info", _handler(library.model)),
+        _post("/weights_info", _handler(library.weights_info)),
+        _post("/forward", forward),
+        _post("/client/config", client_config),
+        _post("/client/dynamic_config", dynamic_config),
+        _post("/create_session", _handler(library.create_session)),
+        _post("/sessions/{id}/finish", finish),
+        _post("/telemetry", telemetry),
+        _route("GET", "/samplers/{id}", sampler),
+        _route("GET", "/sessions", sessions),
+        _route("GET", "/sessions/{id}", session),
+        _route("GET", "/get_server_capabilities", capabilities),
+        _route("GET", HEALTH.removeprefix(API), healthz),
+        _route("GET", "/training_runs", runs),
+        _route("GET", "/training_runs/{id}", run),
+        _route("GET", "/training_runs/{id}/checkpoints", checkpoints_of),
+        _route("DELETE", of_checkpoint, delete_checkpoint),
+        _route("PUT", f"{of_checkpoint}/ttl", set_expiry),
+        _route("GET", "/checkpoints", checkpoints),
+    ]
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    return Route(API + path, handler, methods=[method])
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return _route("POST", path, handler)
+
+
+def _handler(operation: Operation) -> Handler:
+    async def handle(request: Request) -> Response:
+        return _response(operation(await request.body()))
+
+    return handle
+
+
+def _long_handler(operation: LongOperation) -> Handler:
+    async def handle(request: Request) -> Response:
+        return _response(await operation(await request.body()))
+
+    return handle
+
+
+def _response(answer: Answer, status: int = 200) -> Response:
+    return Response(answer.body, status, media_type=answer.media_type)
+
+
+def _too_old(why: str) -> Unsupported:
+    return Unsupported(f"{why}: use a tinker client from {OLDEST_CLIENT} on (pip install --upgrade tinker).")
+
+
+def _page(request: Request) -> tuple[int, int]:
+    """Offset and limit of a list."""
+    try:
+        offset = int(request.query_params.get("offset", 0))
+        limit = int(request.query_params.get("limit", PAGE))
+    except ValueError as error:
+        raise RequestRefused("offset and limit must be whole numbers.") from error
+    return max(offset, 0), min(max(limit, 0), LARGEST_PAGE)
+
+
+async def _refused(_: Request, refused: RequestRefused) -> Response:
+    return _response(json_answer({"detail": str(refused)}), status_of(refused))
+
+
+async def _server_error(_: Request, error: ServerError) -> Response:
+    return _response(json_answer({"detail": str(error)}), FINAL_SERVER_ERROR)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    detail = f"{request.url.path} failed on the server: {type(error).__name__}: {error}"
+    return _response(json_answer({"detail": detail}), FINAL_SERVER_ERROR)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    # Never 501: clients would ask again for minutes.
+    missing = error.status_code in (404, 405)
+    detail = f"This server does not do {request.method} {request.url.path}." if missing else error.detail
+    return _response(json_answer({"detail": detail}), error.status_code)

@@ -1,0 +1,138 @@
+"""Building the server's parts: the model is loaded and its worker thread is started."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rllm_core.errors import ConfigError
+from rllm_core.seeding import derive_seed
+from rllm_local.model import LoadedModel, load_model
+from rllm_local.model_name import folder_of
+from rllm_local.settings import TrainedModelSection
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.samplers import Samplers
+from rllm_tinker_server.service import Service
+
+GIB = 1 << 30
+WORKER = "rllm-tinker-worker"
+STOPPING = 10.0
+"""Seconds that the worker thread has to end what it executes when the server stops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What is served, and with how much of this machine."""
+
+    model: str
+    """`tiny`, a folder or a hub id."""
+    checkpoints: Path
+    names: tuple[str, ...] = ()
+    """What clients call the model; empty: as `default_names`."""
+    max_context: int | None = None
+    threads: int = 1
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    seed: int = 0
+    """Of the weights of `tiny`: those of a run of the backend `local` with that trainer.seed."""
+    kv_cache_gib: float = 1.0
+    """Of each set of weights that is sampled from."""
+    max_concurrency: int = 512
+    """Sequences of one set of weights in a forward pass."""
+    max_tokens_per_microbatch: int = 4096
+    """Padded tokens per forward and backward pass. With `tiny` 16384 took 400 MB more and were no faster."""
+    max_merged: int = 2
+    """Sets of weights that are ready to be sampled from."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def default_names(model: str) -> tuple[str, ...]:
+    """The model as it was given, and for a folder its last part too."""
+    folder = folder_of(model) if model != "tiny" else None
+    if folder is None:
+        return (model,)
+    return tuple(dict.fromkeys((model, folder.resolve().name)))
+
+
+@contextmanager
+def opened_service(options: ModelOptions) -> Iterator[Service]:
+    """Load the model and serve it, but for HTTP. Afterwards the worker thread has `STOPPING` seconds to end.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or the folder for checkpoints cannot be used.
+    """
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=WORKER)
+    try:
+        yield executor.submit(_build, options, executor).result()
+    finally:
+        stopping = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        stopping.start()
+        stopping.join(STOPPING)
+
+
+def worker_is_busy() -> bool:
+    """Whether a worker thread has not ended in its time."""
+    return any(thread.name.startswith(WORKER) for thread in threading.enumerate())
+
+
+def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
+    torch.set_num_threads(options.threads)
+    names = options.names or default_names(options.model)
+    section = TrainedModelSection(name=options.model, device=options.device, dtype=options.dtype)
+    loaded = load_model(section, derive_seed(options.seed, "model"))
+    try:
+        options.checkpoints.mkdir(parents=True, exist_ok=True)
+        tokenizer = _tokenizer_of(options, loaded)
+        host = Host(
+            loaded,
+            name=names[0],
+            tokenizer=tokenizer,
+            max_context=options.max_context,
+            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
+        )
+        samplers = Samplers(
+            host,
+            executor,
+            kv_cache_bytes=int(options.kv_cache_gib * GIB),
+            max_concurrency=options.max_concurrency,
+            max_merged=options.max_merged,
+        )
+        return Service(host, samplers, executor, options.checkpoints, names=names, limits=options.limits)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",
+            "Choose another one with --checkpoints.",
+        ) from error
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save it as a whole, unless it is there: clients of other servers on the same checkpoints read it meanwhile."""
+    if folder.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        tokenizer.save_pretrained(Path(beside) / folder.name)
+        try:
+            (Path(beside) / folder.name).rename(folder)
+        except OSError:
+            # Another server may have been faster.
+            if not folder.exists():
+                raise
+
+
+def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
+    """What clients on this machine can load the tokenizer by. That of `tiny` is nowhere until it is saved."""
+    if options.model == "tiny":
+        folder = (options.checkpoints / "tokenizer-of-tiny").resolve()
+        _save_tokenizer(loaded.tokenizer, folder)
+        return str(folder)
+    folder_or_none = folder_of(options.model)
+    return options.model if folder_or_none is None else str(folder_or_none.resolve())

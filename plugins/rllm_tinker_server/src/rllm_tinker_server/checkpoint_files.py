@@ -1,0 +1,159 @@
+"""What a saved LoRA model is on disk: a folder that peft can load, with a record of what it is and the optimiser.
+
+- ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter as peft writes it.
+- ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in folders for sampling.
+- ``model.json``: the base model (what it was called, and the fingerprint of its weights), the `LoraSpec`, and the
+  version of this format. The name is for people: the fingerprint alone says whether an adapter belongs to a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rllm_tinker_server.lora import AdapterWeights, Factors, LoraModel, peft_config
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+
+FORMAT = 2
+RECORD_FILE = "model.json"
+ADAPTER_FILE = "adapter_model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+PREFIX = "base_model.model."
+"""What peft's files put before the names of a model's parameters."""
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """The base model that an adapter belongs to."""
+
+    name: str
+    """What clients called it when it was saved."""
+    sha256: str
+    """See `rllm_local.reference.fingerprint`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """What a folder holds."""
+
+    spec: LoraSpec
+    adapter: Mapping[str, Tensor]
+    """By the names of `LoraModel.parameters`."""
+    optimizer: Mapping[str, Tensor] | None
+    """By parameter and key; None where none was saved."""
+
+    @property
+    def weights(self) -> AdapterWeights:
+        names = [name.removesuffix(".lora_A.weight") for name in self.adapter if name.endswith(".lora_A.weight")]
+        factors = {
+            name: Factors(self.adapter[f"{name}.lora_A.weight"], self.adapter[f"{name}.lora_B.weight"])
+            for name in names
+        }
+        return AdapterWeights(spec=self.spec, factors=MappingProxyType(factors))
+
+
+def write(folder: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
+    """Write into an existing empty folder.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
+    adapter = {f"{PREFIX}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
+    _save(adapter, folder / ADAPTER_FILE)
+    config = peft_config(lora.spec, lora.names)
+    config.base_model_name_or_path = base.name
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    if optimizer is not None:
+        _save(optimizer, folder / OPTIMIZER_FILE)
+    # Last, so that a folder that has it is complete.
+    record = {"format": FORMAT, "base_model": asdict(base), "lora": asdict(lora.spec)}
+    (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def read(folder: Path, base: BaseWeights) -> SavedModel:
+    """What `write` wrote, on the CPU.
+
+    Raises:
+        RequestRefused: the folder is damaged, of another format, or of a base model with other weights.
+    """
+    record = _record(folder)
+    _check_format(record.get("format"), folder.name)
+    try:
+        trained_on, spec = BaseWeights(**record["base_model"]), LoraSpec(**record["lora"])
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder, RECORD_FILE, error) from error
+    if trained_on.sha256 != base.sha256:
+        raise RequestRefused(
+            f"{folder.name} was trained on other weights of the base model ({trained_on.name!r} then) than this "
+            f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
+            "others with the same files in the model's folder, of all with the same --dtype."
+        )
+    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(folder / ADAPTER_FILE).items()}
+    optimizer = _load(folder / OPTIMIZER_FILE) if (folder / OPTIMIZER_FILE).exists() else None
+    return SavedModel(spec, adapter, optimizer)
+
+
+def check_fits(saved: SavedModel, lora: LoraModel, what: str) -> None:
+    """Let a saved adapter pass that has exactly the parameters of `lora`.
+
+    Raises:
+        RequestRefused: it has others, or of other shapes.
+    """
+    needed = {name: tuple(parameter.shape) for name, parameter in lora.parameters().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in saved.adapter.items()}
+    for name in sorted(needed.keys() | found.keys()):
+        if needed.get(name) != found.get(name):
+            raise RequestRefused(
+                f"{what} does not fit this LoRA model: {name} is {found.get(name, 'missing')} there, and "
+                f"{needed.get(name, 'missing')} here. Load it into a model of its rank ({saved.spec.rank}), with the "
+                "same train_mlp, train_attn and train_unembed."
+            )
+
+
+def _check_format(found: object, what: str) -> None:
+    if found == 1:
+        raise RequestRefused(
+            f"{what} is of format 1, which does not say which weights its base model had; loading it onto others would "
+            "give a wrong model without a word. Train it anew, or load it with peft: its files are what peft writes."
+        )
+    if found != FORMAT:
+        raise RequestRefused(f"{what} is of format {found}; this server reads format {FORMAT}.")
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RequestRefused(f"{folder.name} holds no saved model, or only a part of one: no {RECORD_FILE}.") from error
+    except ValueError as error:
+        raise _damaged(folder, RECORD_FILE, error) from error
+    if not isinstance(record, dict):
+        raise _damaged(folder, RECORD_FILE, TypeError("not an object"))
+    return record
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, FileNotFoundError) as error:
+        raise _damaged(path.parent, path.name, error) from error
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"{path.name} cannot be written: {error}") from error
+
+
+def _damaged(folder: Path, file: str, why: Exception) -> RequestRefused:
+    return RequestRefused(f"{folder.name} is damaged: its {file} cannot be read ({why}). Use another checkpoint.")

@@ -1,0 +1,213 @@
+"""Checkpoints on disk: each is a folder that is there completely or not at all, and survives a restart."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic import TypeAdapter
+
+from rllm_core.files import sync_file, sync_folder, write_atomically
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.refusals import NotFound, ServerError
+from rllm_tinker_server.tinker_path import KINDS, TinkerPath, is_name, model_of_folder
+
+logger = logging.getLogger("rllm_tinker_server")
+
+RECORD = "checkpoint.json"
+LEFT_OVER_AFTER = 3600.0
+"""Seconds after which a hidden folder is the rest of a killed server; another one may be writing until then."""
+HOUR, TEN_YEARS = 3600, 10 * 366 * 86400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What is known of one without loading it."""
+
+    path: TinkerPath
+    base_model: str
+    spec: LoraSpec
+    created: float
+    """Seconds since the epoch."""
+    expires: float | None = None
+    size: int = 0
+    """Bytes."""
+    user_metadata: Mapping[str, Any] | None = None
+
+
+_CHECKED = TypeAdapter(Checkpoint)
+
+
+class Checkpoints:
+    """All below one folder. Whatever writes or removes is to be called on the worker thread."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
+        self.root = root
+        self._clock = clock
+        root.mkdir(parents=True, exist_ok=True)
+        self._recover()
+
+    def expiry(self, ttl_seconds: int | None) -> float | None:
+        """When a checkpoint of that time to live expires; raises RequestRefused."""
+        if ttl_seconds is None:
+            return None
+        if not HOUR <= ttl_seconds <= TEN_YEARS:
+            raise RequestRefused(f"ttl_seconds is {ttl_seconds}; it must be between 1 hour (3600) and 10 years.")
+        return self._clock() + ttl_seconds
+
+    def exists(self, path: TinkerPath) -> bool:
+        return (path.below(self.root) / RECORD).is_file()
+
+    def get(self, path: TinkerPath) -> Checkpoint:
+        """Raises NotFound."""
+        checkpoint = self._read(path)
+        if checkpoint is None or self._expired(checkpoint):
+            raise NotFound(f"No checkpoint {path}: it was never saved in {self.root}, or has expired or been deleted.")
+        return checkpoint
+
+    def folder(self, path: TinkerPath) -> Path:
+        """The folder that holds the checkpoint's files. Raises NotFound."""
+        self.get(path)
+        return path.below(self.root)
+
+    def of_model(self, model_id: str) -> list[Checkpoint]:
+        """Oldest first."""
+        found = (self._read_if_sound(path) for path in self._paths_of(model_id))
+        kept = [checkpoint for checkpoint in found if checkpoint is not None and not self._expired(checkpoint)]
+        return sorted(kept, key=lambda checkpoint: checkpoint.created)
+
+    def model_ids(self) -> list[str]:
+        """Models that have a folder, sorted."""
+        found = (model_of_folder(entry.name) for entry in self.root.iterdir() if entry.is_dir())
+        return sorted(model_id for model_id in found if model_id is not None)
+
+    def write(self, checkpoint: Checkpoint, save: Callable[[Path], None], *, overwrite: bool) -> Checkpoint:
+        """Have `save` fill a folder, and give it the checkpoint's name once all of it is on disk.
+
+        Raises:
+            RequestRefused: there is one of that name, and it is not to be overwritten.
+            ServerError: the disk does not take it; nothing is left of it.
+        """
+        target = checkpoint.path.below(self.root)
+        if self.exists(checkpoint.path) and not overwrite:
+            raise RequestRefused(f"There is a checkpoint {checkpoint.path}. Use another name, or overwrite=True.")
+        with self._disk_faults(checkpoint.path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+            try:
+                beside.mkdir()
+                save(beside)
+                written = replace(checkpoint, size=sum(file.stat().st_size for file in _files(beside)))
+                write_atomically(beside / RECORD, _to_json(written))
+                for file in _files(beside):
+                    sync_file(file)
+                sync_folder(beside)
+                _replace(target, beside)
+            except BaseException:
+                shutil.rmtree(beside, ignore_errors=True)
+                raise
+        return written
+
+    def set_expiry(self, path: TinkerPath, ttl_seconds: int | None) -> None:
+        """Give a checkpoint a new time to live, or none. Raises NotFound, RequestRefused, ServerError."""
+        changed = replace(self.get(path), expires=self.expiry(ttl_seconds))
+        with self._disk_faults(path):
+            write_atomically(path.below(self.root) / RECORD, _to_json(changed))
+
+    def delete(self, path: TinkerPath) -> None:
+        """Raises NotFound."""
+        _remove(self.folder(path))
+
+    def delete_expired(self) -> None:
+        for model_id in self.model_ids():
+            for path in self._paths_of(model_id):
+                checkpoint = self._read_if_sound(path)
+                if checkpoint is not None and self._expired(checkpoint):
+                    _remove(path.below(self.root))
+
+    def _expired(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.expires is not None and checkpoint.expires <= self._clock()
+
+    def _paths_of(self, model_id: str) -> Iterator[TinkerPath]:
+        for kind in KINDS:
+            folder = TinkerPath(model_id, kind, "any").below(self.root).parent
+            if folder.is_dir():
+                # Folders that somebody else put there are nobody's checkpoints.
+                names = sorted(entry.name for entry in folder.iterdir() if is_name(entry.name))
+                yield from (TinkerPath(model_id, kind, name) for name in names)
+
+    def _read(self, path: TinkerPath) -> Checkpoint | None:
+        file = path.below(self.root) / RECORD
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return _CHECKED.validate_python({**found, "path": path})
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, OSError) as error:
+            raise ServerError(f"{file} is not the record of a checkpoint: {error}. Delete its folder.") from error
+
+    def _read_if_sound(self, path: TinkerPath) -> Checkpoint | None:
+        """For lists: what is damaged is logged and left out, or nobody would see the others."""
+        try:
+            return self._read(path)
+        except ServerError as error:
+            logger.warning("%s", error)
+            return None
+
+    def _recover(self) -> None:
+        """Undo what a killed server left half done."""
+        for hidden in self.root.glob("*/*/.*"):
+            kept = hidden.name.endswith(".old") and not _visible(hidden).exists()
+            if kept:
+                hidden.rename(_visible(hidden))
+            elif time.time() - hidden.stat().st_mtime > LEFT_OVER_AFTER:
+                shutil.rmtree(hidden, ignore_errors=True)
+
+    @contextmanager
+    def _disk_faults(self, path: TinkerPath) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ServerError(
+                f"The server could not write {path} below {self.root}: {why}. Nothing of it was kept. Make room there, "
+                "then save again."
+            ) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return [entry for entry in folder.rglob("*") if entry.is_file()]
+
+
+def _to_json(checkpoint: Checkpoint) -> str:
+    return json.dumps({**asdict(checkpoint), "path": str(checkpoint.path)}, indent=1)
+
+
+def _visible(hidden: Path) -> Path:
+    """``.NAME.<hex>.old`` → ``NAME``."""
+    return hidden.with_name(hidden.name[1:].rsplit(".", 2)[0])
+
+
+def _replace(target: Path, beside: Path) -> None:
+    """Rename `beside` to `target`. At no instant are both the old and the new content lost: see `_recover`."""
+    old = target.with_name(f".{target.name}.{uuid4().hex}.old")
+    if target.exists():
+        target.rename(old)
+    beside.rename(target)
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder so that it is never seen with half of its files."""
+    hidden = folder.with_name(f".{folder.name}.{uuid4().hex}.tmp")
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)

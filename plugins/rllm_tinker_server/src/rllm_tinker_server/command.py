@@ -1,0 +1,138 @@
+"""`rllm tinker`: the local Tinker server on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+PORT = 8017
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def tinker() -> None:
+    """The Tinker API on this machine."""
+
+
+@tinker.command()
+@click.option("--model", required=True, metavar="FOLDER|ID", help="`tiny`, a Hugging Face folder, or a hub id.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="What clients call the model; may be given several times. Default: as --model, and the folder's own name.",
+)
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need an API key.")
+@click.option(
+    "--api-key",
+    envvar="TINKER_API_KEY",
+    help="What clients must send; without it, any key will do. On the command line other users of this machine can "
+    "see it: better set TINKER_API_KEY.",
+)
+@click.option(
+    "--checkpoints",
+    default=Path("tinker-checkpoints"),
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for what clients save; it is read again after a restart.",
+)
+@click.option(
+    "--max-context", type=click.IntRange(2), help="Most tokens of a prompt and its reply. Default: the model's."
+)
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, …")
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Type of the base model's weights and of activations. float16 is not offered, for gradients leave its range. "
+    "Adapters, their gradients and AdamW's moments are float32 always, and so are the layers that adapters are merged "
+    "into to be sampled from.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of the weights of `tiny`; as trainer.seed of a run.")
+@click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="LoRA models at a time.")
+@click.option(
+    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Sampler weights in memory."
+)
+@click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
+@click.option("--end-with-stdin", is_flag=True, help="End when standard input closes, as it does when a parent dies.")
+def serve(
+    model: str,
+    names: tuple[str, ...],
+    port: int,
+    host: str,
+    api_key: str | None,
+    checkpoints: Path,
+    max_context: int | None,
+    threads: int,
+    device: str,
+    dtype: Literal["float32", "bfloat16"],
+    seed: int,
+    max_models: int,
+    max_snapshots: int,
+    announce: Path | None,
+    end_with_stdin: bool,
+) -> int:
+    """Serve a model to Tinker programs: they train LoRA models on it and sample from them, on this machine.
+
+    \b
+    The two-layer model that rllm makes in code, for trying things out:
+      rllm tinker serve --model tiny
+    A model of your own, under the name that a program asks for:
+      rllm tinker serve --model ./Qwen3-0.6B --name Qwen/Qwen3-8B
+    Then, in another terminal, run any Tinker program unchanged:
+      TINKER_BASE_URL=http://127.0.0.1:8017 TINKER_API_KEY=tml-local python train.py
+    For other machines too, with a key:
+      TINKER_API_KEY=tml-$(openssl rand -hex 16) rllm tinker serve --model tiny --host 0.0.0.0
+
+    Ctrl-C stops it. Checkpoints stay; models that were not saved are lost.
+    """
+    from rllm_core.errors import ConfigError
+    from rllm_core.plugins.requirements import missing
+
+    try:
+        from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
+        from rllm_tinker_server.limits import Limits
+        from rllm_tinker_server.serve import ServeOptions, listen
+        from rllm_tinker_server.serve import serve as run
+    except ModuleNotFoundError as error:
+        absent = sorted(unmet.name for unmet in missing("rllm-tinker", ["local"])) or [error.name or "?"]
+        raise ConfigError(
+            f"The local server needs packages that are not installed: {', '.join(absent)}.",
+            "Run: pip install 'rllm-tinker[local]'",
+        ) from error
+    where = ServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
+    what = ModelOptions(
+        model=model,
+        checkpoints=checkpoints,
+        names=names,
+        max_context=max_context,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+        limits=Limits(max_models=max_models, max_snapshots=max_snapshots),
+    )
+
+    def ready(url: str) -> None:
+        key = "tml-local" if api_key is None else "YOUR_KEY"
+        click.echo(f"serving {model} at {url}; clients call it {' or '.join(service.names)}")
+        click.echo(f"checkpoints: {checkpoints.resolve()}")
+        if api_key is not None:
+            click.echo("clients must send the key of --api-key or TINKER_API_KEY; without one any would do")
+        click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
+        sys.stdout.flush()
+
+    # The port is taken before the model is loaded: what cannot work is said at once.
+    with listen(where) as listening, opened_service(what) as service:
+        code = run(service, where, listening, ready)
+    if worker_is_busy():
+        # A long step would keep the process alive, and nobody waits for its result any more.
+        sys.stdout.flush()
+        os._exit(code)
+    return code

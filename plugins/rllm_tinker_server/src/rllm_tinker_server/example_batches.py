@@ -1,0 +1,99 @@
+"""From examples to what torch computes on: micro-batches of examples of similar length, padded on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_tinker_server.losses import Targets
+from rllm_tinker_server.messages import Example
+from rllm_tinker_server.target_logprobs import target_logprobs
+
+MAX_TARGETS = 1 << 24
+"""Padded targets of a micro-batch; 128 MiB in int64. Few tokens can have many targets each."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleBatch:
+    """Some examples. ``n_target`` counts their targets, example after example, position after position."""
+
+    members: tuple[int, ...]
+    """Their places in the request."""
+    examples: tuple[Example, ...]
+    tokens: Tensor
+    """(n_row, width) int64. Right padding needs no mask under causal attention."""
+    targets: Tensor
+    """(n_row, width, most targets of a position) int64, 0 where there is none."""
+    real: Tensor
+    """Which of `targets` are targets, bool; n_target of them."""
+
+    def logprobs(self, model: Any, max_positions: int) -> Tensor:
+        """(n_target,) float32, see `target_logprobs`."""
+        # Gathered before padding is left out: to select rows of a vocabulary's width would be a copy of them.
+        return target_logprobs(model, self.tokens, self.targets, max_positions)[self.real]
+
+    def with_logprobs(self, logprobs: Tensor) -> Targets:
+        """What the loss reads."""
+        device = logprobs.device
+        sizes = [example.targets.size for example in self.examples]
+        names = self.examples[0].inputs
+        columns = {name: np.concatenate([each.inputs[name].ravel() for each in self.examples]) for name in names}
+        return Targets(
+            logprobs=logprobs,
+            examples=torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(device),
+            inputs={name: torch.from_numpy(column.astype(np.float32)).to(device) for name, column in columns.items()},
+        )
+
+    def split(self, values: Tensor) -> list[NDArray[np.float32]]:
+        """(n_target,) values as one array per example, of the shape of its targets."""
+        ends = np.cumsum([example.targets.size for example in self.examples])
+        parts = np.split(values.detach().float().cpu().numpy(), ends[:-1])
+        return [part.reshape(each.targets.shape) for part, each in zip(parts, self.examples, strict=True)]
+
+
+def example_batches(examples: Sequence[Example], max_tokens: int, device: torch.device) -> Iterator[ExampleBatch]:
+    """Cut examples into micro-batches, short ones first.
+
+    Each has one example at least, and else `max_tokens` padded tokens and `MAX_TARGETS` padded targets at most. Each
+    row is computed by itself, so the cut changes nothing but the rounding of sums.
+    """
+    lengths = [len(example.tokens) for example in examples]
+    depths = [example.targets.size // len(example.tokens) for example in examples]
+    order = np.argsort(lengths, kind="stable").tolist()
+    start = 0
+    while start < len(order):
+        end, depth = start + 1, depths[order[start]]
+        while end < len(order):
+            depth = max(depth, depths[order[end]])
+            padded = (end + 1 - start) * lengths[order[end]]
+            if padded > max_tokens or padded * depth > MAX_TARGETS:
+                break
+            end += 1
+        yield _pad(tuple(order[start:end]), examples, device)
+        start = end
+
+
+def _pad(members: tuple[int, ...], examples: Sequence[Example], device: torch.device) -> ExampleBatch:
+    chosen = tuple(examples[member] for member in members)
+    columns = [each.targets.reshape(len(each.tokens), -1) for each in chosen]
+    width, depth = max(len(each) for each in columns), max(each.shape[1] for each in columns)
+    tokens = np.zeros((len(chosen), width), np.int64)
+    targets = np.zeros((len(chosen), width, depth), np.int64)
+    real = np.zeros(targets.shape, np.bool_)
+    for row, (example, column) in enumerate(zip(chosen, columns, strict=True)):
+        tokens[row, : len(example.tokens)] = example.tokens
+        targets[row, : column.shape[0], : column.shape[1]] = column
+        real[row, : column.shape[0], : column.shape[1]] = True
+    return ExampleBatch(
+        members=members,
+        examples=chosen,
+        tokens=torch.from_numpy(tokens).to(device),
+        targets=torch.from_numpy(targets).to(device),
+        real=torch.from_numpy(real).to(device),
+    )

@@ -1,0 +1,144 @@
+"""The models of a server: one base model and the LoRA models on it. Everything here computes, and on one thread."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.errors import ConfigError
+from rllm_local.model import LoadedModel
+from rllm_local.reference import fingerprint
+from rllm_tinker_server import checkpoint_files
+from rllm_tinker_server.checkpoint_files import BaseWeights
+from rllm_tinker_server.learner import MAX_LOGITS, Learner
+from rllm_tinker_server.lora import AdapterWeights, LoraModel, merged_copy
+from rllm_tinker_server.messages import (
+    AdamStep,
+    BaseModel,
+    ForwardBackward,
+    ForwardBackwardResult,
+    LoraSpec,
+    RequestRefused,
+)
+from rllm_tinker_server.prompts import prompt_logprobs
+
+
+class Host:
+    """Trains LoRA models and hands out their weights. Not thread-safe: it is called on one thread."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        name: str,
+        tokenizer: str,
+        max_context: int | None = None,
+        max_tokens_per_microbatch: int = 16384,
+    ) -> None:
+        """Take over a model; its weights are frozen, and never change.
+
+        Args:
+            loaded: the base model.
+            name: what clients call it.
+            tokenizer: what clients can load its tokenizer by.
+            max_context: most tokens of a conversation and of an example; None: as many as the model takes.
+            max_tokens_per_microbatch: padded tokens per forward and backward pass.
+
+        Raises:
+            ConfigError: the model takes fewer tokens than `max_context`.
+        """
+        if max_context is not None and not 1 < max_context <= loaded.max_context:
+            raise ConfigError(
+                f"A context of {max_context} tokens is asked for; {name} takes 2 to {loaded.max_context}.",
+                "Ask for fewer, or for none: the model's own number is the default.",
+            )
+        self.model: Any = loaded.model.requires_grad_(False).eval()
+        self.tokenizer: Any = loaded.tokenizer
+        self.stop_ids = loaded.stop_ids
+        self.base = BaseModel(
+            name=name,
+            tokenizer=tokenizer,
+            max_context=max_context or loaded.max_context,
+            vocabulary=int(self.model.get_input_embeddings().num_embeddings),
+        )
+        self._max_tokens = max_tokens_per_microbatch
+        self._learners: dict[str, Learner] = {}
+
+    def create(self, model_id: str, spec: LoraSpec) -> None:
+        """Make a LoRA model. Raises RequestRefused: the id is taken, or there can be no such model."""
+        if model_id in self._learners:
+            raise RequestRefused(f"There is a LoRA model {model_id!r} already.")
+        self._learners[model_id] = self._learner(spec)
+
+    def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
+        """See `Learner.forward_backward`."""
+        return self._find(model_id).forward_backward(request)
+
+    def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]:
+        """See `Learner.optim_step`."""
+        return self._find(model_id).optim_step(step)
+
+    def save_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
+        """Write the model into an existing empty folder, without the gradient of a step that is still to come.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        learner = self._find(model_id)
+        state = learner.adam.state() if optimizer else None
+        checkpoint_files.write(folder, self._base_weights, learner.lora, state)
+
+    def load_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
+        """Put back what `save_state` wrote; a LoRA model that does not exist is made from it.
+
+        Raises:
+            RequestRefused: the folder is damaged, or of a base model with other weights. Nothing has changed then.
+        """
+        saved = checkpoint_files.read(folder, self._base_weights)
+        learner = self._learners.get(model_id) or self._learner(saved.spec)
+        learner.restore(saved, optimizer=optimizer, what=folder.name)
+        self._learners[model_id] = learner
+
+    def weights(self, model_id: str) -> AdapterWeights:
+        """A copy of the model's weights that later steps do not change."""
+        return self._find(model_id).lora.weights()
+
+    def load_weights(self, folder: Path) -> AdapterWeights:
+        """The weights in a folder that `save_state` wrote.
+
+        Raises:
+            RequestRefused: the folder is damaged, or of a base model with other weights.
+        """
+        saved = checkpoint_files.read(folder, self._base_weights)
+        checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), folder.name)
+        return saved.weights
+
+    def release(self, model_id: str) -> None:
+        """Forget a LoRA model. Unknown ids are fine."""
+        self._learners.pop(model_id, None)
+
+    def merged(self, weights: AdapterWeights | None) -> Any:
+        """A plain model to sample from; None: the base model itself."""
+        return self.model if weights is None else merged_copy(self.model, weights)
+
+    def prompt_logprobs(self, model: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
+        """See `prompts.prompt_logprobs`; `model` is one of `merged`."""
+        return prompt_logprobs(model, prompt, max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary)))
+
+    @cached_property
+    def _base_weights(self) -> BaseWeights:
+        """Told apart when it first matters: a large model's fingerprint takes seconds."""
+        return BaseWeights(self.base.name, fingerprint(self.model))
+
+    def _learner(self, spec: LoraSpec) -> Learner:
+        return Learner(LoraModel(self.model, spec), self.base, max_tokens_per_microbatch=self._max_tokens)
+
+    def _find(self, model_id: str) -> Learner:
+        learner = self._learners.get(model_id)
+        if learner is None:
+            raise RequestRefused(f"There is no LoRA model {model_id!r} here; it was released, or never created.")
+        return learner

@@ -1,0 +1,149 @@
+"""LoRA models: adapters by peft over one base model that they share and never change.
+
+Every LoRA model has a module tree of its own over the base model's tensors (see `sharing_copy`). So the base model
+stays a plain transformers model, and no adapter can be seen, switched on or slowed down by another.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import peft
+import torch
+from torch import Tensor, nn
+
+from rllm_core.seeding import derive_seed
+from rllm_tinker_server.lora_targets import target_names
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.shared_copy import sharing_copy
+
+ALPHA = 32
+"""What is added to a layer is alpha / rank · B A x. The same alpha for all ranks, so that one learning rate fits all
+of them: Schulman et al. 2025, "LoRA Without Regret"."""
+MAX_RANK = 1024
+"""Far above what helps; a mistaken rank must not take the server's memory."""
+ADAPTER = "default"
+"""peft's name of the one adapter of a module tree."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The adapter of one linear layer, float32."""
+
+    down: Tensor
+    """(rank, n_in), called A."""
+    up: Tensor
+    """(n_out, rank), called B."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdapterWeights:
+    """An adapter at one moment: a copy in main memory that nobody changes. Equal only to itself."""
+
+    spec: LoraSpec
+    factors: Mapping[str, Factors]
+    """By the name of the linear layer in the base model."""
+
+
+class LoraModel:
+    """A base model with an adapter that can be trained."""
+
+    def __init__(self, base: Any, spec: LoraSpec) -> None:
+        """Make one that still answers as the base model does: B is 0, and A is drawn from the seed.
+
+        Args:
+            base: `transformers.PreTrainedModel`, which stays as it is.
+            spec: without a seed, one is drawn; `self.spec` has it.
+
+        Raises:
+            RequestRefused: a rank or a choice of layers that cannot be.
+        """
+        if not 1 <= spec.rank <= MAX_RANK:
+            raise RequestRefused(f"A LoRA rank of {spec.rank} is not offered here. Choose one of 1 to {MAX_RANK}.")
+        self.spec = replace(spec, seed=secrets.randbits(63) if spec.seed is None else spec.seed)
+        self.names = target_names(base, spec)
+        self.model = sharing_copy(base)
+        # Tied layers are told apart here: an adapter on the output layer leaves the input embedding alone. peft warns
+        # of what may go wrong when such an adapter is merged into the tied weight, which nobody does here.
+        self.model.config.tie_word_embeddings = False
+        # peft draws from torch's global generator whatever it is told about initial weights.
+        with torch.random.fork_rng(devices=[]):
+            peft.inject_adapter_in_model(peft_config(self.spec, self.names), self.model, ADAPTER)
+        self._layers: dict[str, Any] = {name: self.model.get_submodule(name) for name in self.names}
+        for name, (down, up) in self._weights().items():
+            # Of each layer its own, so that a layer starts alike whichever others are adapted.
+            generator = torch.Generator().manual_seed(derive_seed(self.spec.seed or 0, "lora", name))
+            drawn = torch.empty(down.shape)
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+            down.data = drawn.to(down.device)
+            up.data = torch.zeros(up.shape, device=up.device)
+
+    def _weights(self) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
+        """A and B of each layer."""
+        return {
+            name: (layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight) for name, layer in self._layers.items()
+        }
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The adapter's, by names such as ``model.layers.0.mlp.up_proj.lora_A.weight``."""
+        named = {}
+        for name, (down, up) in self._weights().items():
+            named[f"{name}.lora_A.weight"] = down
+            named[f"{name}.lora_B.weight"] = up
+        return named
+
+    def weights(self) -> AdapterWeights:
+        """A copy."""
+        factors = {name: Factors(_copy(down), _copy(up)) for name, (down, up) in self._weights().items()}
+        return AdapterWeights(spec=self.spec, factors=MappingProxyType(factors))
+
+
+def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
+    """What peft must be told to adapt exactly the layers of these names."""
+    return peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=ALPHA,
+        lora_dropout=0.0,
+        # As a pattern: of a list, each entry would also match longer names that end with it.
+        target_modules="|".join(re.escape(name) for name in names),
+    )
+
+
+@torch.no_grad()
+def merged_copy(base: Any, weights: AdapterWeights) -> Any:
+    """A plain model that answers as the adapted one does. It shares all tensors with `base` but the adapted weights.
+
+    Those are float32 whatever the base model is: most of what training changes is lost in bfloat16.
+    """
+    merged = sharing_copy(base)
+    for name, factors in weights.factors.items():
+        layer = merged.get_submodule(name)
+        device = layer.weight.device
+        change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
+        merged.set_submodule(name, _MergedLinear(layer.weight.float() + change, layer.bias))
+    return merged
+
+
+class _MergedLinear(nn.Linear):
+    """A linear layer that computes in float32, and answers in the type it is given."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """weight: (n_out, n_in) float32; bias: (n_out,)."""
+        super().__init__(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            self.bias = nn.Parameter(bias.float(), requires_grad=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.float()).to(input.dtype)
+
+
+def _copy(parameter: nn.Parameter) -> Tensor:
+    return parameter.detach().to("cpu", copy=True)

@@ -1,0 +1,160 @@
+"""The losses of the Tinker API: sums over all positions of a datum, with the inputs and settings each of them reads.
+
+The formulas are those of https://tinker-docs.thinkingmachines.ai/tinker/losses. Log-ratios are bounded before they are
+exponentiated, as in all losses of rllm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from rllm_core.contracts.loss import LossInput
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.updates import losses as core_losses
+from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
+from rllm_tinker_server.messages import RequestRefused
+
+Config = Mapping[str, float]
+CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+"""Bounds of the importance ratio itself, not of its distance from 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What a loss reads: the targets of some whole examples, one after the other; every tensor is (n_target,)."""
+
+    logprobs: Tensor
+    """float32, with a gradient."""
+    examples: Tensor
+    """int64, the example each target is of, counted from 0."""
+    inputs: Mapping[str, Tensor]
+    """float32, what the client sent."""
+
+    @property
+    def policy(self) -> LossInput:
+        """The same as the losses of rllm read it."""
+        return LossInput(
+            logprobs=self.logprobs,
+            old_logprobs=self.inputs["logprobs"],
+            advantages=self.inputs["advantages"],
+            row_ids=self.examples,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """One of the API's losses."""
+
+    function: Callable[[Targets, Config], Tensor]
+    """(n_target,) the loss of each target, to be minimised."""
+    inputs: frozenset[str]
+    """What every datum must bring besides its targets."""
+    config: Config = field(default_factory=dict)
+    """Settings with their defaults."""
+    many_targets: bool = False
+    """Whether a position may have several targets, (n, k)."""
+
+
+def cross_entropy(targets: Targets, config: Config) -> Tensor:
+    """-weight · logprob. Weights may be negative: `forward_backward_custom` sends the gradient of its loss as such."""
+    return -targets.inputs["weights"] * targets.logprobs
+
+
+def importance_sampling(targets: Targets, config: Config) -> Tensor:
+    """-A rho, rho = exp(logprob - old logprob)."""
+    return core_losses.importance_sampling(targets.policy, NoParams())
+
+
+def ppo(targets: Targets, config: Config) -> Tensor:
+    """-min(A rho, A clip(rho)). Schulman et al. 2017, arXiv:1707.06347."""
+    return _clipped(importance_ratio(targets.policy), targets, config)
+
+
+def cispo(targets: Targets, config: Config) -> Tensor:
+    """-sg(clip(rho)) A logprob. MiniMax 2025, arXiv:2506.13585."""
+    weight = importance_ratio(targets.policy).clamp(config["clip_low_threshold"], config["clip_high_threshold"])
+    return -weight.detach() * targets.inputs["advantages"] * targets.logprobs
+
+
+def dro(targets: Targets, config: Config) -> Tensor:
+    """-(A logprob - beta / 2 (logprob - old logprob)^2). Richemond et al. 2024, arXiv:2405.19107.
+
+    Of every position: a prompt's, with an advantage of 0 and an old log-prob of 0, is pulled towards that all the same.
+    """
+    log_ratio = targets.logprobs - targets.inputs["logprobs"]
+    return -targets.inputs["advantages"] * targets.logprobs + 0.5 * config["beta"] * log_ratio.square()
+
+
+def gspo(targets: Targets, config: Config) -> Tensor:
+    """-min(A s, A clip(s)), s = exp(mean of log rho over the example's marked targets).
+
+    Every target has the value of its example and the gradient of its own log-prob (GSPO-token). Zheng et al. 2025,
+    arXiv:2507.18071.
+    """
+    marked = (targets.inputs["sequence_ratio_mask"] != 0).float()
+    log_ratio = targets.logprobs.detach() - targets.inputs["logprobs"]
+    size = int(targets.examples[-1]) + 1
+    total = log_ratio.new_zeros(size).index_add_(0, targets.examples, marked * log_ratio)
+    count = log_ratio.new_zeros(size).index_add_(0, targets.examples, marked)
+    own_gradient = targets.logprobs - targets.logprobs.detach()
+    ratio = ((total / count)[targets.examples] + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return _clipped(ratio, targets, config)
+
+
+def _clipped(ratio: Tensor, targets: Targets, config: Config) -> Tensor:
+    low, high = config["clip_low_threshold"], config["clip_high_threshold"]
+    return clipped_surrogate(ratio, targets.inputs["advantages"], 1 - low, high - 1)
+
+
+POLICY = frozenset({"logprobs", "advantages"})
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss(function=cross_entropy, inputs=frozenset({"weights"}), many_targets=True),
+    "importance_sampling": Loss(function=importance_sampling, inputs=POLICY),
+    "ppo": Loss(function=ppo, inputs=POLICY, config=CLIP),
+    "cispo": Loss(function=cispo, inputs=POLICY, config=CLIP),
+    "dro": Loss(function=dro, inputs=POLICY, config={"beta": 0.05}),
+    "gspo": Loss(function=gspo, inputs=POLICY | {"sequence_ratio_mask"}, config=CLIP),
+}
+ELSEWHERE = {
+    "stable_reinforce": "The loss stable_reinforce is the Tinker service's alone",
+    "custom": "The loss custom is no loss of a server: forward_backward_custom computes it on the client",
+}
+
+
+def find_loss(name: str) -> Loss:
+    """The loss of that name.
+
+    Raises:
+        RequestRefused: there is none.
+    """
+    loss = LOSSES.get(name)
+    if loss is None:
+        why = ELSEWHERE.get(name, f"There is no loss {name!r}")
+        raise RequestRefused(f"{why}. This server has {', '.join(LOSSES)}.")
+    return loss
+
+
+def complete_config(name: str, given: Config) -> Config:
+    """The settings of the loss `name`: those given, and the defaults of the others.
+
+    Raises:
+        RequestRefused: a setting that the loss does not have, or a value that makes no sense.
+    """
+    known = find_loss(name).config
+    for key, value in given.items():
+        if key not in known:
+            has = f"It has {', '.join(known)}" if known else "It has none"
+            raise RequestRefused(f"The loss {name} has no setting {key!r} in loss_fn_config. {has}.")
+        if not (math.isfinite(value) and value >= 0):
+            raise RequestRefused(f"{key}={value} in loss_fn_config of {name}: needed is a number that is not negative.")
+    config = {**known, **given}
+    if "clip_low_threshold" in config and config["clip_low_threshold"] > config["clip_high_threshold"]:
+        raise RequestRefused(
+            f"clip_low_threshold={config['clip_low_threshold']} of {name} is above "
+            f"clip_high_threshold={config['clip_high_threshold']}. Both bound the ratio itself: 0.8 and 1.2, say."
+        )
+    return config

@@ -1,0 +1,143 @@
+"""The models that are sampled from: each a merged copy of some weights with an engine, and only so many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_local.engine import LocalEngine
+from rllm_tinker_server.lora import AdapterWeights
+
+
+@dataclass(eq=False)
+class ModelSampler:
+    """A model and what is sampling from it."""
+
+    model: Any
+    make_engine: Callable[[Any], LocalEngine]
+    users: int = 0
+    unwanted: bool = False
+    """Whether to let go of it as soon as nobody uses it."""
+    _engine: LocalEngine | None = None
+
+    @property
+    def engine(self) -> LocalEngine:
+        """Made when it is first used after `rest`: its cache is large."""
+        if self._engine is None:
+            self._engine = self.make_engine(self.model)
+        return self._engine
+
+    def rest(self) -> None:
+        """Free the engine and its cache."""
+        self._engine = None
+
+
+class MergedModels:
+    """Merges on demand and lets go of the least recently used. Belongs to one event loop.
+
+    Caches of keys and values exist for the models in use and for the one used last.
+    """
+
+    def __init__(
+        self,
+        merge: Callable[[AdapterWeights | None], Any],
+        make_engine: Callable[[Any], LocalEngine],
+        executor: Executor,
+        *,
+        limit: int,
+    ) -> None:
+        """Start with the base model alone.
+
+        Args:
+            merge: makes the model of some weights, on the executor; of None, which costs nothing, the base model.
+            make_engine: an engine on such a model.
+            executor: of one thread.
+            limit: most merged models at a time, those in use included; the base model does not count.
+
+        Raises:
+            ValueError: a limit below 1, with which nothing would ever be merged.
+        """
+        if limit < 1:
+            raise ValueError(f"a limit of {limit} merged models leaves no place for one")
+        self._merge = merge
+        self._make_engine = make_engine
+        self._executor = executor
+        self._limit = limit
+        self._base = ModelSampler(merge(None), make_engine)
+        self._newest = self._base
+        # In order of last use.
+        self._merged: OrderedDict[AdapterWeights, ModelSampler] = OrderedDict()
+        # Served in order of arrival, so that weights which wait for a place get it however busy the others are.
+        self._entrance = asyncio.Lock()
+        self._someone_left = asyncio.Event()
+
+    @property
+    def resident(self) -> tuple[AdapterWeights, ...]:
+        """Weights that are merged now, the least recently used first."""
+        return tuple(self._merged)
+
+    @asynccontextmanager
+    async def use(self, weights: AdapterWeights | None) -> AsyncIterator[ModelSampler]:
+        """The sampler of some weights, which stays while it is used. Waits for a place where all are taken."""
+        sampler = await self._enter(weights)
+        try:
+            yield sampler
+        finally:
+            self._leave(weights, sampler)
+
+    def forget(self, weights: AdapterWeights) -> None:
+        """These weights are not wanted any more; their model goes when nobody uses it."""
+        sampler = self._merged.get(weights)
+        if sampler is not None:
+            sampler.unwanted = True
+            self._let_go(weights, sampler)
+
+    async def _enter(self, weights: AdapterWeights | None) -> ModelSampler:
+        if weights is None:
+            sampler = self._base
+        else:
+            async with self._entrance:
+                sampler = self._merged.get(weights) or await self._admit(weights)
+            self._merged.move_to_end(weights)
+        # Nothing has been awaited since the sampler was found: nobody can have let go of it.
+        sampler.users += 1
+        self._newest = sampler
+        for other in self._others(sampler):
+            if not other.users:
+                other.rest()
+        return sampler
+
+    async def _admit(self, weights: AdapterWeights) -> ModelSampler:
+        while len(self._merged) >= self._limit:
+            idle = next((each for each, sampler in self._merged.items() if not sampler.users), None)
+            if idle is None:
+                self._someone_left.clear()
+                await self._someone_left.wait()
+            else:
+                del self._merged[idle]
+        model = await asyncio.get_running_loop().run_in_executor(self._executor, self._merge, weights)
+        self._merged[weights] = ModelSampler(model, self._make_engine)
+        return self._merged[weights]
+
+    def _leave(self, weights: AdapterWeights | None, sampler: ModelSampler) -> None:
+        sampler.users -= 1
+        if sampler.users:
+            return
+        if sampler is not self._newest:
+            sampler.rest()
+        if weights is not None:
+            self._let_go(weights, sampler)
+        self._someone_left.set()
+
+    def _let_go(self, weights: AdapterWeights, sampler: ModelSampler) -> None:
+        if sampler.unwanted and not sampler.users:
+            self._merged.pop(weights, None)
+            sampler.rest()
+
+    def _others(self, sampler: ModelSampler) -> Iterator[ModelSampler]:
+        return (each for each in (self._base, *self._merged.values()) if each is not sampler)

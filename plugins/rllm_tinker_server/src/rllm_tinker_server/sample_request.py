@@ -1,0 +1,152 @@
+"""Reading requests for samples. By hand and in one pass: they come by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_tinker.seeds import seeds_in
+from rllm_tinker_server.json_body import json_object, number_of, text_of
+from rllm_tinker_server.messages import BaseModel, RequestRefused, SampleSettings
+from rllm_tinker_server.refusals import NOT_TEXT
+
+LARGEST_ID = 2**31 - 1
+LARGEST_SEED = 2**63 - 1
+NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampleRequest:
+    sampler_id: str
+    number: int
+    prompts: tuple[NDArray[np.int32], ...]
+    """One for every sample: the same each time, but where the request has several (see `rllm_tinker.seeds`)."""
+    settings: SampleSettings
+    prompt_logprobs: bool
+    last_prompt_logprobs: int | None
+    """How many of them are asked for; None: all."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Of all samples, each with its prompt."""
+        return sum(map(len, self.prompts)) + len(self.prompts) * self.settings.max_tokens
+
+
+LEAVE_IT_OUT = "Leave it out."
+NOT_SAMPLED = {
+    "topk_prompt_logprobs": LEAVE_IT_OUT,
+    "topk_sample_logprobs": LEAVE_IT_OUT,
+    "target_prompt_logprobs": LEAVE_IT_OUT,
+    "prompt_alt_tokens_k": LEAVE_IT_OUT,
+    "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
+    "another one, such as importance_sampling.",
+}
+"""What can be asked for and is not done, and what to do instead."""
+
+
+def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleRequest:
+    """Raises RequestRefused."""
+    found = json_object(body)
+    for key, instead in NOT_SAMPLED.items():
+        if found.get(key):
+            raise RequestRefused(f"{key}: this server does not do that. {instead}")
+    count = number_of(found, "num_samples") if "num_samples" in found else 1
+    if not 1 <= count <= max_count:
+        raise RequestRefused(f"num_samples is {count}; it must be between 1 and {max_count}.")
+    params = found.get("sampling_params")
+    if not isinstance(params, dict):
+        raise RequestRefused("sampling_params are missing.")
+    seeds = _seeds(params.get("seed"), count)
+    chunks = _chunks(found.get("prompt"))
+    prompts = tuple(chunks) if seeds else (np.concatenate(chunks),) * count
+    if len(prompts) != count:
+        raise RequestRefused(f"{count} samples with a seed each are asked for, and there are {len(prompts)} prompts.")
+    wanted = bool(found.get("prompt_logprobs"))
+    longest = max(map(len, prompts))
+    # A prompt that fills the context has no reply, but has log-probs.
+    room, needed = base.max_context - longest, 0 if wanted else 1
+    if room < needed:
+        raise RequestRefused(
+            f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and reply together."
+        )
+    last = number_of(found, "prompt_logprobs_last_n") if found.get("prompt_logprobs_last_n") is not None else None
+    if last is not None and not (wanted and 1 <= last < longest):
+        raise RequestRefused("prompt_logprobs_last_n needs prompt_logprobs, and is from 1 to the prompt's length - 1.")
+    return SampleRequest(
+        sampler_id=text_of(found, "sampling_session_id"),
+        number=number_of(found, "seq_id"),
+        prompts=prompts,
+        settings=_settings(params, room, seeds),
+        prompt_logprobs=wanted,
+        last_prompt_logprobs=last,
+    )
+
+
+def _seeds(seed: Any, count: int) -> tuple[int, ...]:
+    """One for every sample, where the request has several prompts."""
+    return tuple(seeds_in(seed, count) or ()) if isinstance(seed, int) else ()
+
+
+def _chunks(found: Any) -> list[NDArray[np.int32]]:
+    """The tokens of each chunk of the prompt, one at least."""
+    chunks = found.get("chunks") if isinstance(found, dict) else None
+    if not isinstance(chunks, list) or not all(isinstance(chunk, dict) for chunk in chunks):
+        raise RequestRefused("prompt has no chunks.")
+    if any(chunk.get("type", "encoded_text") != "encoded_text" for chunk in chunks):
+        raise RequestRefused(NOT_TEXT)
+    arrays = [_tokens(chunk.get("tokens")) for chunk in chunks]
+    if not sum(map(len, arrays)):
+        raise RequestRefused("The prompt has no tokens.")
+    return arrays
+
+
+def _tokens(found: Any) -> NDArray[np.int32]:
+    try:
+        array = np.array(found) if found else np.empty(0, np.int32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestRefused(NOT_TOKENS) from error
+    if array.ndim != 1 or array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID):
+        raise RequestRefused(NOT_TOKENS)
+    return array.astype(np.int32)
+
+
+def _settings(params: Mapping[str, Any], room: int, seeds: tuple[int, ...]) -> SampleSettings:
+    """Types are looked at here, values where it is sampled. `room`: how many tokens fit behind the prompt."""
+    asked, seed, top_k = params.get("max_tokens"), params.get("seed"), params.get("top_k", -1)
+    temperature, top_p = params.get("temperature", 1.0), params.get("top_p", 1.0)
+    for name, value in (("max_tokens", asked), ("seed", seed), ("top_k", top_k)):
+        if not isinstance(value, int | None):
+            raise RequestRefused(f"{name} is {value!r}; it must be a whole number.")
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        if not isinstance(value, int | float):
+            raise RequestRefused(f"{name} is {value!r}; it must be a number.")
+    if asked is not None and asked < 1:
+        raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
+    stop_ids, stop_strings = _stop(params.get("stop"))
+    return SampleSettings(
+        max_tokens=room if asked is None else min(asked, room),
+        seed=None if seed is None else seed % LARGEST_SEED,
+        temperature=float(temperature),
+        top_k=-1 if top_k is None else top_k,
+        top_p=float(top_p),
+        stop_ids=stop_ids,
+        stop_strings=stop_strings,
+        seeds=seeds,
+    )
+
+
+def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
+    """None keeps the model's own stop tokens, and so do texts; a list of ids replaces them, an empty one too."""
+    if stop is None:
+        return None, ()
+    if isinstance(stop, str):
+        return None, (stop,)
+    if isinstance(stop, list) and stop and all(isinstance(part, str) for part in stop):
+        return None, tuple(stop)
+    if isinstance(stop, list) and all(isinstance(part, int) for part in stop):
+        return frozenset(stop), ()
+    raise RequestRefused("stop must be a text, a list of texts, or a list of token ids.")

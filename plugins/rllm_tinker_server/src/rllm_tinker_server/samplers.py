@@ -1,0 +1,174 @@
+"""Sampling from the base model and from adapters: a `LocalEngine` for each set of weights, all on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.seeding import derive_seed
+from rllm_local.engine import LocalEngine, Stops
+from rllm_tinker_server.example_checks import check_ids
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.lora import AdapterWeights
+from rllm_tinker_server.merged_models import MergedModels
+from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings
+from rllm_tinker_server.stop_rules import stop_rule
+
+MIN_TEMPERATURE = 1e-6
+"""Below it, but for 0, logits / temperature leave float32."""
+
+
+class Samplers:
+    """What is asked of it, it does on the executor. Belongs to one event loop."""
+
+    def __init__(
+        self, host: Host, executor: Executor, *, kv_cache_bytes: int, max_concurrency: int, max_merged: int
+    ) -> None:
+        """Start with no adapter merged.
+
+        Args:
+            host: of the base model.
+            executor: of one thread, the one that `host` is called on.
+            kv_cache_bytes: for cached keys and values, of each set of weights that is being sampled from.
+            max_concurrency: most sequences of one set of weights in a forward pass.
+            max_merged: most sets of weights in memory, one copy of the adapted layers each.
+        """
+        self._host = host
+        self._executor = executor
+        self._names = (str(number) for number in itertools.count())
+        renderer = TemplateRenderer(host.tokenizer, host.stop_ids)
+
+        def make_engine(model: Any) -> LocalEngine:
+            return LocalEngine(
+                model,
+                renderer,
+                executor,
+                max_context=host.base.max_context,
+                max_concurrency=max_concurrency,
+                kv_cache_bytes=kv_cache_bytes,
+            )
+
+        self.models = MergedModels(host.merged, make_engine, executor, limit=max_merged)
+
+    async def sample(
+        self, weights: AdapterWeights | None, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
+    ) -> list[Sampled]:
+        """Continue every prompt once; several samples of one are several times the same prompt.
+
+        Every sequence is drawn with its own seed where there is one for each. Else sequence 0 is drawn with the seed
+        that was asked for, and each other one with a seed derived from it.
+
+        Args:
+            weights: None: the base model.
+            prompts: (n,) tokens each.
+            settings: how; more tokens than the context holds are not sampled.
+
+        Raises:
+            RequestRefused: a prompt or the settings are wrong, or the weights are not finite.
+            RolloutError: a forward pass failed.
+        """
+        for prompt in prompts:
+            self._check_prompt(prompt, room=1)
+        _check_settings(settings, len(prompts))
+        stop_ids = self._host.stop_ids if settings.stop_ids is None else settings.stop_ids
+        stops = stop_rule(self._host.tokenizer, stop_ids, settings.stop_strings)
+        seed = secrets.randbits(63) if settings.seed is None else settings.seed
+        async with self.models.use(weights) as sampler:
+            calls = (
+                self._sequence(sampler.engine, prompt, _params(settings, seed, index), stops)
+                for index, prompt in enumerate(prompts)
+            )
+            # All of them end before the model is let go, also when one fails.
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        return [_delivered(result) for result in results]
+
+    async def prompt_logprobs(self, weights: AdapterWeights | None, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
+        """(n,) the log-prob of each token of a prompt after those before it, NaN for the first.
+
+        Raises:
+            RequestRefused: the prompt is empty, too long, or has tokens the model does not know.
+        """
+        self._check_prompt(prompt, room=0)
+        async with self.models.use(weights) as sampler:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._host.prompt_logprobs, sampler.model, prompt
+            )
+
+    def forget(self, weights: AdapterWeights) -> None:
+        """These weights will not be sampled from any more."""
+        self.models.forget(weights)
+
+    async def _sequence(
+        self, engine: LocalEngine, prompt: NDArray[np.int32], params: SamplingParams, stops: Stops
+    ) -> Sampled:
+        session = next(self._names)
+        try:
+            completion = await engine.generate(prompt, params, session=session, stops=stops)
+        finally:
+            await engine.end_session(session)
+        return Sampled(tokens=completion.token_ids, logprobs=completion.logprobs, stop_reason=completion.finish_reason)
+
+    def _check_prompt(self, prompt: NDArray[np.int32], *, room: int) -> None:
+        base = self._host.base
+        if prompt.ndim != 1 or not len(prompt):
+            raise RequestRefused(f"The prompt has shape {prompt.shape}; needed is one token at least, (n,).")
+        if len(prompt) + room > base.max_context:
+            raise RequestRefused(
+                f"The prompt has {len(prompt)} tokens; {base.name} holds {base.max_context}, prompt and reply together."
+            )
+        check_ids(prompt, base.vocabulary, "The prompt")
+
+
+def _params(settings: SampleSettings, seed: int, index: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        seed=_seed(settings, seed, index),
+    )
+
+
+def _seed(settings: SampleSettings, seed: int, index: int) -> int:
+    if settings.seeds:
+        return settings.seeds[index]
+    return derive_seed(seed, "sequence", index) if index else seed
+
+
+def _delivered(result: Sampled | BaseException) -> Sampled:
+    if isinstance(result, RolloutError) and isinstance(result.__cause__, FloatingPointError):
+        raise RequestRefused(
+            "These weights make logits that are not finite: training has diverged. Sample from an earlier snapshot, "
+            "and lower the learning rate."
+        ) from result
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _check_settings(settings: SampleSettings, count: int) -> None:
+    if count < 1:
+        raise RequestRefused(f"{count} samples are asked for; ask for one at least.")
+    if settings.max_tokens < 1:
+        raise RequestRefused(f"max_tokens={settings.max_tokens}: ask for one token at least.")
+    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature < math.inf:
+        raise RequestRefused(
+            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE} or more."
+        )
+    if not 0 < settings.top_p <= 1:
+        raise RequestRefused(f"top_p={settings.top_p}: needed is a number above 0, and 1 at most.")
+    if settings.top_k < -1:
+        raise RequestRefused(f"top_k={settings.top_k}: needed is a number of tokens, or -1 for all.")
+    if "" in settings.stop_strings:
+        raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")

@@ -1,0 +1,159 @@
+"""Sampling sessions, and samples from them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rllm_tinker_server import wire
+from rllm_tinker_server.checkpoints import Checkpoint
+from rllm_tinker_server.futures import Answer
+from rllm_tinker_server.json_body import json_object, number_of, text_of
+from rllm_tinker_server.messages import Sampled
+from rllm_tinker_server.refusals import Busy, Gone
+from rllm_tinker_server.sample_request import SampleRequest, sample_request
+from rllm_tinker_server.service import Service
+from rllm_tinker_server.sessions import SamplingSession
+from rllm_tinker_server.tinker_path import TinkerPath
+
+
+class Sampling:
+    """Operations on samplers."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._running: dict[str, asyncio.Task[Answer]] = {}
+        self._pending_tokens = 0
+        self._loading = asyncio.Lock()
+
+    async def create_session(self, body: bytes) -> Answer:
+        """A sampling session for the base model or a checkpoint."""
+        service, found = self._service, json_object(body)
+        session = service.sessions.get(text_of(found, "session_id"))
+        sampler_id = sampler_id_of(session.session_id, number_of(found, "sampling_session_seq_id"))
+        if sampler_id not in session.samplers:
+            if found.get("base_model") is not None:
+                service.check_name(text_of(found, "base_model"))
+            if found.get("model_path") is None:
+                sampler = SamplingSession(sampler_id=sampler_id, base_model=text_of(found, "base_model"))
+            else:
+                sampler = await self._from_checkpoint(sampler_id, text_of(found, "model_path"))
+            service.sessions.add_sampler(sampler)
+        return wire.sampling_session(sampler_id)
+
+    def submit(self, body: bytes) -> Answer:
+        """Start to sample; one that is sent again is not sampled again."""
+        service = self._service
+        request = sample_request(body, service.host.base, service.limits.max_samples_per_request)
+        sampler = service.sessions.sampler(request.sampler_id)
+        request_id = f"{request.sampler_id}:{request.number}"
+        if not service.futures.knows(request_id):
+            self._check_room(request)
+            self._check_held(sampler)
+            service.futures.open(request_id)
+            self._pending_tokens += request.most_tokens
+            task = service.spawn(self._serve(sampler, request))
+            self._running[request_id] = task
+            # Not at the end of the task: one that is cancelled before it has begun never gets there.
+            task.add_done_callback(partial(self._finish, request_id, request.most_tokens))
+        return wire.promise(request_id, samples=len(request.prompts))
+
+    def cancel(self, body: bytes) -> Answer:
+        """Stop sampling what its client no longer wants."""
+        task = self._running.get(text_of(json_object(body), "request_id"))
+        if task is not None:
+            task.cancel()
+        return wire.json_answer({})
+
+    async def _serve(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
+        return await self._service.answer(self._sample(sampler, request), "Sampling")
+
+    def _finish(self, request_id: str, tokens: int, task: asyncio.Task[Answer]) -> None:
+        del self._running[request_id]
+        self._pending_tokens -= tokens
+        cancelled = wire.user_failure("The client cancelled this request.")
+        self._service.futures.finish(request_id, cancelled if task.cancelled() else task.result())
+
+    async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
+        weights = await self._weights(sampler)
+        pool = self._service.samplers
+        logprobs = None
+        if request.prompt_logprobs:
+            logprobs = (await pool.prompt_logprobs(weights, request.prompts[0])).astype(np.float32)
+            if request.last_prompt_logprobs is not None:
+                logprobs[: -request.last_prompt_logprobs] = np.nan
+        if request.settings.max_tokens:
+            samples = await pool.sample(weights, request.prompts, request.settings)
+        else:
+            # The prompt fills the context: only its log-probs were wanted.
+            nothing = Sampled(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length")
+            samples = [nothing] * len(request.prompts)
+        return wire.samples_answer(samples, logprobs)
+
+    def _check_room(self, request: SampleRequest) -> None:
+        """Raise Busy when too much is being sampled already. One request is taken in any case."""
+        pending, limits = self._service.futures.pending, self._service.limits
+        if pending >= limits.max_pending_samples:
+            raise Busy(f"{pending} requests are pending; send this one again later.")
+        if self._running and self._pending_tokens + request.most_tokens > limits.max_pending_sample_tokens:
+            raise Busy(f"Samples of {self._pending_tokens} tokens are pending; send this request again later.")
+
+    def _check_held(self, sampler: SamplingSession) -> None:
+        """Raise Gone when the weights have left memory and are not on disk."""
+        held = sampler.snapshot is None or self._service.snapshots.get(sampler.snapshot) is not None
+        if not held and sampler.model_path is None:
+            raise Gone(
+                f"The weights of sampling session {sampler.sampler_id} have expired: this server keeps the "
+                f"{self._service.limits.max_snapshots} sets used last (--max-snapshots). Save the weights again with "
+                "save_weights_and_get_sampling_client, or by name with save_weights_for_sampler: those stay on disk."
+            )
+
+    async def _weights(self, sampler: SamplingSession) -> Any:
+        if sampler.snapshot is None:
+            return None
+        held = self._service.snapshots.get(sampler.snapshot)
+        if held is None and sampler.model_path is not None:
+            return await self._load(self._service.checkpoints.get(TinkerPath.parse(sampler.model_path)))
+        self._check_held(sampler)
+        return held
+
+    async def _from_checkpoint(self, sampler_id: str, model_path: str) -> SamplingSession:
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path))
+        await self._load(checkpoint)
+        return SamplingSession(
+            sampler_id=sampler_id,
+            base_model=own_name(self._service, checkpoint),
+            model_path=model_path,
+            snapshot=_snapshot_key(checkpoint),
+        )
+
+    async def _load(self, checkpoint: Checkpoint) -> Any:
+        """Sampling sessions of one checkpoint share its weights."""
+        service, key = self._service, _snapshot_key(checkpoint)
+        async with self._loading:
+            weights = service.snapshots.get(key)
+            if weights is None:
+                folder = service.checkpoints.folder(checkpoint.path)
+                weights = await service.in_worker(service.host.load_weights, folder)
+                service.snapshots.put(key, weights, on_disk=True)
+            return weights
+
+
+def sampler_id_of(session_id: str, number: int) -> str:
+    return f"{session_id}:sample:{number}"
+
+
+def own_name(service: Service, checkpoint: Checkpoint) -> str:
+    """What this server calls a checkpoint's base model, which may have had another name when it was saved.
+
+    Whether it is the same model, the host tells from the weights when it loads them.
+    """
+    return checkpoint.base_model if checkpoint.base_model in service.names else service.names[0]
+
+
+def _snapshot_key(checkpoint: Checkpoint) -> str:
+    """A checkpoint that was overwritten is another one."""
+    return f"{checkpoint.path}@{checkpoint.created}"

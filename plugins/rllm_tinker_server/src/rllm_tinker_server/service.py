@@ -1,0 +1,186 @@
+"""What all operations of the server stand on: the model, its worker thread, and what clients have made so far."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.errors import RllmError
+from rllm_tinker_server import wire
+from rllm_tinker_server.checkpoints import Checkpoints
+from rllm_tinker_server.futures import Answer, Futures
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.messages import (
+    AdamStep,
+    BaseModel,
+    ForwardBackward,
+    ForwardBackwardResult,
+    LoraSpec,
+    RequestRefused,
+    Sampled,
+    SampleSettings,
+)
+from rllm_tinker_server.refusals import NotFound, ServerError
+from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
+from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.turns import Backlog, Turns
+
+T = TypeVar("T")
+
+logger = logging.getLogger("rllm_tinker_server")
+
+
+class ModelHost(Protocol):
+    """The half that trains; see `host.Host`. Called on one worker thread. Weights are opaque here."""
+
+    base: BaseModel
+
+    def create(self, model_id: str, spec: LoraSpec) -> None: ...
+    def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult: ...
+    def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]: ...
+    def save_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None: ...
+    def load_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None: ...
+    def weights(self, model_id: str) -> Any: ...
+    def load_weights(self, folder: Path) -> Any: ...
+    def release(self, model_id: str) -> None: ...
+
+
+class SamplerPool(Protocol):
+    """The half that samples; see `samplers.Samplers`. Called on the event loop."""
+
+    async def sample(
+        self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
+    ) -> list[Sampled]: ...
+    async def prompt_logprobs(self, weights: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    def forget(self, weights: Any) -> None: ...
+
+
+class Service:
+    """To be used from one event loop. `names` are what clients may call the base model."""
+
+    def __init__(
+        self,
+        host: ModelHost,
+        samplers: SamplerPool,
+        executor: Executor,
+        checkpoints: Path,
+        *,
+        names: Sequence[str],
+        limits: Limits,
+    ) -> None:
+        self.host = host
+        self.samplers = samplers
+        self.names = tuple(names)
+        self.limits = limits
+        self.futures = Futures(limits)
+        self.sessions = Sessions(limits)
+        self.snapshots = Snapshots(limits.max_snapshots, samplers.forget)
+        self.checkpoints = Checkpoints(checkpoints)
+        self._executor = executor
+        self._backlog = Backlog()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call it on the worker thread, after everything that was handed in before."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run it beside everything else; it raises nothing."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def answer(self, work: Awaitable[Answer], what: str) -> Answer:
+        """Whatever goes wrong in the work is an answer too."""
+        try:
+            return await work
+        except RequestRefused as refused:
+            return wire.user_failure(str(refused))
+        except (ServerError, RllmError) as fault:
+            return wire.server_failure(str(fault))
+        except Exception as error:
+            # The client must learn of it, and the other clients' requests go on.
+            logger.exception("%s failed", what)
+            return wire.server_failure(f"{what} failed on the server: {type(error).__name__}: {error}")
+
+    def check_name(self, name: str) -> None:
+        """Raise NotFound unless clients may call the base model so."""
+        if name not in self.names:
+            known = ", ".join(map(repr, self.names))
+            raise NotFound(
+                f"There is no model {name!r}; this server has {known}. Ask for that, or start a server with "
+                f"`--model {name}` (or with `--name {name}` beside another --model, to have that called so)."
+            )
+
+    def add_model(
+        self, model_id: str, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
+    ) -> TrainedModel:
+        """Raises RequestRefused when there are too many."""
+        session = self.sessions.get(model_id)
+        self.sessions.check_room()
+        turns = Turns(model_id, self.futures, self._backlog, self.limits, wire.user_failure)
+        model = TrainedModel(model_id=model_id, base_model=base_model, spec=spec, turns=turns, user_metadata=metadata)
+        session.models[model_id] = model
+        return model
+
+    async def release_model(self, session: Session, model_id: str, why: str) -> None:
+        """Let go of a model and what is held of it in memory; its checkpoints stay."""
+        model = session.models.pop(model_id, None)
+        if model is not None:
+            model.turns.close(why)
+            self.snapshots.drop(inflight_key(model_id))
+            await self.in_worker(self.host.release, model_id)
+
+    async def end_session(self, session: Session, why: str) -> None:
+        """Release all that belongs to the session; clients are told why when they ask for it later."""
+        self.sessions.end(session, why)
+        for sampler in session.samplers.values():
+            if sampler.model_path is None and sampler.snapshot is not None:
+                self.snapshots.drop(sampler.snapshot)
+        for model_id in tuple(session.models):
+            await self.release_model(session, model_id, f"Session {session.session_id!r} {why}")
+
+    async def look_after(self) -> None:
+        """Discard what is too old, again and again."""
+        loop = asyncio.get_running_loop()
+        checkpoints_at = loop.time()
+        while True:
+            await asyncio.sleep(self.limits.sweep_interval)
+            try:
+                self.futures.sweep()
+                await self._end_idle_sessions()
+                if loop.time() >= checkpoints_at:
+                    checkpoints_at = loop.time() + self.limits.checkpoint_sweep_interval
+                    await self.in_worker(self.checkpoints.delete_expired)
+            except Exception:
+                # Nobody waits for this, and without the next round memory would fill.
+                logger.exception("Discarding what is too old failed; it is tried again")
+
+    async def _end_idle_sessions(self) -> None:
+        for session in self.sessions.idle():
+            await self.end_session(
+                session,
+                f"was ended after {self.limits.session_idle:g} s without a sign of its client, and its models "
+                "were released. Go on from the last checkpoint with a new client.",
+            )
+
+    async def close(self) -> None:
+        """Stop what runs beside; what the worker thread executes ends by itself."""
+        self.futures.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def inflight_key(model_id: str) -> str:
+    """Key of the weights that all in-flight samplers of a model share."""
+    return f"{model_id}:inflight"

@@ -1,0 +1,155 @@
+"""Sessions of clients, with the models and samplers that belong to them, until they finish or fall silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.refusals import Gone, NotFound
+from rllm_tinker_server.turns import Turns
+
+RESTARTED = "This server does not know it; if the server has restarted since, go on from the last checkpoint."
+
+
+@dataclass(eq=False, kw_only=True)
+class TrainedModel:
+    """A LoRA model that is being trained."""
+
+    model_id: str
+    base_model: str
+    """The name that its client called the base model by."""
+    spec: LoraSpec
+    turns: Turns
+    user_metadata: Mapping[str, Any] | None = None
+    last_request: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSession:
+    """What a sampling session samples from."""
+
+    sampler_id: str
+    base_model: str
+    model_path: str | None = None
+    """Of a checkpoint."""
+    snapshot: str | None = None
+    """Key of its weights in memory; None: the base model."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Session:
+    session_id: str
+    last_seen: float
+    """On the clock of `Sessions`."""
+    user_metadata: Mapping[str, Any] | None = None
+    display_name: str | None = None
+    models: dict[str, TrainedModel] = field(default_factory=dict)
+    samplers: dict[str, SamplingSession] = field(default_factory=dict)
+    """Least recently used first."""
+
+
+class Sessions:
+    """All sessions, found by their own id and by those of their models and samplers, which start with it."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._open: dict[str, Session] = {}
+        self._ended: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._open.values()))
+
+    def create(self, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
+        """Raises RequestRefused when there are too many."""
+        if len(self._open) >= self._limits.max_sessions:
+            raise RequestRefused(
+                f"This server has {len(self._open)} sessions, as many as it takes. End programs that are done "
+                f"(ServiceClient.close); silent ones are ended after {self._limits.session_idle:g} s."
+            )
+        session = Session(
+            session_id=str(uuid4()),
+            last_seen=self._clock(),
+            user_metadata=user_metadata,
+            display_name=display_name,
+        )
+        self._open[session.session_id] = session
+        return session
+
+    def touch(self, any_id: str) -> None:
+        """Note that the client is alive. Ids of a session that is not open are nobody's."""
+        session = self._open.get(any_id.partition(":")[0])
+        if session is not None:
+            session.last_seen = self._clock()
+
+    def get(self, any_id: str) -> Session:
+        """The session that an id belongs to.
+
+        Raises:
+            Gone: it has ended, or was never known.
+        """
+        session_id = any_id.partition(":")[0]
+        session = self._open.get(session_id)
+        if session is None:
+            why = self._ended.get(session_id)
+            raise Gone(f"Session {session_id!r} {why}" if why else f"No session {session_id!r}. {RESTARTED}")
+        session.last_seen = self._clock()
+        return session
+
+    def model(self, model_id: str) -> TrainedModel:
+        """Raises NotFound or Gone."""
+        model = self.get(model_id).models.get(model_id)
+        if model is None:
+            raise NotFound(f"No model {model_id!r}: it could not be created, or was unloaded.")
+        model.last_request = time.time()
+        return model
+
+    def sampler(self, sampler_id: str) -> SamplingSession:
+        """Raises NotFound or Gone."""
+        samplers = self.get(sampler_id).samplers
+        sampler = samplers.pop(sampler_id, None)
+        if sampler is None:
+            raise NotFound(
+                f"No sampling session {sampler_id!r}: create one first. Of each client's, the "
+                f"{self._limits.max_samplers} used last are kept."
+            )
+        samplers[sampler_id] = sampler
+        return sampler
+
+    def add_sampler(self, sampler: SamplingSession) -> None:
+        """Where there are too many, it takes the place of the one used longest ago. Raises Gone."""
+        samplers = self.get(sampler.sampler_id).samplers
+        samplers[sampler.sampler_id] = sampler
+        while len(samplers) > self._limits.max_samplers:
+            del samplers[next(iter(samplers))]
+
+    def check_room(self) -> None:
+        """Raise RequestRefused when there are as many models as this server takes."""
+        models = [model.model_id for session in self for model in session.models.values()]
+        if len(models) >= self._limits.max_models:
+            raise RequestRefused(
+                f"This server trains {self._limits.max_models} models at a time and has as many, such as {models[0]}. "
+                "End programs that are done (ServiceClient.close), or start the server with a larger --max-models."
+            )
+
+    def idle(self) -> list[Session]:
+        """Sessions that fell silent and have nothing in execution."""
+        limit = self._clock() - self._limits.session_idle
+        return [
+            session
+            for session in self
+            if session.last_seen < limit and all(model.turns.idle for model in session.models.values())
+        ]
+
+    def end(self, session: Session, why: str) -> None:
+        """Forget the session, but for the reason."""
+        self._open.pop(session.session_id, None)
+        self._ended[session.session_id] = why
+        while len(self._ended) > self._limits.max_ended_sessions:
+            del self._ended[next(iter(self._ended))]

@@ -1,0 +1,69 @@
+"""Names of checkpoints: ``tinker://<model id>/{weights|sampler_weights}/<name>``, and the folder each stands for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from rllm_tinker_server.messages import RequestRefused
+
+Kind = Literal["weights", "sampler_weights"]
+KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
+
+_SCHEME = "tinker://"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_MODEL_ID = re.compile(r"[A-Za-z0-9-]{1,64}:train:[0-9]{1,9}")
+_MODEL_FOLDER = re.compile(r"[A-Za-z0-9-]{1,64}\.train\.[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class TinkerPath:
+    """A checkpoint's name, checked: whoever has one can join it to a folder."""
+
+    model_id: str
+    kind: Kind
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _MODEL_ID.fullmatch(self.model_id):
+            raise RequestRefused(f"{self.model_id!r} is not the id of a model, such as 0f1e…:train:0.")
+        if self.kind not in KINDS:
+            raise RequestRefused(f"{self.kind!r} is no kind of checkpoint; there are {' and '.join(KINDS)}.")
+        if not is_name(self.name):
+            raise RequestRefused(
+                f"{self.name[:200]!r} cannot name a checkpoint: use 1 to 128 letters, digits, '.', '_' and '-', "
+                "the first of them not a dot."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> TinkerPath:
+        """Read ``tinker://…``; raises RequestRefused."""
+        parts = text.removeprefix(_SCHEME).split("/")
+        if not text.startswith(_SCHEME) or len(parts) != 3:
+            raise RequestRefused(
+                f"{text[:200]!r} is not the path of a checkpoint, such as tinker://MODEL_ID/weights/NAME."
+            )
+        return cls(parts[0], cast(Kind, parts[1]), parts[2])
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.model_id}/{self.checkpoint_id}"
+
+    @property
+    def checkpoint_id(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def below(self, root: Path) -> Path:
+        """The checkpoint's folder."""
+        return root / self.model_id.replace(":", ".") / self.kind / self.name
+
+
+def is_name(text: str) -> bool:
+    """Whether a checkpoint may be called so. What starts with a dot is hidden, and this server's own."""
+    return _NAME.fullmatch(text) is not None and not text.startswith(".")
+
+
+def model_of_folder(name: str) -> str | None:
+    """The model whose checkpoints are in a folder of that name; None when it is some other folder."""
+    return name.replace(".", ":") if _MODEL_FOLDER.fullmatch(name) else None

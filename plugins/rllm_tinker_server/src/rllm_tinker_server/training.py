@@ -1,0 +1,215 @@
+"""The operations on LoRA models. Each is accepted at once and executed when its turn has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rllm_tinker_server import wire
+from rllm_tinker_server.checkpoints import Checkpoint
+from rllm_tinker_server.futures import Answer
+from rllm_tinker_server.json_body import json_object, metadata_of, number_of, text_of
+from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.sampling import own_name, sampler_id_of
+from rllm_tinker_server.service import Service, inflight_key
+from rllm_tinker_server.sessions import SamplingSession, TrainedModel
+from rllm_tinker_server.tinker_path import Kind, TinkerPath
+
+Found = Mapping[str, Any]
+Operation = Callable[[TrainedModel, Found], Awaitable[Answer]]
+
+
+class Training:
+    """Operations on models. What is wrong with a numbered request is told through its result: were it refused at
+    once, its number would be missing, and those after it would wait.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def create_model(self, body: bytes) -> Answer:
+        """A new LoRA model."""
+        found = json_object(body)
+        model_id = self._new_model_id(found)
+        if self._was_asked_for(model_id):
+            return wire.promise(f"{model_id}:0", model_id)
+        name = text_of(found, "base_model")
+        self._service.check_name(name)
+        wire.check_optimizer(found)
+        model = self._service.add_model(model_id, name, wire.lora_spec(found), self._metadata(found))
+
+        async def create() -> Answer:
+            await self._service.in_worker(self._service.host.create, model_id, model.spec)
+            return wire.created(model_id)
+
+        return self._begin(model, "create_model", create)
+
+    def load_weights(self, body: bytes) -> Answer:
+        """A new model from a checkpoint, or a checkpoint into an existing model, as older clients do it."""
+        found = json_object(body)
+        if found.get("session_id") is None:
+            return self.submit("load_weights", body, self._load_into)
+        model_id = self._new_model_id(found)
+        if self._was_asked_for(model_id):
+            return wire.promise(f"{model_id}:0", model_id)
+        wire.check_optimizer(found)
+        checkpoint = self._checkpoint(found)
+        name = found.get("base_model") or own_name(self._service, checkpoint)
+        self._service.check_name(name)
+        model = self._service.add_model(model_id, name, checkpoint.spec, self._metadata(found))
+        return self._begin(model, "load_weights", partial(self._load, model_id, checkpoint, found))
+
+    def forward_backward(self, body: bytes) -> Answer:
+        """Body: protobuf."""
+        request = wire.forward_backward_request(body)
+        model = self._service.sessions.model(request.model_id)
+
+        def compute() -> Answer:
+            asked = wire.forward_backward_of(request, self._service.limits.max_sparse_numbers)
+            return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
+
+        async def execute() -> Answer:
+            return await self._service.answer(self._service.in_worker(compute), "forward_backward")
+
+        kind = "forward" if request.message.forward_only else "forward_backward"
+        return wire.promise(model.turns.submit(request.number, kind, len(body), execute), model.model_id)
+
+    def optim_step(self, body: bytes) -> Answer:
+        return self.submit("optim_step", body, self._step)
+
+    def save_weights(self, body: bytes) -> Answer:
+        return self.submit("save_weights", body, self._save)
+
+    def save_weights_for_sampler(self, body: bytes) -> Answer:
+        return self.submit("save_weights_for_sampler", body, self._save_for_sampler)
+
+    def unload_model(self, body: bytes) -> Answer:
+        """Let go of a model before its session ends."""
+        service, model_id = self._service, text_of(json_object(body), "model_id")
+        request_id = f"{model_id}:unload"
+
+        async def unload() -> Answer:
+            await service.release_model(service.sessions.get(model_id), model_id, "The model was unloaded.")
+            return wire.unloaded(model_id)
+
+        async def execute() -> None:
+            service.futures.finish(request_id, await service.answer(unload(), "unload_model"))
+
+        if not service.futures.knows(request_id):
+            service.sessions.model(model_id)
+            service.futures.open(request_id)
+            service.spawn(execute())
+        return wire.promise(request_id, model_id)
+
+    def submit(self, kind: str, body: bytes, operation: Operation) -> Answer:
+        """Queue an operation whose body is JSON."""
+        found = json_object(body)
+        model = self._service.sessions.model(text_of(found, "model_id"))
+        number = number_of(found, "seq_id")
+
+        async def execute() -> Answer:
+            return await self._service.answer(operation(model, found), kind)
+
+        return wire.promise(model.turns.submit(number, kind, len(body), execute), model.model_id)
+
+    def _new_model_id(self, found: Found) -> str:
+        session = self._service.sessions.get(text_of(found, "session_id"))
+        return f"{session.session_id}:train:{number_of(found, 'model_seq_id')}"
+
+    def _metadata(self, found: Found) -> Found | None:
+        return metadata_of(found, self._service.limits.max_metadata_bytes)
+
+    def _was_asked_for(self, model_id: str) -> bool:
+        """Creations are sent again too, even after their result was discarded: the model must live on then."""
+        service = self._service
+        return model_id in service.sessions.get(model_id).models or service.futures.knows(f"{model_id}:0")
+
+    def _begin(self, model: TrainedModel, kind: str, create: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Turn 0. A model that could not be created is none."""
+        session = self._service.sessions.get(model.model_id)
+        created = False
+
+        async def attempt() -> Answer:
+            nonlocal created
+            answer = await create()
+            created = True
+            return answer
+
+        async def execute() -> Answer:
+            answer = await self._service.answer(attempt(), kind)
+            if not created:
+                session.models.pop(model.model_id, None)
+                model.turns.close(f"Model {model.model_id} could not be created.")
+            return answer
+
+        return wire.promise(model.turns.submit(0, kind, 0, execute), model.model_id)
+
+    async def _step(self, model: TrainedModel, found: Found) -> Answer:
+        step = wire.adam_step(found)
+        return wire.stepped(await self._service.in_worker(self._service.host.optim_step, model.model_id, step))
+
+    async def _load_into(self, model: TrainedModel, found: Found) -> Answer:
+        checkpoint = self._checkpoint(found)
+        if _shape(checkpoint) != _shape(model):
+            raise RequestRefused(
+                f"{checkpoint.path} is of a LoRA model with rank and layers {_shape(checkpoint)}, and {model.model_id} "
+                f"has {_shape(model)}. Create the model from the checkpoint (create_training_client_from_state)."
+            )
+        return await self._load(model.model_id, checkpoint, found)
+
+    async def _load(self, model_id: str, checkpoint: Checkpoint, found: Found) -> Answer:
+        folder = self._service.checkpoints.folder(checkpoint.path)
+        load = partial(self._service.host.load_state, model_id, folder, optimizer=bool(found.get("optimizer")))
+        await self._service.in_worker(load)
+        return wire.loaded(str(checkpoint.path), model_id)
+
+    async def _save(self, model: TrainedModel, found: Found) -> Answer:
+        overwrite = bool(found.get("overwrite"))
+        return wire.saved(await self._write(model, found, "weights", overwrite=overwrite))
+
+    async def _save_for_sampler(self, model: TrainedModel, found: Found) -> Answer:
+        if found.get("path") is not None:
+            # The request has no overwrite of its own: a name that is used again stands for the newest weights.
+            return wire.saved_for_sampler(path=await self._write(model, found, "sampler_weights", overwrite=True))
+        number = number_of(found, "sampling_session_seq_id")
+        sampler_id = sampler_id_of(model.model_id.partition(":")[0], number)
+        inflight = found.get("kind", "snapshot") == "inflight"
+        key = inflight_key(model.model_id) if inflight else sampler_id
+        weights = await self._service.in_worker(self._service.host.weights, model.model_id)
+        self._service.sessions.add_sampler(
+            SamplingSession(sampler_id=sampler_id, base_model=model.base_model, snapshot=key)
+        )
+        self._service.snapshots.put(key, weights, on_disk=False)
+        return wire.saved_for_sampler(sampler_id=sampler_id)
+
+    async def _write(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> str:
+        service = self._service
+        path = TinkerPath(model.model_id, kind, text_of(found, "path"))
+        checkpoint = Checkpoint(
+            path=path,
+            base_model=model.base_model,
+            spec=model.spec,
+            created=time.time(),
+            expires=service.checkpoints.expiry(found.get("ttl_seconds")),
+            user_metadata=self._metadata(found),
+        )
+
+        def save(folder: Path) -> None:
+            service.host.save_state(model.model_id, folder, optimizer=kind == "weights")
+
+        await service.in_worker(partial(service.checkpoints.write, checkpoint, save, overwrite=overwrite))
+        return str(path)
+
+    def _checkpoint(self, found: Found) -> Checkpoint:
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(text_of(found, "path")))
+        if found.get("optimizer") and checkpoint.path.kind != "weights":
+            raise RequestRefused(f"{checkpoint.path} has no optimizer state. Load one of save_state, under …/weights/.")
+        return checkpoint
+
+
+def _shape(of: Checkpoint | TrainedModel) -> tuple[int, bool, bool, bool]:
+    """What the tensors of a LoRA model depend on."""
+    return of.spec.rank, of.spec.train_mlp, of.spec.train_attn, of.spec.train_unembed

@@ -1,0 +1,117 @@
+"""What clients get: promises, results and failures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel as PydanticModel
+from tinker import types
+from tinker.proto import tinker_public_pb2 as proto
+
+from rllm_tinker_server.futures import Answer
+from rllm_tinker_server.messages import ForwardBackwardResult, Sampled
+
+JSON = "application/json"
+PROTOBUF = "application/x-protobuf"
+
+
+def json_answer(content: Mapping[str, Any]) -> Answer:
+    return Answer(json.dumps(content, allow_nan=False).encode(), JSON)
+
+
+def answer(message: PydanticModel) -> Answer:
+    """A response of tinker's own type."""
+    return json_answer(message.model_dump())
+
+
+def promise(request_id: str, model_id: str | None = None, samples: int = 0) -> Answer:
+    """What a request gets whose result is to be fetched later. Made by hand: samples get it by the thousand."""
+    content: dict[str, Any] = {"request_id": request_id}
+    if model_id is not None:
+        content["model_id"] = model_id
+    if samples:
+        content["sample_sequence_ids"] = [f"{request_id}:{index}" for index in range(samples)]
+    return json_answer(content)
+
+
+def user_failure(why: str) -> Answer:
+    """The result of a request that asked for something wrong."""
+    return json_answer({"error": why, "category": types.RequestErrorCategory.User.value})
+
+
+def server_failure(why: str) -> Answer:
+    """The result of a request that this machine could not execute."""
+    return json_answer({"error": why, "category": types.RequestErrorCategory.Server.value})
+
+
+def samples_answer(samples: Sequence[Sampled], prompt_logprobs: NDArray[np.float32] | None) -> Answer:
+    response = proto.SampleResponse()
+    for sampled in samples:
+        stopped = sampled.stop_reason == "stop"
+        response.sequences.add(
+            stop_reason=proto.STOP_REASON_STOP if stopped else proto.STOP_REASON_LENGTH,
+            tokens=sampled.tokens.astype(np.int32, copy=False).tobytes(),
+            logprobs=sampled.logprobs.astype(np.float32, copy=False).tobytes(),
+        )
+    if prompt_logprobs is not None:
+        response.prompt_logprobs = prompt_logprobs.astype(np.float32, copy=False).tobytes()
+    return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def forward_backward_answer(result: ForwardBackwardResult) -> Answer:
+    """Log-probs by example, neighbours of the same row shape packed together."""
+    response = proto.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=dict(result.metrics))
+    start = 0
+    while start < len(result.logprobs):
+        row = result.logprobs[start].shape[1:]
+        end = start
+        while end < len(result.logprobs) and result.logprobs[end].shape[1:] == row:
+            end += 1
+        packed = [array.astype(np.float32, copy=False).tobytes() for array in result.logprobs[start:end]]
+        record = response.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=end - start)
+        field = record.fields["logprobs"]
+        field.data = b"".join(packed)
+        field.offsets = np.cumsum([0, *map(len, packed)], dtype=np.int64).tobytes()
+        field.dtype = proto.DTYPE_FLOAT32
+        field.trailing_shape.extend(row)
+        start = end
+    return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def created(model_id: str) -> Answer:
+    return answer(types.CreateModelResponse(model_id=model_id))
+
+
+def loaded(path: str, model_id: str) -> Answer:
+    return answer(types.LoadWeightsResponse(path=path, model_id=model_id, type="load_weights"))
+
+
+def stepped(metrics: Mapping[str, float]) -> Answer:
+    # JSON has no numbers that are not finite; clients read the texts "nan" and "inf" as such.
+    texts = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
+    return json_answer({"metrics": texts})
+
+
+def saved(path: str) -> Answer:
+    return answer(types.SaveWeightsResponse(path=path, type="save_weights"))
+
+
+def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None) -> Answer:
+    return answer(
+        types.SaveWeightsForSamplerResponseInternal(
+            path=path, sampling_session_id=sampler_id, type="save_weights_for_sampler"
+        )
+    )
+
+
+def unloaded(model_id: str) -> Answer:
+    return answer(types.UnloadModelResponse(model_id=model_id, type="unload_model"))
+
+
+def sampling_session(sampler_id: str) -> Answer:
+    return answer(types.CreateSamplingSessionResponse(sampling_session_id=sampler_id))

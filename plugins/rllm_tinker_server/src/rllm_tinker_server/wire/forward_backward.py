@@ -1,0 +1,127 @@
+"""Requests for gradients, in protobuf."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tinker.proto import tinker_public_pb2 as proto
+
+from rllm_tinker_server.messages import Example, ForwardBackward, RequestRefused
+from rllm_tinker_server.refusals import NOT_TEXT
+
+NUMPY_TYPES: dict[int, Any] = {
+    proto.DTYPE_FLOAT32: np.float32,
+    proto.DTYPE_INT64: np.int64,
+    proto.DTYPE_INT32: np.int32,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardBackwardRequest:
+    """One that could be parsed; what it asks for is read by `forward_backward_of` when its turn has come."""
+
+    model_id: str
+    number: int
+    message: Any
+
+
+def forward_backward_request(body: bytes) -> ForwardBackwardRequest:
+    """Raises RequestRefused when the body is not the protobuf message, or names no model or number."""
+    message = proto.ForwardBackwardRequest()
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise RequestRefused("The body is not a ForwardBackwardRequest in protobuf. Was it cut off?") from error
+    if not message.model_id or message.seq_id < 1:
+        raise RequestRefused("The ForwardBackwardRequest has no model_id, or a seq_id below 1.")
+    return ForwardBackwardRequest(model_id=message.model_id, number=message.seq_id, message=message)
+
+
+def forward_backward_of(request: ForwardBackwardRequest, max_sparse_numbers: int) -> ForwardBackward:
+    """Raises RequestRefused for what this server does not do, and for sparse tensors that stand for too much."""
+    message = request.message
+    _check_sparse(message, max_sparse_numbers)
+    return ForwardBackward(
+        loss=message.loss_fn,
+        config=_loss_config(message),
+        examples=tuple(_example(datum, index) for index, datum in enumerate(message.data)),
+        forward_only=message.forward_only,
+    )
+
+
+def _loss_config(message: Any) -> dict[str, float]:
+    tagged = message.loss_fn_config_v2
+    if not tagged:
+        # As clients before 0.30 or so send it.
+        return dict(message.loss_fn_config)
+    texts = sorted(key for key, value in tagged.items() if value.HasField("text"))
+    if texts:
+        raise RequestRefused(f"loss_fn_config: {', '.join(texts)}: the losses of this server take numbers only.")
+    return {key: value.number for key, value in tagged.items()}
+
+
+def _example(datum: Any, index: int) -> Example:
+    if any(chunk.WhichOneof("chunk") != "encoded_text" for chunk in datum.model_input):
+        raise RequestRefused(f"Datum {index}: {NOT_TEXT}")
+    try:
+        chunks = [np.frombuffer(chunk.encoded_text.tokens, np.int32) for chunk in datum.model_input]
+        length = sum(map(len, chunks))
+        arrays = {name: _array(tensor, length) for name, tensor in datum.loss_fn_inputs.items()}
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise RequestRefused(f"Datum {index}: a tensor's bytes do not fit its type and shape: {error}.") from error
+    targets = arrays.pop("target_tokens", None)
+    if targets is None or targets.dtype.kind != "i":
+        raise RequestRefused(f"Datum {index}: loss_fn_inputs has no target_tokens of whole numbers.")
+    return Example(
+        tokens=np.concatenate(chunks or [np.empty(0, np.int32)]).astype(np.int64),
+        targets=targets.astype(np.int64),
+        inputs={name: array.astype(np.float32) for name, array in arrays.items()},
+    )
+
+
+def _check_sparse(message: Any, most: int) -> None:
+    """A sparse tensor of a few bytes may claim any shape: what all of them stand for stays in proportion."""
+    tensors = (tensor for datum in message.data for tensor in datum.loss_fn_inputs.values())
+    numbers = sum(abs(math.prod(tensor.shape)) for tensor in tensors if tensor.HasField("sparse_csr"))
+    if numbers > most:
+        raise RequestRefused(
+            f"The sparse tensors of this request stand for {numbers} numbers; {most} are taken at once. Send fewer "
+            "examples in a request, or tensors with fewer columns."
+        )
+
+
+def _array(tensor: Any, length: int) -> NDArray[Any]:
+    """`length`: of the model input. Raises ValueError."""
+    sparse = tensor.HasField("sparse_csr")
+    flat = _numbers(tensor.sparse_csr.values if sparse else tensor.dense, tensor.dtype)
+    shape = tuple(tensor.shape) or (len(flat),)
+    if sparse and shape[0] != length:
+        raise ValueError(f"sparse rows of shape {shape} beside {length} tokens")
+    return _dense(flat, tensor.sparse_csr, shape) if sparse else flat.reshape(shape)
+
+
+def _numbers(data: bytes, dtype: int) -> NDArray[Any]:
+    if dtype == proto.DTYPE_BFLOAT16:
+        # bfloat16 is the upper half of a float32.
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype not in NUMPY_TYPES:
+        raise ValueError(f"unknown type {dtype}")
+    return np.frombuffer(data, NUMPY_TYPES[dtype])
+
+
+def _dense(values: NDArray[Any], csr: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Rows from compressed sparse rows; what is not listed is 0."""
+    rows, columns = np.frombuffer(csr.crow_indices, np.int64), np.frombuffer(csr.col_indices, np.int64)
+    fits = len(shape) == 2 and len(rows) == shape[0] + 1 and len(columns) == len(values) == rows[-1]
+    if not fits or rows[0] != 0 or (np.diff(rows) < 0).any():
+        raise ValueError(f"sparse rows of shape {shape}")
+    dense = np.zeros(shape, values.dtype)
+    if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
+        raise ValueError("a column that is not there")
+    dense[np.repeat(np.arange(shape[0]), np.diff(rows)), columns] = values
+    return dense

@@ -1,0 +1,188 @@
+"""Saved LoRA models: exact resume, what peft reads of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.messages import AdamStep, ForwardBackward, LoraSpec, RequestRefused
+
+Requests = Callable[..., ForwardBackward]
+Train = Callable[..., None]
+Flat = Callable[[Host, str], torch.Tensor]
+
+
+@pytest.fixture
+def saved(host: Host, make_request: Requests, train: Train, tmp_path: Path) -> Path:
+    """A model after two steps, with its optimiser."""
+    train(host, "m", make_request(), 2)
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    host.save_state("m", folder, optimizer=True)
+    return folder
+
+
+def test_a_resumed_model_learns_bit_for_bit_what_the_uninterrupted_one_does(
+    host: Host, saved: Path, make_host: Any, make_request: Requests, train: Train, weights_of: Flat
+) -> None:
+    fresh = make_host()
+    fresh.load_state("again", saved, optimizer=True)
+    assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
+    train(host, "m", make_request(seed=4), 3)
+    train(fresh, "again", make_request(seed=4), 3)
+    assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
+
+
+def test_loading_goes_back_in_a_model_that_exists_and_drops_its_gradient(
+    host: Host, saved: Path, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
+) -> None:
+    at_saving = weights_of(host, "m")
+    train(host, "m", make_request(seed=4))
+    after = weights_of(host, "m")
+    host.forward_backward("m", make_request(seed=8))
+    host.load_state("m", saved, optimizer=True)
+    assert torch.equal(weights_of(host, "m"), at_saving)
+    assert host.optim_step("m", adam_step) == {"grad_norm": 0.0}
+    train(host, "m", make_request(seed=4))
+    assert torch.equal(weights_of(host, "m"), after)
+
+
+def test_without_the_optimiser_adamw_starts_anew(
+    host: Host, saved: Path, make_host: Any, make_request: Requests, train: Train, weights_of: Flat
+) -> None:
+    fresh = make_host()
+    fresh.load_state("again", saved, optimizer=False)
+    assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
+    train(host, "m", make_request())
+    train(fresh, "again", make_request())
+    assert not torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
+
+
+def test_a_model_that_was_never_stepped_can_be_saved_and_loaded(host: Host, tmp_path: Path, weights_of: Flat) -> None:
+    host.save_state("m", tmp_path, optimizer=True)
+    host.load_state("n", tmp_path, optimizer=True)
+    assert torch.equal(weights_of(host, "n"), weights_of(host, "m"))
+
+
+def test_weights_for_sampling_are_those_that_were_saved(host: Host, saved: Path) -> None:
+    loaded, kept = host.load_weights(saved), host.weights("m")
+    assert loaded.spec == kept.spec
+    assert loaded.factors.keys() == kept.factors.keys()
+    for name, factors in kept.factors.items():
+        assert torch.equal(loaded.factors[name].down, factors.down)
+        assert torch.equal(loaded.factors[name].up, factors.up)
+
+
+def test_no_file_is_a_pickle_and_peft_loads_the_folder(host: Host, saved: Path, build_tied: Any) -> None:
+    from peft import PeftModel
+
+    assert {path.suffix for path in saved.iterdir()} <= {".safetensors", ".json", ".md"}
+    plain = build_tied()
+    # As whoever uses the files would: peft warns of tied weights unless it is told that they are not.
+    plain.config.tie_word_embeddings = False
+    adapted = PeftModel.from_pretrained(plain, str(saved))
+    ids = torch.tensor([[4, 9, 30, 7]])
+    with torch.inference_mode():
+        expected = host.merged(host.weights("m"))(input_ids=ids, use_cache=False).logits
+        torch.testing.assert_close(adapted(input_ids=ids, use_cache=False).logits, expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", [LoraSpec(rank=4), LoraSpec(rank=8, train_mlp=False), LoraSpec(rank=8, train_unembed=False)]
+)
+def test_a_state_of_another_shape_is_refused_and_changes_nothing(
+    spec: LoraSpec, host: Host, saved: Path, weights_of: Flat
+) -> None:
+    host.create("other", spec)
+    before = weights_of(host, "other")
+    with pytest.raises(
+        RequestRefused, match=r"saved does not fit this LoRA model: .* Load it into a model of its rank"
+    ):
+        host.load_state("other", saved, optimizer=True)
+    assert torch.equal(weights_of(host, "other"), before)
+
+
+def test_the_state_of_another_base_model_is_refused(
+    make_host: Any, saved: Path, build_tied: Any, build_untied: Any
+) -> None:
+    other_weights = build_tied()
+    with torch.no_grad():
+        other_weights.model.norm.weight[0] += 0.5
+    for model in (other_weights, build_untied()):
+        other = make_host(model)
+        message = r"saved was trained on other weights .*'tiny'.* --seed.* folder.* --dtype"
+        with pytest.raises(RequestRefused, match=message):
+            other.load_state("m", saved, optimizer=True)
+        with pytest.raises(RequestRefused, match=message):
+            other.load_weights(saved)
+        with pytest.raises(RequestRefused, match="no LoRA model 'm'"):
+            other.weights("m")
+
+
+def test_the_base_model_may_have_another_name(host: Host, make_host: Any, saved: Path, weights_of: Flat) -> None:
+    renamed = make_host(name="./tiny")
+    renamed.load_state("m", saved, optimizer=True)
+    assert torch.equal(weights_of(renamed, "m"), weights_of(host, "m"))
+    renamed.load_weights(saved)
+
+
+def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
+    host.save_state("m", tmp_path, optimizer=False)
+    with pytest.raises(RequestRefused, match="holds no optimiser state"):
+        host.load_state("n", tmp_path, optimizer=True)
+    host.load_state("n", tmp_path, optimizer=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.json", None, "saved holds no saved model, or only a part of one: no model.json"),
+        ("model.json", "{", "saved is damaged: its model.json cannot be read"),
+        ("model.json", "[]", "saved is damaged: its model.json cannot be read"),
+        ("model.json", '{"format": 2}', "saved is damaged: its model.json cannot be read"),
+        ("model.json", '{"format": 2, "base_model": "tiny"}', "saved is damaged: its model.json cannot be read"),
+        ("model.json", '{"format": 99}', "saved is of format 99; this server reads format 2"),
+        (
+            "model.json",
+            '{"format": 1, "base_model": "tiny"}',
+            "format 1, .* does not say which weights .* Train it anew",
+        ),
+        ("adapter_model.safetensors", None, "saved is damaged: its adapter_model.safetensors"),
+        ("adapter_model.safetensors", "garbage", "saved is damaged: its adapter_model.safetensors"),
+        ("optimizer.safetensors", "garbage", "saved is damaged: its optimizer.safetensors"),
+    ],
+)
+def test_a_damaged_folder_is_refused(file: str, content: str | None, message: str, host: Host, saved: Path) -> None:
+    (saved / file).unlink()
+    if content is not None:
+        (saved / file).write_text(content)
+    with pytest.raises(RequestRefused, match=message):
+        host.load_state("n", saved, optimizer=True)
+
+
+def test_optimiser_state_of_other_shapes_is_refused(host: Host, saved: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(saved / "optimizer.safetensors")
+    name = next(name for name in tensors if name.endswith("exp_avg"))
+    save_file(tensors | {name: tensors[name][:1].clone()}, saved / "optimizer.safetensors")
+    with pytest.raises(RequestRefused, match="saved is damaged: its optimiser state of"):
+        host.load_state("n", saved, optimizer=True)
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_of_the_operating_system(host: Host, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"adapter_model.safetensors cannot be written"):
+        host.save_state("m", tmp_path / "missing", optimizer=True)
+
+
+def test_the_record_says_what_the_model_is(saved: Path) -> None:
+    record = json.loads((saved / "model.json").read_text())
+    assert record["base_model"]["name"] == "tiny"
+    assert len(record["base_model"]["sha256"]) == 64
+    assert record["lora"]["rank"] == 8

@@ -1,0 +1,335 @@
+"""Gradients that add up, the steps made with them, and what is refused without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.errors import ConfigError
+from rllm_tinker_server import learner
+from rllm_tinker_server.example_batches import example_batches
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.losses import LOSSES
+from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec, RequestRefused
+
+Requests = Callable[..., ForwardBackward]
+Train = Callable[..., None]
+Flat = Callable[[Host, str], torch.Tensor]
+
+
+def _gradient(host: Host, model_id: str = "m") -> torch.Tensor | None:
+    """The gradient that is there, as one vector."""
+    parameters = host._learners[model_id].lora.parameters().values()
+    if all(parameter.grad is None for parameter in parameters):
+        return None
+    return torch.cat([parameter.grad.flatten().clone() for parameter in parameters if parameter.grad is not None])
+
+
+def _plain_logprobs(model: Any, example: Example) -> torch.Tensor:
+    logits = model(input_ids=torch.from_numpy(example.tokens)[None], use_cache=False).logits[0]
+    targets = torch.from_numpy(example.targets.reshape(len(example.tokens), -1))
+    return torch.log_softmax(logits, -1).gather(1, targets).reshape(example.targets.shape)
+
+
+def _with(request: ForwardBackward, index: int, **changes: Any) -> ForwardBackward:
+    examples = list(request.examples)
+    examples[index] = replace(examples[index], **changes)
+    return replace(request, examples=tuple(examples))
+
+
+@pytest.mark.parametrize("many", [None, 3])
+def test_log_probs_are_those_of_a_plain_forward_pass(
+    many: int | None, host: Host, make_request: Requests, train: Train
+) -> None:
+    request = make_request("cross_entropy", (5, 30, 1, 12), many=many)
+    train(host, "m", request)
+    result = host.forward_backward("m", request)
+    total = 0.0
+    for example, logprobs in zip(request.examples, result.logprobs, strict=True):
+        assert logprobs.dtype == np.float32
+        assert logprobs.shape == example.targets.shape
+        expected = _plain_logprobs(host._learners["m"].lora.model, example).detach().numpy()
+        np.testing.assert_allclose(logprobs, expected, atol=1e-5, rtol=0)
+        total -= float((expected * example.inputs["weights"]).sum())
+    assert result.metrics["loss:sum"] == pytest.approx(total, rel=1e-4)
+
+
+def test_examples_with_different_numbers_of_targets_go_together(host: Host, make_examples: Any) -> None:
+    examples = (*make_examples((4,), "cross_entropy", many=2), *make_examples((9,), "cross_entropy", many=5))
+    result = host.forward_backward("m", ForwardBackward(loss="cross_entropy", config={}, examples=examples))
+    assert [logprobs.shape for logprobs in result.logprobs] == [(4, 2), (9, 5)]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_results_do_not_depend_on_how_examples_are_cut(loss: str, make_host: Any, make_request: Requests) -> None:
+    request = make_request(loss, (3, 40, 7, 7, 22, 1, 15))
+    results = []
+    for max_tokens in (100_000, 50, 1):
+        host = make_host(max_tokens_per_microbatch=max_tokens)
+        host.create("m", LoraSpec(rank=8, seed=1))
+        results.append((host.forward_backward("m", request), _gradient(host)))
+    (whole, gradient), *others = results
+    assert gradient is not None
+    for cut, cut_gradient in others:
+        assert cut_gradient is not None
+        assert (cut_gradient - gradient).norm() < 1e-5 * gradient.norm()
+        assert cut.metrics["loss:sum"] == pytest.approx(whole.metrics["loss:sum"], rel=1e-5)
+        for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("build", ["build_tied", "build_untied"])
+@pytest.mark.parametrize("many", [None, 3])
+def test_logits_of_a_long_example_are_never_there_at_once(
+    build: str, many: int | None, make_host: Any, make_request: Requests, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    base, asked = request.getfixturevalue(build)(), make_request("cross_entropy", (40, 3, 22), many=many)
+    results = []
+    for most in (learner.MAX_LOGITS, 7 * base.get_input_embeddings().num_embeddings + 1):
+        monkeypatch.setattr(learner, "MAX_LOGITS", most)
+        host = make_host(base)
+        host.create("m", LoraSpec(rank=8, seed=1))
+        widths: list[int] = []
+        outputs = host._learners["m"].lora.model.get_output_embeddings()
+        outputs.register_forward_hook(
+            lambda module, given, logits, widths=widths: widths.append(logits[..., 0].numel())
+        )
+        host.forward_backward("m", replace(asked, forward_only=True))
+        results.append((host.forward_backward("m", asked), _gradient(host), widths))
+    (whole, gradient, _), (cut, cut_gradient, widths) = results
+    assert max(widths) == 7
+    assert gradient is not None
+    assert cut_gradient is not None
+    assert (cut_gradient - gradient).norm() < 1e-5 * gradient.norm()
+    for one, other in zip(cut.logprobs, whole.logprobs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
+
+
+def test_an_example_with_many_targets_is_not_padded_to_the_length_of_another(make_examples: Any) -> None:
+    long, deep = make_examples((512,), "cross_entropy"), make_examples((1,), "cross_entropy", many=100_000)
+    batches = list(example_batches((*long, *deep, *long), 4096, torch.device("cpu")))
+    assert [batch.members for batch in batches] == [(1,), (0, 2)]
+    assert [batch.targets.shape for batch in batches] == [(1, 1, 100_000), (2, 512, 1)]
+
+
+def test_gradients_of_requests_add_up_until_a_step(host: Host, make_request: Requests, adam_step: AdamStep) -> None:
+    first, second = make_request("ppo"), make_request("cross_entropy", seed=9)
+    gradients = []
+    for request in (first, second):
+        host.forward_backward("m", request)
+        gradients.append(_gradient(host))
+        host._learners["m"].adam.drop_gradient()
+    host.forward_backward("m", first)
+    host.forward_backward("m", second)
+    total = _gradient(host)
+    assert total is not None
+    torch.testing.assert_close(total, gradients[0] + gradients[1])
+    norm = host.optim_step("m", adam_step)["grad_norm"]
+    assert norm == pytest.approx(total.norm().item(), rel=1e-5)
+    assert _gradient(host) is None
+
+
+def test_a_forward_pass_alone_leaves_no_gradient(host: Host, make_request: Requests) -> None:
+    expected = host.forward_backward("m", make_request(seed=3))
+    gradient = _gradient(host)
+    result = host.forward_backward("m", make_request(seed=3, forward_only=True))
+    assert result.metrics == expected.metrics
+    np.testing.assert_array_equal(np.concatenate(result.logprobs), np.concatenate(expected.logprobs))
+    torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
+
+
+def test_a_step_is_one_of_adamw_on_the_clipped_gradient(host: Host, make_request: Requests, weights_of: Flat) -> None:
+    host.forward_backward("m", make_request())
+    gradient, before = _gradient(host), weights_of(host, "m")
+    assert gradient is not None
+    step = AdamStep(learning_rate=0.03, beta1=0.5, beta2=0.7, eps=1e-3, weight_decay=0.1, grad_clip_norm=0.25)
+    norm = host.optim_step("m", step)["grad_norm"]
+    assert norm == pytest.approx(gradient.norm().item(), rel=1e-5)
+    assert norm > 0.25
+    clipped = gradient * 0.25 / norm
+    # In the first step both moments, corrected for their bias, are the gradient and its square.
+    expected = before * (1 - 0.03 * 0.1) - 0.03 * clipped / (clipped.abs() + 1e-3)
+    torch.testing.assert_close(weights_of(host, "m"), expected, atol=1e-6, rtol=1e-4)
+
+
+def test_a_step_without_a_gradient_changes_nothing(
+    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
+) -> None:
+    train(host, "m", make_request())
+    before, state = (
+        weights_of(host, "m"),
+        {key: value.clone() for key, value in host._learners["m"].adam.state().items()},
+    )
+    assert host.optim_step("m", adam_step) == {"grad_norm": 0.0}
+    assert torch.equal(weights_of(host, "m"), before)
+    assert all(torch.equal(value, state[key]) for key, value in host._learners["m"].adam.state().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": np.nan}, "learning_rate=nan"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
+        ({"beta2": 1.0}, "beta2=1.0.*0 to below 1"),
+        ({"eps": 0.0}, r"eps=0.0.*above 0"),
+        ({"weight_decay": np.inf}, "weight_decay=inf"),
+        ({"grad_clip_norm": -1.0}, "grad_clip_norm=-1.0"),
+    ],
+)
+def test_settings_no_step_can_be_made_with_are_refused_and_the_gradient_stays(
+    changes: dict[str, float], message: str, host: Host, make_request: Requests, adam_step: AdamStep
+) -> None:
+    host.forward_backward("m", make_request())
+    gradient = _gradient(host)
+    with pytest.raises(RequestRefused, match=message):
+        host.optim_step("m", replace(adam_step, **changes))
+    torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
+
+
+def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
+    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
+) -> None:
+    train(host, "m", make_request())
+    before = weights_of(host, "m")
+    huge = make_request("cross_entropy", (6,))
+    # Each loss is finite, and so is their sum; the gradient's norm is not.
+    huge = _with(huge, 0, inputs={"weights": np.array([1e37, -1e37] * 3, np.float32)})
+    host.forward_backward("m", huge)
+    with pytest.raises(RequestRefused, match="gradient is not finite"):
+        host.optim_step("m", adam_step)
+    assert _gradient(host) is None
+    assert torch.equal(weights_of(host, "m"), before)
+    train(host, "m", make_request())
+    assert torch.isfinite(weights_of(host, "m")).all()
+
+
+def test_a_loss_that_is_not_finite_adds_nothing(make_host: Any, make_request: Requests) -> None:
+    host = make_host(max_tokens_per_microbatch=10)
+    host.create("m", LoraSpec(rank=8, seed=1))
+    host.forward_backward("m", make_request())
+    gradient = _gradient(host)
+    request = make_request("cross_entropy", (4, 5, 6))
+    # The longest is computed last: the others have given their gradient by then.
+    request = _with(request, 2, inputs={"weights": np.full(6, 3e38, np.float32)})
+    with pytest.raises(RequestRefused, match="Datum 2: the loss cross_entropy is not finite"):
+        host.forward_backward("m", request)
+    torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
+
+
+def test_an_exception_in_the_middle_leaves_the_gradient_as_it_was(
+    make_host: Any, make_request: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(max_tokens_per_microbatch=10)
+    host.create("m", LoraSpec(rank=8, seed=1))
+    host.forward_backward("m", make_request())
+    gradient, model = _gradient(host), host._learners["m"].lora.model
+    passes = iter([model.forward, model.forward])
+    monkeypatch.setattr(model, "forward", lambda **inputs: next(passes)(**inputs))
+    with pytest.raises(StopIteration):
+        host.forward_backward("m", make_request(lengths=(9, 9, 9, 9)))
+    monkeypatch.undo()
+    torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
+    assert torch.is_grad_enabled()
+
+
+IDS = np.array([5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": np.array([], np.int64), "targets": np.array([], np.int64)}, "the model input has no tokens"),
+        ({"tokens": np.ones((2, 2), np.int64)}, r"the model input has shape \(2, 2\)"),
+        ({"tokens": np.zeros(513, np.int64), "targets": np.zeros(513, np.int64)}, "513 tokens, and tiny takes 512"),
+        ({"tokens": np.array([5, 900, 7])}, "model input has the token 900; this model has tokens 0 to"),
+        ({"targets": np.array([5, -100, 7])}, "target_tokens has the token -100"),
+        ({"targets": IDS[:2]}, r"target_tokens has shape \(2,\) and the model input 3 tokens"),
+        ({"targets": np.ones((3, 2), np.int64)}, "ppo takes one target for each position"),
+        ({"inputs": {"advantages": np.zeros(3, np.float32)}}, "logprobs is missing. ppo reads target_tokens"),
+        ({"inputs": {"mask": None}}, "advantages is missing"),
+        ({"inputs": {"logprobs": np.zeros(2, np.float32)}}, r"logprobs has shape \(2,\) and target_tokens \(3,\)"),
+        ({"inputs": {"advantages": np.array([0, np.nan, np.inf], np.float32)}}, "advantages has 2 values that are NaN"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_refused_with_the_datum_named(
+    changes: dict[str, Any], message: str, host: Host, make_request: Requests
+) -> None:
+    request = make_request("ppo", (4, 3))
+    full = {**request.examples[1].inputs}
+    if "inputs" in changes and len(changes["inputs"]) == 1 and "missing" not in message:
+        changes = {"inputs": full | changes["inputs"]}
+    with pytest.raises(RequestRefused, match=f"^Datum 1: .*{message}"):
+        host.forward_backward("m", _with(request, 1, **changes))
+    assert _gradient(host) is None
+
+
+@pytest.mark.parametrize("key", ["mask", "weights", "clip_low_threshold"])
+def test_an_input_the_loss_does_not_read_is_refused_by_name(key: str, host: Host, make_request: Requests) -> None:
+    request = make_request("ppo", (3,))
+    inputs = {**request.examples[0].inputs, key: np.ones(3, np.float32)}
+    with pytest.raises(RequestRefused, match=f"ppo has no input '{key}'. It reads target_tokens, advantages, logprobs"):
+        host.forward_backward("m", _with(request, 0, inputs=inputs))
+
+
+def test_a_sequence_without_a_marked_position_is_refused(host: Host, make_request: Requests) -> None:
+    request = make_request("gspo", (3,))
+    inputs = {**request.examples[0].inputs, "sequence_ratio_mask": np.zeros(3, np.float32)}
+    with pytest.raises(RequestRefused, match="Datum 0: sequence_ratio_mask marks no position"):
+        host.forward_backward("m", _with(request, 0, inputs=inputs))
+
+
+def test_a_request_without_data_is_refused(host: Host) -> None:
+    with pytest.raises(RequestRefused, match="without data"):
+        host.forward_backward("m", ForwardBackward(loss="ppo", config={}, examples=()))
+
+
+def test_the_context_can_be_made_smaller_than_the_models(make_host: Any, make_request: Requests) -> None:
+    host = make_host(max_context=10)
+    host.create("m", LoraSpec(rank=2))
+    host.forward_backward("m", make_request(lengths=(10,)))
+    with pytest.raises(RequestRefused, match="11 tokens, and tiny takes 10 at most"):
+        host.forward_backward("m", make_request(lengths=(11,)))
+    with pytest.raises(ConfigError, match="A context of 513 tokens"):
+        make_host(max_context=513)
+
+
+def test_ids_of_lora_models_are_taken_and_free(host: Host, make_request: Requests) -> None:
+    with pytest.raises(RequestRefused, match="a LoRA model 'm' already"):
+        host.create("m", LoraSpec(rank=2))
+    host.release("m")
+    host.release("m")
+    with pytest.raises(RequestRefused, match="no LoRA model 'm' here"):
+        host.forward_backward("m", make_request())
+    host.create("m", LoraSpec(rank=2))
+
+
+def test_adapters_of_a_bfloat16_model_move_as_float32_weights_under_torchs_adamw(
+    make_host: Callable[..., Host], build_tied: Callable[[], Any], make_request: Requests
+) -> None:
+    """With gradients of two requests, added up in float32, and a learning rate that bfloat16 weights would not feel."""
+    host = make_host(build_tied().to(torch.bfloat16))
+    host.create("m", LoraSpec(rank=4, seed=1))
+    learner_of_m = host._learners["m"]
+    trained = list(learner_of_m.lora.parameters().values())
+    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in trained]
+    step = AdamStep(learning_rate=2e-5, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    expected = torch.optim.AdamW(copies, lr=2e-5, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    begun = [copy.detach().clone() for copy in copies]
+    for number in range(20):
+        for half in (0, 1):
+            host.forward_backward("m", make_request("cross_entropy", (5, 12), seed=2 * number + half))
+        for copy, parameter in zip(copies, trained, strict=True):
+            assert parameter.grad is not None
+            copy.grad = parameter.grad.clone()
+        host.optim_step("m", step)
+        expected.step()
+    assert all(torch.equal(*pair) for pair in zip(trained, copies, strict=True))
+    assert {value.dtype for value in learner_of_m.adam.state().values()} == {torch.float32}
+    moved = [float((copy != start).float().mean()) for copy, start in zip(copies, begun, strict=True)]
+    assert min(moved) > 0.9

@@ -1,0 +1,355 @@
+"""Sampling from snapshots: merged models, their engines, and how many of them there are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.seeding import derive_seed
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.lora import AdapterWeights
+from rllm_tinker_server.messages import Example, ForwardBackward, LoraSpec, RequestRefused, Sampled, SampleSettings
+from rllm_tinker_server.samplers import Samplers
+
+FREE = SampleSettings(max_tokens=20, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
+PROMPT = np.array([5, 9, 31, 4, 60, 12], np.int32)
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def make_samplers(host: Host, executor: ThreadPoolExecutor) -> Callable[..., Samplers]:
+    def make(of: Host = host, *, max_merged: int = 2, max_concurrency: int = 64) -> Samplers:
+        return Samplers(of, executor, kv_cache_bytes=1 << 24, max_concurrency=max_concurrency, max_merged=max_merged)
+
+    return make
+
+
+@pytest.fixture
+def snapshots(host: Host, make_request: Any, train: Any) -> list[AdapterWeights]:
+    """Weights after one, two, three and four steps."""
+    made = []
+    for _ in range(4):
+        train(host, "m", make_request())
+        made.append(host.weights("m"))
+    return made
+
+
+def _run(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def together() -> list[Any]:
+        return await asyncio.wait_for(asyncio.gather(*calls), 60)
+
+    return asyncio.run(together())
+
+
+def _same(first: Sampled, second: Sampled) -> None:
+    assert first.tokens.tolist() == second.tokens.tolist()
+    np.testing.assert_allclose(first.logprobs, second.logprobs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7}])
+def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
+    cut: dict[str, Any], host: Host, make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    """Also where top-k and top-p remove tokens: log-probs are those before."""
+    (sequences,) = _run(make_samplers().sample(snapshots[-1], [PROMPT] * 4, replace(FREE, **cut)))
+    for sampled in sequences:
+        assert sampled.stop_reason == "length"
+        assert sampled.tokens.dtype == np.int32
+        assert sampled.logprobs.dtype == np.float32
+        tokens = np.concatenate((PROMPT, sampled.tokens)).astype(np.int64)
+        example = Example(
+            tokens=tokens[:-1], targets=tokens[1:], inputs={"weights": np.ones(len(tokens) - 1, np.float32)}
+        )
+        request = ForwardBackward(loss="cross_entropy", config={}, examples=(example,), forward_only=True)
+        (logprobs,) = host.forward_backward("m", request).logprobs
+        np.testing.assert_allclose(sampled.logprobs, logprobs[len(PROMPT) - 1 :], atol=1e-5, rtol=0)
+
+
+def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
+    make_host: Callable[..., Host], executor: ThreadPoolExecutor, make_request: Any, train: Any
+) -> None:
+    # Prompts are computed in pieces of at most this many tokens.
+    host = make_host(max_tokens_per_microbatch=7)
+    host.create("m", LoraSpec(rank=8, seed=1))
+    train(host, "m", make_request())
+    prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
+    samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
+    found, base, single = _run(
+        samplers.prompt_logprobs(host.weights("m"), prompt),
+        samplers.prompt_logprobs(None, prompt),
+        samplers.prompt_logprobs(None, prompt[:1]),
+    )
+    example = Example(
+        tokens=prompt[:-1].astype(np.int64),
+        targets=prompt[1:].astype(np.int64),
+        inputs={"weights": np.ones(29, np.float32)},
+    )
+    request = ForwardBackward(loss="cross_entropy", config={}, examples=(example,), forward_only=True)
+    (expected,) = host.forward_backward("m", request).logprobs
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[1:], expected, atol=1e-5, rtol=0)
+    assert np.isnan(found[0])
+    assert not np.allclose(base[1:], expected, atol=1e-2)
+    assert len(single) == 1
+    assert np.isnan(single[0])
+
+
+def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(
+    make_samplers: Callable[..., Samplers],
+) -> None:
+    samplers = make_samplers()
+    (several,) = _run(samplers.sample(None, [PROMPT] * 3, FREE))
+    for index, sampled in enumerate(several):
+        seed = derive_seed(3, "sequence", index) if index else 3
+        ((alone,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, seed=seed)))
+        _same(sampled, alone)
+    assert len({tuple(sampled.tokens.tolist()) for sampled in several}) == 3
+
+
+def test_without_a_seed_every_request_draws_another(make_samplers: Callable[..., Samplers]) -> None:
+    samplers = make_samplers()
+    ((first,), (second,)) = _run(*(samplers.sample(None, [PROMPT], replace(FREE, seed=None)) for _ in range(2)))
+    assert first.tokens.tolist() != second.tokens.tolist()
+
+
+def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(
+    host: Host, make_samplers: Callable[..., Samplers]
+) -> None:
+    greedy, narrow = _run(
+        make_samplers().sample(None, [PROMPT], replace(FREE, temperature=0.0)),
+        make_samplers().sample(None, [PROMPT], replace(FREE, top_k=1, temperature=0.5)),
+    )
+    assert greedy[0].tokens.tolist() == narrow[0].tokens.tolist()
+    with torch.inference_mode():
+        logits = host.model(input_ids=torch.from_numpy(PROMPT[None].astype(np.int64))).logits[0, -1]
+    token = greedy[0].tokens[0]
+    assert token == int(logits.argmax())
+    assert greedy[0].logprobs[0] == pytest.approx(torch.log_softmax(logits, -1)[token].item(), abs=1e-5)
+    assert narrow[0].logprobs[0] == pytest.approx(torch.log_softmax(logits / 0.5, -1)[token].item(), abs=1e-5)
+
+
+def test_a_reply_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
+    make_samplers: Callable[..., Samplers], tokenizer: Any
+) -> None:
+    samplers = make_samplers()
+    ((free,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60)))
+    tokens = free.tokens.tolist()
+    settings = replace(FREE, max_tokens=60, stop_ids=frozenset({tokens[7]}))
+    ((at_token,),) = _run(samplers.sample(None, [PROMPT], settings))
+    assert at_token.tokens.tolist() == tokens[: tokens.index(tokens[7]) + 1]
+    assert at_token.stop_reason == "stop"
+
+    # A string that begins in one token and ends in the next.
+    decode = lambda count: tokenizer.decode(tokens[:count], skip_special_tokens=False)  # noqa: E731
+    wanted = decode(42)[len(decode(40)) :]
+    ((at_string,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60, stop_strings=(wanted,))))
+    ends = next(count for count in range(1, 61) if wanted in decode(count))
+    assert at_string.tokens.tolist() == tokens[:ends]
+    assert at_string.stop_reason == "stop"
+
+
+def test_without_stop_ids_a_reply_ends_with_the_models_own(make_samplers: Callable[..., Samplers], host: Host) -> None:
+    ((free,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30)))
+    host.stop_ids = frozenset({int(free.tokens[4])})
+    ((own,),) = _run(make_samplers().sample(None, [PROMPT], replace(FREE, max_tokens=30, stop_ids=None)))
+    assert own.stop_reason == "stop"
+    assert own.tokens[-1] == free.tokens[4]
+
+
+def test_the_context_limits_a_reply(make_samplers: Callable[..., Samplers], host: Host) -> None:
+    prompt = np.full(host.base.max_context - 4, 7, np.int32)
+    ((sampled,),) = _run(make_samplers().sample(None, [prompt], FREE))
+    assert len(sampled.tokens) == 4
+    assert sampled.stop_reason == "length"
+
+
+def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    wanted = [None, *snapshots]
+    alone = [_run(make_samplers().sample(weights, [PROMPT] * 2, FREE))[0] for weights in wanted]
+    samplers = make_samplers(max_merged=2)
+    order = [0, 3, 1, 4, 2, 3, 0, 1, 2, 4]
+    found = _run(*(samplers.sample(wanted[index], [PROMPT] * 2, FREE) for index in order))
+    for index, sequences in zip(order, found, strict=True):
+        for sampled, expected in zip(sequences, alone[index], strict=True):
+            _same(sampled, expected)
+    assert len({tuple(sequences[0].tokens.tolist()) for sequences in alone}) == 5
+    assert len(samplers.models.resident) == 2
+
+
+def test_the_least_recently_used_model_leaves(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, c, _ = snapshots
+    samplers = make_samplers(max_merged=2)
+    seen = []
+
+    async def play() -> None:
+        for weights in (a, b, a, c, None, b):
+            await samplers.sample(weights, [PROMPT], FREE)
+            seen.append(samplers.models.resident)
+
+    _run(play())
+    assert seen == [(a,), (a, b), (b, a), (a, c), (a, c), (c, b)]
+
+
+def test_a_model_in_use_stays_and_others_wait_for_its_place(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, *_ = snapshots
+    samplers = make_samplers(max_merged=1)
+
+    async def play() -> list[str]:
+        ended = []
+        async with samplers.models.use(a):
+            waiting = asyncio.create_task(samplers.sample(b, [PROMPT], FREE))
+            waiting.add_done_callback(lambda _: ended.append("b"))
+            # The base model needs no place.
+            await samplers.sample(None, [PROMPT], FREE)
+            ended.append("base")
+            assert samplers.models.resident == (a,)
+        await waiting
+        assert samplers.models.resident == (b,)
+        return ended
+
+    assert _run(play()) == [["base", "b"]]
+
+
+def test_whoever_waits_gets_a_place_however_busy_the_others_are(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, *_ = snapshots
+    samplers = make_samplers(max_merged=1)
+
+    async def busy(until: asyncio.Task[Any]) -> None:
+        while not until.done():
+            await samplers.sample(a, [PROMPT], FREE)
+
+    async def play() -> None:
+        async with samplers.models.use(a):
+            waiting = asyncio.create_task(samplers.sample(b, [PROMPT], FREE))
+            await asyncio.sleep(0)
+            streams = [asyncio.create_task(busy(waiting)) for _ in range(3)]
+            await asyncio.sleep(0)
+        await asyncio.gather(waiting, *streams)
+
+    _run(play())
+
+
+def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, *_ = snapshots
+    samplers = make_samplers()
+
+    async def play() -> None:
+        await samplers.sample(a, [PROMPT], FREE)
+        samplers.forget(a)
+        samplers.forget(a)
+        assert samplers.models.resident == ()
+        async with samplers.models.use(b):
+            samplers.forget(b)
+            assert samplers.models.resident == (b,)
+        assert samplers.models.resident == ()
+        await samplers.sample(a, [PROMPT], FREE)
+
+    _run(play())
+
+
+def test_only_models_in_use_and_the_last_one_hold_a_cache(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, *_ = snapshots
+    samplers = make_samplers()
+
+    async def play() -> None:
+        async with samplers.models.use(a) as first:
+            engine = first.engine
+            async with samplers.models.use(b) as second:
+                assert second.engine is not engine
+            assert first.engine is engine
+        assert first._engine is None
+        assert second._engine is not None
+        async with samplers.models.use(None):
+            assert second._engine is None
+
+    _run(play())
+
+
+def test_a_request_that_is_cancelled_gives_its_model_back(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights]
+) -> None:
+    a, b, *_ = snapshots
+    samplers = make_samplers(max_merged=1)
+
+    async def play() -> None:
+        for _ in range(2):
+            task = asyncio.create_task(samplers.sample(a, [PROMPT] * 2, replace(FREE, max_tokens=400)))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await samplers.sample(b, [PROMPT], FREE)
+
+    _run(play())
+
+
+def test_weights_that_are_not_finite_are_refused_and_others_are_served(
+    host: Host, make_samplers: Callable[..., Samplers]
+) -> None:
+    broken = host.weights("m")
+    for factors in broken.factors.values():
+        factors.up.fill_(torch.nan)
+    samplers = make_samplers()
+    with pytest.raises(RequestRefused, match="logits that are not finite: training has diverged"):
+        _run(samplers.sample(broken, [PROMPT] * 2, FREE))
+    ((sampled,),) = _run(samplers.sample(None, [PROMPT], FREE))
+    assert len(sampled.tokens) == 20
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "count", "message"),
+    [
+        ([], {}, 1, "needed is one token at least"),
+        ([5] * 512, {}, 1, "The prompt has 512 tokens; tiny holds 512"),
+        ([5, 5000], {}, 1, "The prompt has the token 5000"),
+        ([5, -1], {}, 1, "The prompt has the token -1"),
+        ([5], {"max_tokens": 0}, 1, "max_tokens=0"),
+        ([5], {"temperature": -1.0}, 1, "temperature=-1.0"),
+        ([5], {"temperature": 1e-30}, 1, "temperature=1e-30"),
+        ([5], {"temperature": float("nan")}, 1, "temperature=nan"),
+        ([5], {"top_p": 0.0}, 1, "top_p=0.0"),
+        ([5], {"top_p": 1.5}, 1, "top_p=1.5"),
+        ([5], {"top_k": -2}, 1, "top_k=-2"),
+        ([5], {"stop_strings": ("a", "")}, 1, "stop string is empty"),
+        ([5], {}, 0, "0 samples"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(
+    prompt: list[int], changes: dict[str, Any], count: int, message: str, make_samplers: Callable[..., Samplers]
+) -> None:
+    with pytest.raises(RequestRefused, match=message):
+        _run(make_samplers().sample(None, [np.array(prompt, np.int32)] * count, replace(FREE, **changes)))
+
+
+def test_several_prompts_with_a_seed_each_are_sampled_as_if_each_were_alone(
+    make_samplers: Callable[..., Samplers],
+) -> None:
+    prompts, seeds = [PROMPT, PROMPT[:2], PROMPT], (11, 12, 13)
+    (together,) = _run(make_samplers().sample(None, prompts, replace(FREE, seeds=seeds)))
+    for prompt, seed, sequence in zip(prompts, seeds, together, strict=True):
+        ((alone,),) = _run(make_samplers().sample(None, [prompt], replace(FREE, seed=seed)))
+        assert sequence.tokens.tolist() == alone.tokens.tolist()

@@ -1,0 +1,138 @@
+"""A small request cannot make the server hold much, and what it holds is bounded."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tinker.proto import tinker_public_pb2 as proto
+
+from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.wire import forward_backward_of, forward_backward_request
+
+from .conftest import DEADLINE, Server, Start
+from .test_protocol import sample, sampler_of
+
+
+def sparse_request(shapes: list[tuple[int, int]], tokens: int = 4) -> bytes:
+    """A datum for each shape, of whose targets none is listed."""
+    message = proto.ForwardBackwardRequest(model_id="a:train:0", seq_id=1, loss_fn="cross_entropy")
+    for rows, columns in shapes:
+        datum = message.data.add()
+        datum.model_input.add().encoded_text.tokens = np.ones(tokens, np.int32).tobytes()
+        targets = datum.loss_fn_inputs["target_tokens"]
+        targets.dtype = proto.DTYPE_INT64
+        targets.shape.extend((rows, columns))
+        targets.sparse_csr.crow_indices = np.zeros(max(rows, 0) + 1, np.int64).tobytes()
+    return bytes(message.SerializeToString())
+
+
+def read(body: bytes, most: int) -> Any:
+    return forward_backward_of(forward_backward_request(body), most)
+
+
+def test_sparse_rows_are_made_dense_when_they_fit() -> None:
+    assert [example.targets.shape for example in read(sparse_request([(4, 5), (4, 5)]), 40).examples] == [(4, 5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "why"),
+    [
+        ([(4, 5), (4, 6)], "stand for 44 numbers"),
+        ([(4, 1 << 40)], "stand for"),
+        ([(4, -11)], "stand for 44 numbers"),
+        ([(5, 4)], "Datum 0: .*shape .5, 4. beside 4 tokens"),
+        ([(4, -5)], "Datum 0: "),
+        ([(0, 1 << 62)], "Datum 0: "),
+    ],
+)
+def test_sparse_rows_that_stand_for_too_much_are_refused_before_they_are_made_dense(
+    shapes: list[tuple[int, int]], why: str
+) -> None:
+    with pytest.raises(RequestRefused, match=why):
+        read(sparse_request(shapes), 40)
+
+
+def test_samples_that_would_fill_memory_are_put_off_but_never_the_only_one(start: Start) -> None:
+    server = start(max_pending_sample_tokens=40)
+    sampler_id = sampler_of(server, server.session())
+    server.host.gate.clear()
+    large = sample(server, sampler_id, 0, max_tokens=13, num_samples=10)
+    assert large.status_code == 200
+    assert sample(server, sampler_id, 1).status_code == 429
+    assert sample(server, sampler_id, 0, max_tokens=13, num_samples=10).json() == large.json()
+    server.host.gate.set()
+    assert server.result(large.json()["request_id"]).status_code == 200
+    small = [sample(server, sampler_id, number) for number in (2, 3)]
+    assert [response.status_code for response in small] == [200, 200]
+
+
+def test_there_are_only_so_many_sessions(start: Start) -> None:
+    server = start(max_sessions=1)
+    session_id = server.session()
+    refused = server.post("create_session", tags=[], user_metadata={})
+    assert refused.status_code == 400
+    assert "ServiceClient.close" in refused.json()["detail"]
+    server.post(f"sessions/{session_id}/finish")
+    assert server.session()
+
+
+def test_the_sampling_session_used_longest_ago_makes_room(start: Start) -> None:
+    server = start(max_samplers=2)
+    session_id = server.session()
+    first, second = (sampler_of(server, session_id, number) for number in (0, 1))
+    sample(server, first, 0)
+    third = sampler_of(server, session_id, 2)
+    assert [sample(server, name, 1).status_code for name in (first, second, third)] == [200, 404, 200]
+
+
+@pytest.mark.parametrize("metadata", [[1], "text", 3, {"a": "x" * 70_000}])
+@pytest.mark.parametrize("route", ["create_session", "create_model", "save_weights"])
+def test_metadata_that_is_none_or_too_large_is_refused(server: Server, route: str, metadata: Any) -> None:
+    session_id = server.session()
+    if route == "save_weights":
+        content: dict[str, Any] = {"model_id": server.model(session_id), "seq_id": 1, "path": "one"}
+        refusal = server.result(server.promised(route, user_metadata=metadata, **content)).json()["error"]
+    else:
+        content = {"session_id": session_id, "model_seq_id": 0, "base_model": "fake", "lora_config": {"rank": 4}}
+        response = server.post(route, user_metadata=metadata, **content)
+        assert response.status_code == 400
+        refusal = response.json()["detail"]
+    assert "user_metadata" in refusal
+    assert server.raw.get("/api/v1/training_runs").status_code == 200
+
+
+@pytest.mark.parametrize("name", [3, "x" * 70_000])
+def test_a_display_name_that_is_none_or_too_large_is_refused(server: Server, name: Any) -> None:
+    response = server.post("create_session", display_name=name)
+    assert response.status_code == 400
+    assert "display_name" in response.json()["detail"]
+
+
+def test_metadata_of_any_kind_of_value_is_told_as_text(server: Server) -> None:
+    session_id = server.post("create_session", user_metadata={"step": 1}).json()["session_id"]
+    assert server.raw.get(f"/api/v1/sessions/{session_id}").json()["user_metadata"] == {"step": "1"}
+
+
+def test_a_fault_while_old_things_are_discarded_does_not_end_discarding(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(keep_retrieved=0.1, sweep_interval=0.02)
+    futures = server.running.service.futures
+    sweep, faults = futures.sweep, [ZeroDivisionError("by nothing")]
+
+    def fail_once() -> None:
+        if faults:
+            raise faults.pop()
+        sweep()
+
+    monkeypatch.setattr(futures, "sweep", fail_once)
+    request_id = sample(server, sampler_of(server, server.session()), 0).json()["request_id"]
+    until = time.monotonic() + DEADLINE
+    while server.result(request_id).status_code != 410:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert not faults
+    assert "by nothing" in caplog.text

@@ -1,0 +1,129 @@
+"""What is sent again long after, stopped before it began, or closed while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_tinker_server.futures import Answer, Futures
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.messages import BaseModel, RequestRefused
+from rllm_tinker_server.sampling import Sampling
+from rllm_tinker_server.service import Service
+from rllm_tinker_server.sessions import SamplingSession
+from rllm_tinker_server.turns import Backlog, Turns
+from rllm_tinker_server.wire import json_answer, user_failure
+
+from .conftest import DEADLINE, FakeHost, FakeSamplers, Server, Start
+
+
+def wait_until_discarded(server: Server, request_id: str) -> None:
+    until = time.monotonic() + DEADLINE
+    while server.result(request_id).status_code != 410:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("route", ["create_model", "load_weights"])
+def test_a_creation_that_is_sent_again_after_its_result_was_discarded_leaves_the_model_alone(
+    start: Start, route: str
+) -> None:
+    server = start(keep_retrieved=0.1, sweep_interval=0.02)
+    session_id = server.session()
+    first = server.model(session_id)
+    path = server.result(server.promised("save_weights", model_id=first, seq_id=1, path="one")).json()["path"]
+    content: dict[str, Any] = {"session_id": session_id, "model_seq_id": 1, "base_model": "fake"}
+    content |= {"path": path} if route == "load_weights" else {"lora_config": {"rank": 4}}
+    created = server.promised(route, **content)
+    model_id = server.result(created).json()["model_id"]
+    model = server.host.models[model_id]
+    server.result(server.step(model_id, 1))
+    wait_until_discarded(server, created)
+    assert server.promised(route, **content) == created
+    assert server.result(server.step(model_id, 2)).json()["metrics"]["steps"] == 2.0
+    assert server.host.models[model_id] is model
+
+
+def test_an_unloading_that_is_sent_again_has_the_same_result_and_waits_for_nothing(start: Start) -> None:
+    server = start()
+    model_id = server.model(server.session())
+    server.host.gate.clear()
+    busy = server.running.service
+    busy._executor.submit(server.host.gate.wait, DEADLINE)
+    promised = [server.promised("unload_model", model_id=model_id) for _ in range(2)]
+    server.host.gate.set()
+    assert promised[0] == promised[1]
+    assert server.result(promised[0]).json()["model_id"] == model_id
+    assert server.promised("unload_model", model_id=model_id) == promised[0]
+    assert model_id not in server.host.models
+
+
+def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            host = FakeHost(BaseModel(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+            samplers = FakeSamplers(host, executor)
+            service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=Limits(long_poll=5.0))
+            sampling = Sampling(service)
+            sampler_id = f"{service.sessions.create(None, None).session_id}:sample:0"
+            service.sessions.add_sampler(SamplingSession(sampler_id=sampler_id, base_model="fake"))
+            prompt = {"chunks": [{"tokens": [1, 2]}]}
+            asked = {"sampling_session_id": sampler_id, "seq_id": 0, "prompt": prompt, "sampling_params": {}}
+            request_id = json.loads(sampling.submit(json.dumps(asked).encode()).body)["request_id"]
+            sampling.cancel(json.dumps({"request_id": request_id}).encode())
+            answer = await service.futures.wait(request_id)
+            assert answer is not None
+            assert b"cancelled" in answer.body
+            assert samplers.asked == 0
+
+    asyncio.run(scenario())
+
+
+def in_turns(limits: Limits, scenario: Callable[[Turns, Futures], Awaitable[None]]) -> list[str]:
+    """What the event loop was told of as an error meanwhile."""
+    faults: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
+        futures = Futures(limits)
+        await scenario(Turns("a:train:0", futures, Backlog(), limits, user_failure), futures)
+
+    asyncio.run(main())
+    return faults
+
+
+async def nothing() -> Answer:
+    return json_answer({})
+
+
+def test_a_model_that_is_closed_while_requests_wait_is_left_alone_after() -> None:
+    async def scenario(turns: Turns, futures: Futures) -> None:
+        turns.submit(3, "optim_step", 1, nothing)
+        turns.close("It was unloaded.")
+        await asyncio.sleep(0.1)
+        answer = await futures.wait("a:train:0:3")
+        assert answer is not None
+        assert b"It was unloaded." in answer.body
+
+    assert in_turns(Limits(turn_deadline=0.05), scenario) == []
+
+
+def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
+    async def scenario(turns: Turns, futures: Futures) -> None:
+        for number in range(2, 14, 2):
+            turns.submit(number, "optim_step", 1, nothing)
+            await asyncio.sleep(0.05)
+        answer = await futures.wait("a:train:0:2")
+        assert answer is not None
+        assert b"which never came" in answer.body
+        with pytest.raises(RequestRefused, match="Go on from the last checkpoint"):
+            turns.submit(0, "create_model", 1, nothing)
+
+    assert in_turns(Limits(turn_deadline=0.2, long_poll=0.01), scenario) == []

@@ -1,0 +1,32 @@
+"""Starting the server inside a program."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.messages import BaseModel
+from rllm_tinker_server.serve import ServeOptions, listen, serve
+from rllm_tinker_server.service import Service
+
+from .conftest import FakeHost, FakeSamplers
+
+
+def test_a_server_that_cannot_start_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode() -> None:
+        raise ZeroDivisionError("by nothing")
+
+    announced: list[str] = []
+    options = ServeOptions(announce=tmp_path / "server.json")
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        host = FakeHost(BaseModel(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
+        samplers = FakeSamplers(host, executor)
+        service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=Limits())
+        monkeypatch.setattr(service, "look_after", explode)
+        with pytest.raises(SystemExit):
+            serve(service, options, listen(options), announced.append)
+    assert announced == []
+    assert not (tmp_path / "server.json").exists()

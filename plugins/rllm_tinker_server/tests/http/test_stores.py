@@ -1,0 +1,200 @@
+"""What the server keeps: results, snapshots, and checkpoints on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints
+from rllm_tinker_server.futures import Answer, Futures
+from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+from rllm_tinker_server.refusals import Gone, NotFound, ServerError
+from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.tinker_path import TinkerPath
+
+PATH = TinkerPath("a-b:train:0", "weights", "one")
+
+
+def answer(size: int) -> Answer:
+    return Answer(b"x" * size, "application/json")
+
+
+def checkpoint(path: TinkerPath = PATH, expires: float | None = None) -> Checkpoint:
+    return Checkpoint(path=path, base_model="fake", spec=LoraSpec(rank=4), created=0.0, expires=expires)
+
+
+def write(text: str) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        (folder / "weights").write_text(text)
+
+    return save
+
+
+def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
+    async def scenario() -> None:
+        futures = Futures(Limits(max_result_bytes=25))
+        for name in ("fetched", "kept", "pending"):
+            futures.open(name)
+        futures.finish("kept", answer(10))
+        futures.finish("fetched", answer(10))
+        await futures.wait("fetched")
+        futures.open("newest")
+        futures.finish("newest", answer(10))
+        assert [futures.knows(name) for name in ("fetched", "kept", "pending", "newest")] == [False, True, True, True]
+        futures.open("large")
+        futures.finish("large", answer(100))
+        assert await futures.wait("large") is not None
+        assert not futures.knows("kept")
+        assert futures.pending == 1
+
+    asyncio.run(scenario())
+
+
+def test_results_grow_old() -> None:
+    async def scenario() -> None:
+        now = [0.0]
+        futures = Futures(Limits(keep_retrieved=60, keep_unretrieved=3600), clock=lambda: now[0])
+        for name in ("fetched", "unfetched"):
+            futures.open(name)
+            futures.finish(name, answer(1))
+        await futures.wait("fetched")
+        now[0] = 61.0
+        futures.sweep()
+        assert [futures.knows(name) for name in ("fetched", "unfetched")] == [False, True]
+        now[0] = 3601.0
+        futures.sweep()
+        with pytest.raises(Gone):
+            await futures.wait("unfetched")
+
+    asyncio.run(scenario())
+
+
+def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
+    async def scenario() -> None:
+        futures = Futures(Limits())
+        futures.open("one")
+        waiting = [asyncio.create_task(futures.wait("one")) for _ in range(2)]
+        await asyncio.sleep(0)
+        futures.finish("one", answer(1))
+        assert await asyncio.gather(*waiting) == [answer(1)] * 2
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_can_be_read_again_leave_first_and_then_those_used_longest_ago() -> None:
+    left: list[str] = []
+    snapshots = Snapshots(3, left.append)
+    for name in ("one", "two"):
+        snapshots.put(name, name, on_disk=False)
+    snapshots.put("named", "named", on_disk=True)
+    snapshots.get("one")
+    snapshots.put("three", "three", on_disk=False)
+    assert left == ["named"]
+    snapshots.put("four", "four", on_disk=False)
+    assert left == ["named", "two"]
+    snapshots.put("four", "newer", on_disk=False)
+    assert left == ["named", "two", "four"]
+    assert len(snapshots) == 3
+
+
+def test_a_checkpoint_survives_and_is_found_by_another_server(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).write(checkpoint(), write("text"), overwrite=False)
+    found = Checkpoints(tmp_path).get(PATH)
+    assert (found.path, found.spec, found.size) == (PATH, LoraSpec(rank=4), 4)
+    assert Checkpoints(tmp_path).model_ids() == ["a-b:train:0"]
+
+
+def test_a_checkpoint_expires(tmp_path: Path) -> None:
+    now = [0.0]
+    store = Checkpoints(tmp_path, clock=lambda: now[0])
+    store.write(checkpoint(expires=store.expiry(3600)), write("text"), overwrite=False)
+    now[0] = 3599.0
+    assert store.get(PATH)
+    now[0] = 3601.0
+    with pytest.raises(NotFound, match="expired"):
+        store.get(PATH)
+    store.delete_expired()
+    assert not PATH.below(tmp_path).exists()
+    for seconds in (3599, 11 * 366 * 86400):
+        with pytest.raises(RequestRefused, match="between 1 hour"):
+            store.expiry(seconds)
+
+
+def test_an_overwritten_checkpoint_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(checkpoint(), write("old"), overwrite=False)
+
+    def fail(folder: Path) -> None:
+        (folder / "weights").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ServerError, match="No space left"):
+        store.write(checkpoint(), fail, overwrite=True)
+    assert (PATH.below(tmp_path) / "weights").read_text() == "old"
+    store.write(checkpoint(), write("new"), overwrite=True)
+    assert (PATH.below(tmp_path) / "weights").read_text() == "new"
+    assert [entry.name for entry in PATH.below(tmp_path).parent.iterdir()] == ["one"]
+
+
+def test_a_server_killed_between_two_renames_loses_nothing(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).write(checkpoint(), write("old"), overwrite=False)
+    folder = PATH.below(tmp_path)
+    folder.rename(folder.with_name(".one.0f1e.old"))
+    assert Checkpoints(tmp_path).get(PATH)
+
+
+def test_folders_that_somebody_else_put_there_are_no_checkpoints(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(checkpoint(), write("text"), overwrite=False)
+    for name in ("a name", "empty", ".hidden"):
+        (PATH.below(tmp_path).parent / name).mkdir()
+    (tmp_path / "other").mkdir()
+    assert [found.path for found in store.of_model("a-b:train:0")] == [PATH]
+    assert store.model_ids() == ["a-b:train:0"]
+    store.delete_expired()
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[1]", "{}", '{"created": "x"}', "created-is-text", "metadata-is-list", "\udcff"]
+)
+def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
+    tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Checkpoints(tmp_path)
+    other = TinkerPath("a-b:train:0", "weights", "two")
+    for path in (PATH, other):
+        store.write(checkpoint(path), write("text"), overwrite=False)
+    record = PATH.below(tmp_path) / "checkpoint.json"
+    good = json.loads(record.read_text())
+    wrong = {"created-is-text": {**good, "created": "x"}, "metadata-is-list": {**good, "user_metadata": [1]}}
+    text = json.dumps(wrong[damaged]) if damaged in wrong else damaged
+    record.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert [found.path for found in store.of_model("a-b:train:0")] == [other]
+    store.delete_expired()
+    assert str(record) in caplog.text
+    with pytest.raises(ServerError, match="not the record of a checkpoint"):
+        store.get(PATH)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tinker://a:train:0/weights/..",
+        "tinker://../weights/one",
+        "tinker://a:train:0/weights/one/two",
+        "tinker://a:train:0/other/one",
+        "tinker://a/weights/one",
+        "tinker://a:train:0/weights/",
+        "tinker://a:train:0/weights/one\n",
+        "file:///etc/passwd",
+        "",
+    ],
+)
+def test_paths_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(RequestRefused):
+        TinkerPath.parse(text)

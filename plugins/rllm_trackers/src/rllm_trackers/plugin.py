@@ -1,0 +1,43 @@
+"""What rllm-trackers offers: the trackers `tensorboard`, `wandb` and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.plugins import hookimpl
+from rllm_trackers.options import TensorboardParams, WeightsAndBiasesParams
+from rllm_trackers.packages import needing
+
+requires_api = 1
+
+
+def _from(module: str, name: str) -> Callable[[], Any]:
+    """A `load` that imports ``rllm_trackers.<module>`` when it is called."""
+    return lambda: getattr(import_module(f"rllm_trackers.{module}"), name)
+
+
+@hookimpl
+def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
+    yield TrackerPlugin(
+        name="tensorboard",
+        summary="Event files for TensorBoard.",
+        params=TensorboardParams,
+        load=needing("tensorboardX", "tensorboard", _from("tensorboard", "TensorboardTracker")),
+    )
+    yield TrackerPlugin(
+        name="wandb",
+        summary="A run of Weights & Biases, online or offline.",
+        params=WeightsAndBiasesParams,
+        load=needing("wandb", "wandb", _from("weights_and_biases", "WeightsAndBiasesTracker")),
+    )
+    yield TrackerPlugin(
+        name="report",
+        summary="reward_curve.png and report.html in the run folder, in every run.",
+        params=NoParams,
+        load=_from("report", "ReportTracker"),
+        every_run=True,
+    )

@@ -1,0 +1,270 @@
+"""Registering algorithms from a notebook or script, to be chosen by name like those that are installed.
+
+What is registered is in every registry of this process that is made afterwards, as ``in-process/NAME`` where an
+installed plugin has the same name. A cell or module that is run again replaces what it registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from enum import Enum
+from inspect import getdoc
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+from rllm_core.algorithms.as_classic import AsClassic
+from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
+from rllm_core.algorithms.classic_call import NORM, reads
+from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
+from rllm_core.contracts.grouping import Grouping, GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin, PolicyLoss
+from rllm_core.contracts.plugin import NoParams, Plugin
+from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
+from rllm_core.errors import PluginError
+from rllm_core.planning.unused_keys import shared_options
+from rllm_core.plugins import in_process
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+from rllm_core.schema.run_config import RllmSection, RunConfig
+
+ThingT = TypeVar("ThingT", bound=Callable[..., Any])
+
+NONE: frozenset[str] = frozenset()
+
+
+def register_rllm_adv_estimator(
+    name: str,
+    *,
+    scope: Scope = "group",
+    default_loss: str | None = None,
+    needs: Set[str] = NONE,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
+
+    See `rllm_core.algorithms.classic.ClassicEstimator` for what it is given and returns.
+
+    Args:
+        name: what goes into ``rllm.algorithm.adv_estimator``.
+        scope: whose rewards one advantage depends on.
+        default_loss: the loss used when ``rllm.algorithm.loss_fn`` is null.
+        needs: what must be there before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`);
+            ``step_rewards`` says that it looks at the rewards of single steps.
+        honours: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
+            nobody acts on is an error. A function that names ``norm_adv_by_std_in_grpo`` need not say so.
+        summary: one line; empty: the first of the function's docstring.
+
+    Raises:
+        PluginError: the name or another argument is unusable, the function cannot be called so, or another function
+            has registered the name.
+    """
+
+    name = _plain(name)
+
+    def record(function: Any) -> EstimatorPlugin[Any]:
+        require_classic(name, function)
+        read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
+        declared = _frozen(honours)
+        return EstimatorPlugin(
+            name=name,
+            summary=summary or _summary(function),
+            params=NoParams,
+            load=lambda: FromClassic(name, function),
+            scope=scope,
+            needs=_frozen(needs),
+            default_loss=default_loss,
+            honours=declared | read if isinstance(declared, frozenset) else declared,
+        )
+
+    return _registering("register_rllm_adv_estimator", name, record)
+
+
+def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
+    """An estimator in rLLM's classic signature, whatever signature it is written in.
+
+    `name` is a name, a member of `rLLMAdvantageEstimator` or the name of one: ``grpo``, ``GRPO``.
+
+    One that was registered in it is returned itself; any other becomes a function
+    ``f(rewards, algorithm_config=None, traj_groups=None, **options)``.
+
+    Raises:
+        PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
+    """
+    name = _plain(name)
+    if not isinstance(name, str):
+        raise PluginError(f"An estimator has a name, and {name!r:.80} is none.", "Give a text such as 'grpo'.")
+    name = name.lower()
+    registry = Registry.load()
+    found = registry.get("estimator", name)
+    estimator = found.load()
+    if isinstance(estimator, FromClassic):
+        return estimator.function
+
+    def params_of(algorithm_config: AlgorithmSection | None, options: Mapping[str, Any]) -> BaseModel:
+        shared: dict[str, Any] = {}
+        if algorithm_config is not None:
+            shared = shared_options(RunConfig(rllm=RllmSection(algorithm=algorithm_config)), "estimator")
+        where = f"get_rllm_adv_estimator({name!r})"
+        params: BaseModel = choose(registry, "estimator", {"name": name, **options}, where, shared).params
+        return params
+
+    return cast(ClassicEstimator, AsClassic(found.plugin, estimator, params_of))
+
+
+def register_rllm_estimator(
+    name: str,
+    *,
+    params: type[BaseModel] = NoParams,
+    level: Level = "trajectory",
+    scope: Scope = "group",
+    default_loss: str | None = None,
+    needs: Set[str] = NONE,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for an estimator ``f(inputs: AdvantageInput, params) -> Advantages``, with options of its own.
+
+    Arguments are the fields of `EstimatorPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    def record(function: Any) -> EstimatorPlugin[Any]:
+        return EstimatorPlugin(
+            name=name,
+            summary=summary or _summary(function),
+            params=params,
+            load=lambda: function,
+            level=level,
+            scope=scope,
+            needs=_frozen(needs),
+            default_loss=default_loss,
+            honours=_frozen(honours),
+        )
+
+    return _registering("register_rllm_estimator", name, record)
+
+
+def get_rllm_estimator(name: str) -> AdvantageEstimator:
+    """An estimator as ``f(inputs, params) -> Advantages``, whatever signature it is written in."""
+    return cast(AdvantageEstimator, _found("estimator", name).load())
+
+
+def register_rllm_loss(
+    name: str,
+    *,
+    params: type[BaseModel] = NoParams,
+    needs: Set[str] = NONE,
+    corrects_rollouts: bool = False,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a policy loss ``f(inputs: LossInput, params) -> Tensor``, one number per sampled token.
+
+    Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    def record(function: Any) -> LossPlugin[Any]:
+        return LossPlugin(
+            name=name,
+            summary=summary or _summary(function),
+            params=params,
+            load=lambda: function,
+            needs=_frozen(needs),
+            corrects_rollouts=corrects_rollouts,
+            honours=_frozen(honours),
+        )
+
+    return _registering("register_rllm_loss", name, record)
+
+
+def get_rllm_loss(name: str) -> PolicyLoss:
+    """A policy loss as ``f(inputs, params)``."""
+    return cast(PolicyLoss, _found("loss", name).load())
+
+
+def register_rllm_grouping(
+    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a grouping ``f(episodes, params) -> list[TrajectoryGroup]``.
+
+    Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    def record(function: Any) -> GroupingPlugin[Any]:
+        return GroupingPlugin(
+            name=name,
+            summary=summary or _summary(function),
+            params=params,
+            load=lambda: function,
+            honours=_frozen(honours),
+        )
+
+    return _registering("register_rllm_grouping", name, record)
+
+
+def get_rllm_grouping(name: str) -> Grouping:
+    """A grouping as ``f(episodes, params)``."""
+    return cast(Grouping, _found("grouping", name).load())
+
+
+def register_rllm_rejection(
+    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a rejection mode: a class that is made with its options, once per run (see `RejectionMode`).
+
+    Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    def record(factory: Any) -> RejectionPlugin[Any]:
+        return RejectionPlugin(
+            name=name,
+            summary=summary or _summary(factory),
+            params=params,
+            load=lambda: factory,
+            honours=_frozen(honours),
+        )
+
+    return _registering("register_rllm_rejection", name, record)
+
+
+def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
+    """What makes a rejection mode from its options."""
+    return cast("Callable[[Any], RejectionMode]", _found("rejection", name).load())
+
+
+def _plain(name: str) -> str:
+    """A name, also where it is given as a member of an enumeration of names."""
+    return str(name.value) if isinstance(name, Enum) else name
+
+
+def _registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:
+    if not isinstance(name, str):
+        # Without this, `@register_rllm_loss` without a name would put a decorator in place of the function.
+        raise PluginError(f"{decorator} is given {name!r:.80}, and no name.", f'Write @{decorator}("NAME").')
+
+    def register(thing: ThingT) -> ThingT:
+        in_process.register(record(thing), f"{_of(thing, '__module__')}.{_of(thing, '__qualname__')}")
+        return thing
+
+    return register
+
+
+def _of(thing: object, attribute: str) -> str:
+    """Where a function or class is written; of another callable, where its class is."""
+    return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
+
+
+def _summary(thing: object) -> str:
+    return (getdoc(thing) or "").strip().partition("\n")[0].strip() or f"{_of(thing, '__qualname__')} of this process."
+
+
+def _frozen(names: Set[str]) -> frozenset[str]:
+    # What is no set is left as it is, for the check of the record to name it.
+    return frozenset(names) if isinstance(names, Set) else names
+
+
+def _found(kind: str, name: str) -> Registered[Any]:
+    return Registry.load().get(kind, name)

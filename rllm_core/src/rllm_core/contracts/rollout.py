@@ -1,0 +1,31 @@
+"""Rollouts: what is to be played, and what plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rllm_core.contracts.engine import SamplingParams
+    from rllm_core.data.types import Episode, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOrder:
+    """What to play: every task `rollouts` times."""
+
+    tasks: Sequence[Task]
+    rollouts: int
+    sampling: SamplingParams
+    """Its `seed` is the seed of the whole order; every attempt derives its own."""
+    label: str
+    """Tells training from validation in session names, such as ``train`` or ``val``."""
+
+
+class Runner(Protocol):
+    """Plays orders with the workflow, agent and environment of the run."""
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        """All episodes, task after task, rollout after rollout."""
+        ...

@@ -1,0 +1,41 @@
+"""StageContext: what a stage may use of the run it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rllm_core.contracts.backend import Backend, LossChoice
+    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.estimator import EstimatorPlugin
+    from rllm_core.contracts.rejection import RejectionMode
+    from rllm_core.contracts.rollout import Runner
+    from rllm_core.data.types import Task
+    from rllm_core.schema.run_config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """Made once per run, after every name in the config has been resolved."""
+
+    config: RunConfig
+    seed: int
+    backend: Backend
+    runner: Runner
+    grouping: Chosen[Any]
+    rejection: RejectionMode
+    rejection_name: str
+    """Its qualified name, which its saved state is kept under."""
+    needs: frozenset[str]
+    """Everything that estimators and losses of the run want filled; see `EstimatorPlugin.needs`."""
+    more_tasks: Callable[[], list[Task]]
+    """Draws the next tasks, for a stage that wants to play more of them in the same step."""
+    estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
+    """Role to its estimator."""
+    loss_of: Callable[[str], LossChoice]
+    """Role to its loss."""
+    log: Callable[[int, Mapping[str, float]], None]
+    """Sends the metrics of a step to all trackers and the run folder."""

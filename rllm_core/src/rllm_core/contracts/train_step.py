@@ -1,0 +1,86 @@
+"""TrainStep: everything that flows through the stages of one training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rllm_core.data.batch import TokenBatch
+    from rllm_core.data.types import Episode, Task, TrajectoryGroup
+
+
+@dataclass(kw_only=True)
+class TrainStep:
+    """One step of the training loop. Stages fill it; observers and trackers read it."""
+
+    global_step: int
+    """Counted from 0 over the whole run."""
+    epoch: int
+    total_steps: int
+    tasks: list[Task]
+    """What is being played: the tasks of the newest round."""
+    task_batch: int = 0
+    """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
+    is_training: bool = True
+    weight_version: int = 0
+    """Updates made so far; grows by one when this step updates the weights."""
+    generated: list[Episode] = field(default_factory=list)
+    """All episodes of the step, as they were played, round after round."""
+    later_rounds: list[int] = field(default_factory=list)
+    """Where each round but the first begins in `generated`; filled by `play_more`."""
+    episodes: list[Episode] = field(default_factory=list)
+    """Those of the newest round that have not been masked."""
+    offered_groups: list[TrajectoryGroup] = field(default_factory=list)
+    """All groups of the step with their rewards checked, round after round, whatever becomes of them."""
+    trajectory_groups: list[TrajectoryGroup] = field(default_factory=list)
+    batch: TokenBatch | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    timing_dict: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage."""
+    skip_reason: str = ""
+    """Why there is nothing to train on; set by `skip`."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What stages of other packages leave for each other, under names of their own."""
+
+    def skip(self, reason: str) -> None:
+        """Nothing is left to train on: only stages that always run follow. The first reason is a metric of its own."""
+        if not self.skip_reason:
+            self.skip_reason = reason
+            self.metrics[f"batch/skipped_{reason}"] = 1.0
+
+    def go_on(self) -> None:
+        """There is something to train on after all, such as groups kept since earlier steps."""
+        self.metrics.pop(f"batch/skipped_{self.skip_reason}", None)
+        self.skip_reason = ""
+
+    def play_more(self, tasks: list[Task]) -> None:
+        """Start another round: the stages run again from the first, on these tasks."""
+        self.go_on()
+        self.tasks = tasks
+        self.task_batch += 1
+        self.later_rounds.append(len(self.generated))
+        self.episodes = []
+        self.trajectory_groups = []
+
+    @property
+    def rounds(self) -> int:
+        """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
+        return 1 + len(self.later_rounds)
+
+    @property
+    def generated_by_round(self) -> list[list[Episode]]:
+        """`generated`, one list per round. A task may come round again; its attempts are not compared across rounds."""
+        return [self.generated[a:b] for a, b in pairwise((0, *self.later_rounds, len(self.generated)))]
+
+    def count(self, metric: str, number: float) -> None:
+        """Add to a metric that counts over all rounds of the step."""
+        self.metrics[metric] = self.metrics.get(metric, 0.0) + number
+
+    @property
+    def filled_batch(self) -> TokenBatch:
+        """The batch, for stages after `build_batch`."""
+        if self.batch is None:
+            raise RuntimeError("no stage has built a batch yet")
+        return self.batch

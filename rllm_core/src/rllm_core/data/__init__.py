@@ -1,0 +1,1 @@
+"""Episodes, trajectories, tokens: the data of a run."""

@@ -1,0 +1,146 @@
+"""TokenBatch: the one columnar, ragged form of a training batch that algorithms and backends share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.data.token_buffer import TokenBuffer
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+
+_WEIGHT_VERSION = attrgetter("weight_version")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenBatch:
+    """Rows of tokens without padding. Row ``r`` holds tokens ``row_offsets[r]:row_offsets[r + 1]``.
+
+    A trajectory is one row, or one row per segment when its history was rewritten (see `TokenBuffer`).
+    Per-token columns are (n_token,); log-probs and advantages mean something only where `loss_mask` is True.
+    """
+
+    tokens: NDArray[np.int32]
+    row_offsets: NDArray[np.int64]
+    """(n_row + 1,)"""
+    loss_mask: NDArray[np.bool_]
+    """(n_token,) True where the model sampled the token."""
+    sampling_logprobs: NDArray[np.float32]
+    """(n_token,) log-probs as the sampler reported them, NaN where it did not; 0 where `loss_mask` is False."""
+    trajectory: NDArray[np.int32]
+    """(n_row,) index of the row's trajectory, counted over all groups in order."""
+    group: NDArray[np.int32]
+    """(n_row,) index of the row's group."""
+    role: NDArray[np.int32]
+    """(n_row,) index into `roles`."""
+    weight_version: NDArray[np.int32]
+    """(n_row,) oldest weights that sampled a token of the row."""
+    roles: tuple[str, ...]
+    groups: Sequence[TrajectoryGroup]
+    """The groups the batch was built from."""
+    old_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) under the weights at the start of the update."""
+    ref_logprobs: NDArray[np.float32] | None = None
+    """(n_token,) under the frozen reference model."""
+    values: NDArray[np.float32] | None = None
+    """(n_token,) the critic's estimate."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(n_token,) sum over the vocabulary of squared probabilities, under the weights at the start of the update."""
+    advantages: NDArray[np.float32] | None = None
+    """(n_token,) 0 where `loss_mask` is False."""
+    returns: NDArray[np.float32] | None = None
+    """(n_token,) targets for a critic; NaN where the role's estimator gave none. None: no estimator gave any."""
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    @property
+    def n_trajectories(self) -> int:
+        return sum(len(group.trajectories) for group in self.groups)
+
+    @property
+    def row_lengths(self) -> NDArray[np.int64]:
+        """(n_row,) tokens per row."""
+        return np.diff(self.row_offsets)
+
+    @property
+    def unknown_logprobs(self) -> NDArray[np.bool_]:
+        """(n_token,) True for sampled tokens of which `sampling_logprobs` has no log-prob."""
+        return np.isnan(self.sampling_logprobs)
+
+    def old_logprobs_from(self, computed: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(n_token,) `sampling_logprobs`, and `computed` in rows that have an unknown log-prob.
+
+        A whole row comes from one place, so that the importance ratio of a sequence compares two policies.
+        """
+        unknown = np.zeros(self.n_rows, np.bool_)
+        unknown[np.searchsorted(self.row_offsets, np.flatnonzero(self.unknown_logprobs), side="right") - 1] = True
+        return np.where(np.repeat(unknown, self.row_lengths), computed, self.sampling_logprobs)
+
+    def with_columns(self, **columns: Any) -> TokenBatch:
+        """A copy of the record with per-token columns filled; arrays are shared, not copied.
+
+        Raises:
+            ValueError: a column is not (n_token,).
+        """
+        for name, column in columns.items():
+            if column.shape != self.tokens.shape:
+                raise ValueError(f"column {name!r} has shape {column.shape}, the batch has {self.tokens.shape} tokens")
+        return replace(self, **columns)
+
+
+def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
+    """Lay the trajectories of all groups end to end. Segments without a sampled token give no row."""
+    roles = tuple(dict.fromkeys(group.group_role for group in groups))
+    role_index = {role: index for index, role in enumerate(roles)}
+    columns: list[tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]] = []
+    lengths: list[int] = []
+    owners: list[int] = []
+    trajectory_index = -1
+    for group_index, group in enumerate(groups):
+        role = role_index[group.group_role]
+        for trajectory in group.trajectories:
+            trajectory_index += 1
+            buffer = trajectory.tokens
+            for start, end, version in _rows(trajectory, buffer):
+                columns.append(buffer.columns(start, end))
+                lengths.append(end - start)
+                owners += trajectory_index, group_index, role, version
+    ids, logprobs, sampled = zip(*columns, strict=True) if columns else ((), (), ())
+    trajectories, group_indices, role_indices, versions = np.array(owners, np.int32).reshape(-1, 4).T
+    return TokenBatch(
+        tokens=_join(ids, np.dtype(np.int32)),
+        row_offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64),
+        loss_mask=_join(sampled, np.dtype(np.bool_)),
+        sampling_logprobs=_join(logprobs, np.dtype(np.float32)),
+        trajectory=trajectories,
+        group=group_indices,
+        role=role_indices,
+        weight_version=versions,
+        roles=roles,
+        groups=groups,
+    )
+
+
+def _rows(trajectory: Trajectory, buffer: TokenBuffer) -> list[tuple[int, int, int]]:
+    """Start, end and the oldest weights that sampled in it, of each segment that holds a sampled token."""
+    if len(buffer.segment_starts) == 1 and not buffer.silent_turns:
+        # Almost always so, and looking at the span of every step costs more than copying the tokens.
+        return [(0, len(buffer), min(map(_WEIGHT_VERSION, trajectory.steps)))]
+    versions: dict[int, int] = {}
+    for step in trajectory.steps:
+        start, response_start, end = step.span
+        if end > response_start:
+            versions[start] = min(versions.get(start, step.weight_version), step.weight_version)
+    segments = pairwise([*buffer.segment_starts, len(buffer)])
+    return [(start, end, versions[start]) for start, end in segments if start in versions]
+
+
+def _join(pieces: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)

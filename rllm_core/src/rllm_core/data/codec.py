@@ -1,0 +1,112 @@
+"""Trajectories, groups and episodes as JSON data and back, without losing a bit.
+
+float32 values are widened to float64, whose shortest decimal reads back as the same number. An unknown log-prob is
+null; other NaN and infinities are written as `json` does. numpy numbers are written as what they are; `info` and
+`metadata` must be JSON data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+
+SCHEMA_VERSION = 1
+"""Raised whenever files written before can no longer be read as they are."""
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """Every token once: the buffer's columns, and each step as a span of them."""
+    buffer = trajectory.tokens
+    return {
+        "uid": trajectory.uid,
+        "name": trajectory.name,
+        "reward": _number(trajectory.reward),
+        "info": trajectory.info,
+        "ids": buffer.ids.tolist(),
+        "logprobs": [None if value != value else value for value in buffer.logprobs.tolist()],
+        "steps": [
+            {
+                "span": list(step.span),
+                "reward": _number(step.reward),
+                "advantage": None if step.advantage is None else np.asarray(step.advantage, np.float64).tolist(),
+                "text": step.text,
+                "weight_version": int(step.weight_version),
+                "info": step.info,
+            }
+            for step in trajectory.steps
+        ],
+    }
+
+
+def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
+    """Inverse of `trajectory_to_json`. Steps may be in another order than their tokens."""
+    trajectory = Trajectory(data["name"], reward=data["reward"], uid=data["uid"], info=data["info"])
+    ids, logprobs = data["ids"], data["logprobs"]
+    entries = data["steps"]
+    # Spans only ever grow from one model call to the next, so in their order the buffer fills up as it did.
+    made = {}
+    for index in sorted(range(len(entries)), key=lambda index: entries[index]["span"]):
+        entry = entries[index]
+        segment_start, response_start, end = entry["span"]
+        fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
+        made[index] = trajectory.add_step(
+            ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields
+        )
+    trajectory.steps = [made[index] for index in range(len(entries))]
+    return trajectory
+
+
+def group_to_json(group: TrajectoryGroup) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "metadata": group.metadata,
+        "trajectories": [trajectory_to_json(trajectory) for trajectory in group.trajectories],
+    }
+
+
+def group_from_json(data: dict[str, Any]) -> TrajectoryGroup:
+    """Inverse of `group_to_json`."""
+    return TrajectoryGroup(
+        group_id=data["group_id"],
+        metadata=data["metadata"],
+        trajectories=[trajectory_from_json(entry) for entry in data["trajectories"]],
+    )
+
+
+def episode_to_json(episode: Episode) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": episode.id,
+        "is_correct": bool(episode.is_correct),
+        "termination_reason": episode.termination_reason.value,
+        "metrics": {name: float(value) for name, value in episode.metrics.items()},
+        "data_source": episode.data_source,
+        "error": episode.error,
+        "trajectories": [trajectory_to_json(trajectory) for trajectory in episode.trajectories],
+    }
+
+
+def episode_from_json(data: dict[str, Any]) -> Episode:
+    """Inverse of `episode_to_json`.
+
+    Raises:
+        ValueError: written by another schema version.
+    """
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"episode of schema version {data['schema_version']}, this rllm-core reads {SCHEMA_VERSION}")
+    return Episode(
+        id=data["id"],
+        is_correct=data["is_correct"],
+        termination_reason=TerminationReason(data["termination_reason"]),
+        metrics=data["metrics"],
+        data_source=data["data_source"],
+        error=data["error"],
+        trajectories=[trajectory_from_json(entry) for entry in data["trajectories"]],
+    )
+
+
+def _number(reward: float | None) -> float | None:
+    return None if reward is None else float(reward)

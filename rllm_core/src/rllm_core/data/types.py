@@ -1,0 +1,177 @@
+"""The data of a run: Task, Step, Trajectory, Episode, TrajectoryGroup. Plain data, no behaviour beyond views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rllm_core.data.token_buffer import TokenBuffer, TokenSpan
+
+
+class TerminationReason(str, Enum):
+    """Why an episode ended; the names are those of `rllm.compact_filtering`'s masks."""
+
+    ENV_DONE = "env_done"
+    MAX_TURNS_EXCEEDED = "max_turns_exceeded"
+    MAX_PROMPT_LENGTH_EXCEEDED = "max_prompt_length_exceeded"
+    MAX_RESPONSE_LENGTH_EXCEEDED = "max_response_length_exceeded"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A problem. `data` is what workflows and environments see; `data_source` names the row in validation tables."""
+
+    id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    data_source: str = "default"
+
+
+class Step:
+    """One model call: a span of its trajectory's token buffer, with what the call earned.
+
+    ``Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])`` makes a free-standing step with a buffer of its
+    own; a trajectory takes such steps into its one buffer when its tokens are first needed. Log-probs that are left
+    out are unknown: the trainer then computes the old log-probs of these tokens.
+    """
+
+    __slots__ = ("advantage", "buffer", "info", "reward", "span", "text", "weight_version")
+
+    def __init__(
+        self,
+        prompt_ids: ArrayLike = (),
+        response_ids: ArrayLike = (),
+        logprobs: ArrayLike | None = None,
+        *,
+        reward: float | None = None,
+        advantage: float | Sequence[float] | None = None,
+        text: str = "",
+        weight_version: int = 0,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        buffer = TokenBuffer()
+        self._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
+        self.reward = reward
+        self.advantage = advantage
+        self.text = text
+        self.weight_version = weight_version
+        self.info = {} if info is None else info
+
+    def _place(self, buffer: TokenBuffer, span: TokenSpan) -> None:
+        self.buffer: TokenBuffer = buffer
+        self.span: TokenSpan = span
+
+    @property
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """Everything the model saw before it sampled, including earlier turns. A view."""
+        return self.buffer.ids[self.span.segment_start : self.span.response_start]
+
+    @property
+    def response_ids(self) -> NDArray[np.int32]:
+        """What the model sampled. A view."""
+        return self.buffer.ids[self.span.response_start : self.span.end]
+
+    @property
+    def logprobs(self) -> NDArray[np.float32]:
+        """Log-probs of `response_ids` when they were sampled, NaN where unknown. A view."""
+        return self.buffer.logprobs[self.span.response_start : self.span.end]
+
+    def __repr__(self) -> str:
+        return f"Step({len(self.prompt_ids)} prompt + {len(self.response_ids)} response tokens, reward={self.reward})"
+
+
+class Trajectory:
+    """One agent role's part of an episode; `name` is the role. Its steps share one token buffer."""
+
+    __slots__ = ("_buffer", "info", "name", "reward", "steps", "uid")
+
+    def __init__(
+        self,
+        name: str = "",
+        steps: Iterable[Step] = (),
+        reward: float | None = None,
+        *,
+        uid: str = "",
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.steps = list(steps)
+        self.reward = reward
+        self.uid = uid
+        self.info = {} if info is None else info
+        self._buffer = TokenBuffer()
+
+    def add_step(
+        self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any
+    ) -> Step:
+        """Append a model call straight into the token buffer; `fields` are those of `Step`."""
+        buffer = self.tokens
+        step = Step(**fields)
+        step._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
+        self.steps.append(step)
+        return step
+
+    @property
+    def tokens(self) -> TokenBuffer:
+        """The one buffer of all steps: free-standing ones appended to `steps` are taken in, removed ones left out."""
+        inside = [step.buffer for step in self.steps].count(self._buffer)
+        if not inside == len(self.steps) == self._buffer.turns:
+            buffer = TokenBuffer()
+            for step in self.steps:
+                step._place(buffer, buffer.append_turn(step.prompt_ids, step.response_ids, step.logprobs))
+            self._buffer = buffer
+        return self._buffer
+
+    @property
+    def response_length(self) -> int:
+        """How many tokens the model sampled over all steps."""
+        return sum(step.span.end - step.span.response_start for step in self.steps)
+
+    def __repr__(self) -> str:
+        return f"Trajectory({self.name!r}, {len(self.steps)} steps, reward={self.reward})"
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """One attempt at a task."""
+
+    id: str
+    """``"{task_id}:{rollout_idx}"``."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    is_correct: bool = False
+    termination_reason: TerminationReason = TerminationReason.UNKNOWN
+    metrics: dict[str, float] = field(default_factory=dict)
+    data_source: str = "default"
+    error: str = ""
+    """What went wrong, when `termination_reason` is ``error`` or ``timeout``."""
+
+    @property
+    def task_id(self) -> str:
+        return self.id.rpartition(":")[0]
+
+    @property
+    def rollout_idx(self) -> int:
+        return int(self.id.rpartition(":")[2])
+
+
+@dataclass(kw_only=True)
+class TrajectoryGroup:
+    """Trajectories whose rewards are compared with each other."""
+
+    group_id: str
+    trajectories: list[Trajectory]
+    metadata: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per trajectory: ``task_id``, ``rollout_idx``, ``is_correct``, ``termination_reason``, …"""
+
+    @property
+    def group_role(self) -> str:
+        """What follows the last colon of `group_id`; ``all_groups`` when there is none."""
+        _, colon, role = self.group_id.rpartition(":")
+        return role if colon else "all_groups"

@@ -1,0 +1,1 @@
+"""From a configuration to a plan: every name looked up, every setting checked."""

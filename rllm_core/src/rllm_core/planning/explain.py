@@ -1,0 +1,187 @@
+"""All that is known of one config key: meaning, type, default, its value in a run, and who acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
+from rllm_core.config.packaged import packaged_values
+from rllm_core.config.problems import as_config_error, show_value, unknown_key
+from rllm_core.config.unused import idle_reason
+from rllm_core.contracts.chosen import Registered
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.unused_keys import acting_plugins, core_key
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.describe import Option, describe_field
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What is known of a key."""
+
+    about: Option
+    """Name, type, default and meaning."""
+    value: str
+    """In the run that was asked about, as JSON."""
+    origin: str
+    acts: str
+    """Who acts on it: the core, or which plugins."""
+    in_this_run: str
+    """Which of these the run uses; empty where the core acts, or no plugin can."""
+    backends: str
+    """Which installed backends honour it."""
+    refused: str
+    """Why it, or a value of it, cannot be used; empty where it can."""
+    choices: str
+    """Names of installed plugins to choose from; empty where the value is no name."""
+    shared_as: tuple[str, ...]
+    """Paths under which backends keep the same setting; of a backend's key, that of the core."""
+
+
+def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
+    """Explain a key; a section gives the keys in it.
+
+    Raises:
+        ConfigError: there is no such key; says which was probably meant.
+    """
+    path = tuple(part for part in key.strip().split(".") if part)
+    schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
+    found = [field for schema in schemas for field in _fields_at(schema, path)]
+    found = found or list(_option_at(path, plan)) or list(_packaged_at(path, plan))
+    if not found:
+        keys = [known for schema in schemas for known in known_keys(schema)]
+        raise as_config_error([unknown_key(path or (key,), "the key to explain", keys)])
+    if sections := [section for field in found if (section := _section(field)) is not None]:
+        return [option for section in sections for option in _options_in(section, path)]
+    return _explanation(path, found[0], plan, registry)
+
+
+def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Registry) -> Explanation:
+    dotted = ".".join(path)
+    known = core_key(RunConfig(), path)
+    acting = acting_plugins(registry, known) if known else []
+    used = {(entry.kind, entry.qualified_name) for entry in plan.registered()}
+    in_this_run = [entry for entry in acting if (entry.kind, entry.qualified_name) in used]
+    by_plugins = known is not None and known.mark(ByPlugins) is not None
+    backends = registry.all("backend")
+    if known is None:
+        own = _fields_at(plan.backend.plugin.params, path) or list(_packaged_at(path, plan))
+        acts = f"backend {plan.backend.name}" if own else _owner_of_option(path, plan)
+        honouring = [plan.backend] if own else backends
+    elif by_plugins:
+        acts = _names(acting) or "no installed plugin"
+        kinds = {entry.kind for entry in acting}
+        honouring = [entry for entry in acting if entry.kind == "backend"] if kinds == {"backend"} else backends
+        honouring = honouring if acting else []
+    else:
+        acts, honouring = "the core", backends
+    refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
+    if instead := idle_reason(plan.backend.plugin, dotted):
+        acts, honouring, refused = "nobody", [], [*refused, instead]
+    if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
+        acts, honouring = "nobody", []
+    return Explanation(
+        about=describe_field(dotted, field),
+        value=show_value(_value(path, plan)),
+        origin=_origin(dotted, plan.composed.origins),
+        acts=acts,
+        in_this_run=(_names(in_this_run) or "nothing") if by_plugins and acting else "",
+        backends=", ".join(entry.name for entry in honouring) or "none",
+        refused=" ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
+        choices=", ".join(
+            entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
+        ),
+        shared_as=tuple(_shared_as(dotted, plan, backends)),
+    )
+
+
+def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> Iterator[str]:
+    for entry in backends:
+        yield from (f"{shared.native} ({entry.name})" for shared in entry.plugin.shared_keys if shared.rllm == dotted)
+    yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
+
+
+def _fields_at(schema: type[BaseModel], path: KeyPath) -> list[FieldInfo]:
+    field: FieldInfo | None = None
+    model: type[BaseModel] | None = schema
+    for part in path:
+        if model is None or part not in model.model_fields:
+            return []
+        field = model.model_fields[part]
+        model = _section(field)
+    return [field] if field is not None else []
+
+
+def _option_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
+    """Options of the plugins whose names and options are separate keys."""
+    for section, chosen in _apart(plan):
+        if path[:-1] == section and chosen is not None and path[-1] in chosen.plugin.params.model_fields:
+            yield chosen.plugin.params.model_fields[path[-1]]
+
+
+def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
+    """A key of a section whose keys are those of a packaged YAML; whose the section is knows what it means."""
+    section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
+    if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
+        return
+    value = value_at(plan.composed.tree, path)
+    if value is ABSENT or isinstance(value, Mapping):
+        return
+    default = value_at(packaged_values(plan.backend.plugin, plan.config.rllm.profile), path)
+    about = f"A key of the section `{path[0]}`: {section.description or 'not described.'}"
+    yield FieldInfo(annotation=type(value), default=None if default is ABSENT else default, description=about)
+
+
+def _owner_of_option(path: KeyPath, plan: RunPlan) -> str:
+    chosen = next((chosen for section, chosen in _apart(plan) if path[:-1] == section), None)
+    return f"{chosen.registered.kind} {chosen.plugin.name}" if chosen else ""
+
+
+def _apart(plan: RunPlan) -> list[tuple[KeyPath, Any]]:
+    return [
+        (("rllm", "env", "env_args"), plan.environment),
+        (("rllm", "workflow", "workflow_args"), plan.workflow),
+        (("rllm", "agent", "agent_args"), plan.agent),
+    ]
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
+    for name, field in section.model_fields.items():
+        inner = _section(field)
+        dotted = ".".join((*path, name))
+        if inner is None:
+            yield describe_field(dotted, field)
+        else:
+            yield Option(dotted, "section", "", field.description or "")
+
+
+def _value(path: KeyPath, plan: RunPlan) -> Any:
+    """The value in the run; for an option that nobody sets, the plugin's own default."""
+    node: Any = plan.composed.tree
+    for part in path:
+        if not isinstance(node, Mapping) or part not in node:
+            chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
+            return getattr(chosen.params, path[-1])
+        node = node[part]
+    return node
+
+
+def _origin(dotted: str, origins: Mapping[str, str]) -> str:
+    beneath = [origin for name, origin in origins.items() if name == dotted or name.startswith(f"{dotted}.")]
+    return ", ".join(dict.fromkeys(beneath)) or "default"
+
+
+def _names(entries: list[Registered[Any]]) -> str:
+    return ", ".join(f"{entry.kind} {entry.name}" for entry in entries)

@@ -1,0 +1,109 @@
+"""RunPlan: every name in a config resolved to a plugin with its options. `rllm_core.planning.planner` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from rllm_core.config.compose import Composed
+from rllm_core.contracts.agent import AgentPlugin
+from rllm_core.contracts.backend import BackendPlugin, LossChoice
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import EngineChoice, EnginePlugin
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.observer import ObserverPlugin
+from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.pipeline.graph import ChosenStage
+from rllm_core.schema.run_config import RunConfig
+
+PluginT = TypeVar("PluginT")
+
+
+@dataclass(frozen=True)
+class ByRole(Generic[PluginT]):
+    """One choice for all roles, and others for some."""
+
+    default: PluginT
+    by_role: Mapping[str, PluginT] = field(default_factory=dict)
+
+    def of(self, role: str) -> PluginT:
+        return self.by_role.get(role, self.default)
+
+    def __iter__(self) -> Iterator[PluginT]:
+        yield self.default
+        yield from self.by_role.values()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run will use."""
+
+    composed: Composed
+    backend: Registered[BackendPlugin[Any]]
+    engine: Chosen[EnginePlugin[Any]] | None
+    """The rollout engine that the backend hosts; None: its own."""
+    environment: Chosen[EnvironmentPlugin[Any]] | None
+    train_dataset: Chosen[DatasetPlugin[Any]] | None
+    """Where training tasks come from; None: the environment."""
+    val_dataset: Chosen[DatasetPlugin[Any]] | None
+    agent: Chosen[AgentPlugin[Any]]
+    workflow: Chosen[WorkflowPlugin[Any]]
+    grouping: Chosen[GroupingPlugin[Any]]
+    rejection: Chosen[RejectionPlugin[Any]]
+    estimators: ByRole[Chosen[EstimatorPlugin[Any]]]
+    losses: ByRole[Chosen[LossPlugin[Any]]]
+    """`default` is the loss of `estimators.default`; roles with an estimator of their own have its default loss."""
+    trackers: tuple[Chosen[TrackerPlugin[Any]], ...]
+    observers: tuple[Chosen[ObserverPlugin[Any]], ...]
+    stages: tuple[ChosenStage, ...]
+    warnings: tuple[str, ...] = ()
+    """What will work, but perhaps not as meant."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.composed.config
+
+    def loss_of(self, role: str) -> LossChoice:
+        chosen = self.losses.of(role)
+        return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+
+    @property
+    def engine_choice(self) -> EngineChoice | None:
+        if self.engine is None:
+            return None
+        chosen = self.engine
+        return EngineChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+
+    @property
+    def full_logprobs(self) -> bool:
+        """Whether rollouts have log-probs also where top-p or top-k truncate; see `Capabilities.full_logprobs`."""
+        own = self.backend.plugin.capabilities
+        return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
+
+    @property
+    def tasks_per_step(self) -> int:
+        """How many tasks a step draws at a time; fewer where there are no more."""
+        rejection = self.config.rllm.rejection_sample
+        return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Everything that estimators, losses and loss terms of the run want filled; see `EstimatorPlugin.needs`."""
+        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
+        return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
+
+    def registered(self) -> list[Registered[Any]]:
+        """Every plugin the run uses, once each."""
+        chosen: list[Chosen[Any]] = [*self.estimators, *self.losses, self.grouping, self.rejection]
+        chosen += [self.workflow, self.agent]
+        chosen += [entry for entry in (self.engine, self.environment, self.train_dataset, self.val_dataset) if entry]
+        chosen += [*self.trackers, *self.observers, *self.stages]
+        found = [self.backend, *(entry.registered for entry in chosen)]
+        return list({(entry.kind, entry.qualified_name): entry for entry in found}.values())

@@ -1,0 +1,208 @@
+"""From a composed configuration to a plan: every name looked up, every option validated, every setting acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rllm_core.config.compose import Composed
+from rllm_core.config.unused import UnusedKeys
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline.graph import order_stages
+from rllm_core.planning.plan import ByRole, RunPlan
+from rllm_core.planning.plan_checks import check_plan
+from rllm_core.planning.plan_losses import FALLBACK_LOSS
+from rllm_core.planning.plan_warnings import doubts
+from rllm_core.planning.term_checks import check_terms, doubts_about_terms
+from rllm_core.planning.unused_keys import settle_effects, shared_options
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+from rllm_core.schema.run_sections import NO_ENVIRONMENT
+from rllm_core.schema.section import ROLE_LOSS, Choice
+
+
+def make_plan(composed: Composed, registry: Registry) -> RunPlan:
+    """Resolve all names.
+
+    Raises:
+        ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
+            or a value that a user set would have no effect.
+    """
+    unused = UnusedKeys(composed.config)
+    plan = _Planner(composed, registry, unused).plan()
+    check_plan(plan, unused)
+    taking = [*plan.estimators, *plan.losses, plan.rejection]
+    settled, warnings = settle_effects(composed, plan.registered(), taking, registry, unused)
+    # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
+    engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
+    plan = replace(plan, composed=settled, engine=engine)
+    check_terms(plan, unused)
+    return replace(
+        plan, warnings=(*composed.warnings, *unused.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan))
+    )
+
+
+class _Planner:
+    """Looks names up, with the shared options that plugins of some kinds take over from the config."""
+
+    def __init__(self, composed: Composed, registry: Registry, unused: UnusedKeys) -> None:
+        self._unused = unused
+        self._composed = composed
+        self._registry = registry
+        self._config = composed.config.rllm
+
+    def plan(self) -> RunPlan:
+        config, data = self._config, self._composed.config.data
+        estimators, losses = self._algorithms(config.algorithm)
+        workflow = self._pick_named("workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args)
+        rejection = config.rejection_sample
+        return RunPlan(
+            composed=self._composed,
+            backend=self._registry.get("backend", config.backend),
+            engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
+            environment=self._environment(workflow),
+            train_dataset=self._pick_if("dataset", data.train_dataset, "data.train_dataset"),
+            val_dataset=self._pick_if("dataset", data.val_dataset, "data.val_dataset"),
+            agent=self._agent(workflow),
+            workflow=workflow,
+            grouping=self._pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
+            rejection=self._pick(
+                "rejection", rejection.mode if rejection.enable else "none", "rllm.rejection_sample.mode"
+            ),
+            estimators=estimators,
+            losses=losses,
+            trackers=self._trackers(config.trainer.logger),
+            observers=self._pick_all("observer", config.trainer.observers, "rllm.trainer.observers"),
+            stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
+        )
+
+    def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+        if isinstance(choice, str):
+            choice = self._meant(kind, choice, where)
+        return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
+
+    def _pick_if(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        return self._pick(kind, choice, where) if choice is not None else None
+
+    def _meant(self, kind: str, name: str, where: str) -> str:
+        """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.
+
+        `where` is a place such as ``rllm.trainer.logger[0]``.
+        """
+        key, own = where.partition("[")[0], f"{CORE}/{name}"
+        by_user = any(f"{given}.".startswith(f"{key}.") for given in self._composed.by_user)
+        in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
+        return own if in_core and not by_user else name
+
+    def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
+        return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
+
+    def _trackers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+        """Those that are chosen, and those that every run has."""
+        chosen = self._pick_all("tracker", choices, "rllm.trainer.logger")
+        names = {entry.registered.qualified_name for entry in chosen}
+        always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
+        others = [entry.qualified_name for entry in always if entry.qualified_name not in names]
+        return (*chosen, *(choose(self._registry, "tracker", name, "a tracker of every run") for name in others))
+
+    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
+        """A plugin whose name and options are separate keys of a section."""
+        options_key = f"{section}.{section.rpartition('.')[2]}_args"
+        return self._pick_apart(kind, name, f"{section}.name", options, options_key)
+
+    def _pick_apart(
+        self, kind: str, name: str, name_key: str, options: Mapping[str, Any], options_key: str
+    ) -> Chosen[Any]:
+        if "name" in options:
+            raise ConfigError(
+                f"{options_key}.name is set to {options['name']!r}, and `name` is no option.", f"Set {name_key}."
+            )
+        name = self._meant(kind, name, name_key)
+        return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
+
+    def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
+        name, options = self._config.env.name, self._config.env.env_args
+        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        if own.env_cls is not None or own.env_args:
+            chosen = name != NO_ENVIRONMENT
+            return self._of_workflow("environment", "env", own.env_cls, own.env_args, chosen, bool(options))
+        if name == NO_ENVIRONMENT:
+            if options:
+                self._unused.found(
+                    f"rllm.env.env_args is {dict(options)!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
+                    "Name an environment: `rllm train NAME`.",
+                )
+            return None
+        return self._pick_named("environment", name, "rllm.env", options)
+
+    def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
+        agent = self._config.agent
+        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        if own.agent_cls is not None or own.agent_args:
+            chosen = agent.name != type(agent)().name
+            return self._of_workflow("agent", "agent", own.agent_cls, own.agent_args, chosen, bool(agent.agent_args))
+        return self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
+
+    def _of_workflow(
+        self, kind: str, section: str, name: str | None, options: Mapping[str, Any], named: bool, with_options: bool
+    ) -> Chosen[Any]:
+        """An agent or environment that the workflow's own options choose, and ``rllm.<section>`` must not as well."""
+        args = "rllm.workflow.workflow_args"
+        if name is None:
+            raise ConfigError(
+                f"{args}.{section}_args is set and {args}.{section}_cls is not.",
+                f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
+            )
+        if named or with_options:
+            other = "name" if named else f"{section}_args"
+            raise ConfigError(f"{args}.{section}_cls and rllm.{section}.{other} are both set.", "Set one of the two.")
+        return self._pick_apart(kind, name, f"{args}.{section}_cls", options, f"{args}.{section}_args")
+
+    def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
+        """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
+        at = "rllm.algorithm"
+        pick = self._pick
+        roles = {role: _split_loss(choice) for role, choice in algorithm.estimator_map.items()}
+        estimators: ByRole[Chosen[EstimatorPlugin[Any]]] = ByRole(
+            pick("estimator", algorithm.adv_estimator, f"{at}.adv_estimator"),
+            {
+                role: self._pick("estimator", choice, f"{at}.estimator_map.{role}")
+                for role, (choice, _) in roles.items()
+            },
+        )
+        chosen_losses = {role: (loss, f"{at}.loss_map.{role}") for role, loss in algorithm.loss_map.items()}
+        for role, (_, loss) in roles.items():
+            if loss is None:
+                continue
+            if role in chosen_losses and chosen_losses[role][0] != loss:
+                other = chosen_losses[role][0]
+                raise ConfigError(
+                    f"{at}.estimator_map.{role}.{ROLE_LOSS} is {loss!r}, and {at}.loss_map.{role} is {other!r}.",
+                    "Set one of the two.",
+                )
+            chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
+
+        def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
+            if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
+                return pick("loss", algorithm.loss_fn or FALLBACK_LOSS, f"{at}.loss_fn")
+            where = f"default_loss of estimator {estimator.plugin.name}"
+            return pick("loss", estimator.plugin.default_loss, where)
+
+        by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
+        by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
+        return estimators, ByRole(unless_chosen(estimators.default), by_role)
+
+
+def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
+    """An entry of ``estimator_map`` without its loss, and the loss."""
+    if isinstance(choice, str) or ROLE_LOSS not in choice:
+        return choice, None
+    return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]

@@ -1,0 +1,61 @@
+"""The last checks before a run: what needs the tasks or the file system, and still no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm_core.config.problems import show_value
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.plan_checks import check_scope
+from rllm_core.rollout.options import AgentWorkflowParams
+
+OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
+NEVER = (0, -1)
+"""Values of ``rllm.trainer.test_freq`` that ask for no validation."""
+
+
+def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
+    """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend.
+
+    Raises PluginError when the rollout engine cannot be loaded.
+    """
+    check_backend(plan)
+    if plan.engine is not None:
+        plan.engine.registered.load()  # what it needs is installed, or this says what is not
+    _check_world(plan)
+    if train_tasks and not plan.config.rllm.trainer.val_only:
+        check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))
+    if val_tasks:
+        return
+    composed = plan.composed
+    if composed.config.rllm.trainer.val_only:
+        raise ConfigError("`rllm.trainer.val_only` is true, and there are no validation tasks.", _GIVE_SOME)
+    for key in sorted(composed.by_user):
+        value = composed.value(key) if key.startswith(OF_VALIDATION) else None
+        if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
+            continue
+        raise ConfigError(
+            f"`{key}` is {show_value(value)} (from {composed.origins[key]}) and has no effect: "
+            "there are no validation tasks.",
+            _GIVE_SOME,
+        )
+
+
+def check_backend(plan: RunPlan) -> None:
+    """Raise ConfigError for what the backend sees to be wrong without loading anything heavy."""
+    if plan.backend.plugin.check is not None:
+        plan.backend.plugin.check(plan.composed.backend_config)
+
+
+_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
+
+
+def _check_world(plan: RunPlan) -> None:
+    """The core's own workflows play with an environment; those that subclass them may bring a world of their own."""
+    if plan.environment is None and type(plan.workflow.params) is AgentWorkflowParams:
+        raise ConfigError(
+            f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
+            "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
+        )

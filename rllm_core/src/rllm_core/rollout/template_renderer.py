@@ -1,0 +1,146 @@
+"""TemplateRenderer: the model's chat template turns *new* messages into tokens, once.
+
+What the model sampled is never decoded and tokenised again: the next prompt is the tokens so far plus the tokens of
+what was said since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.data.messages import Message
+from rllm_core.errors import ConfigError, RolloutError
+
+REPLY = "REPLYPLACEHOLDER"
+"""Stands for the model's reply while the template shows what follows one."""
+
+THINK, END_THINK = "<think>", "</think>"
+"""What models that reason write around their thoughts."""
+
+NO_TOKEN = -1
+
+Rendered = NDArray[np.int32]
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> Any: ...
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> Any: ...
+
+
+class TemplateRenderer:
+    """Messages to tokens and tokens to text for one model. Results are cached; they depend on the arguments only."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop_ids: Iterable[int], template_options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make one for a model.
+
+        Args:
+            tokenizer: with a chat template.
+            stop_ids: the tokens that end a reply.
+            template_options: passed on to the chat template, such as ``{"enable_thinking": False}``.
+        """
+        self.tokenizer = tokenizer
+        self._template_options = dict(template_options or {})
+        self.stop_ids = frozenset(stop_ids)
+        self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
+        self._continuation = lru_cache(maxsize=4096)(self._render_continuation)
+        self._text = lru_cache(maxsize=4096)(self._decode)
+
+    @cached_property
+    def reasoning_ids(self) -> tuple[int, int] | None:
+        """The tokens ``<think>`` and ``</think>``; None when this model has no token of its own for each."""
+        start, end = self._encode(THINK), self._encode(END_THINK)
+        # Two words that a tokenizer does not know may be one token each as well, but the same one.
+        if len(start) != 1 or len(end) != 1 or start[0] == end[0]:
+            return None
+        return int(start[0]), int(end[0])
+
+    def prompt(self, messages: Sequence[Message]) -> Rendered:
+        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
+        return self._prompt(_frozen(messages))
+
+    def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
+        """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
+
+        `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
+        """
+        return self._continuation(last_token if last_token in self.stop_ids else None, _frozen(messages))
+
+    def reply_ids(self, text: str) -> Rendered:
+        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
+
+        For workflows that get text from somebody else's client. What was sampled there may be other tokens of the same
+        text, so hand on the sampled ones where there are any.
+        """
+        after = self.continuation(NO_TOKEN, ())
+        stop = after[:1] if after.size and int(after[0]) in self.stop_ids else after[:0]
+        return np.concatenate((self._encode(text), stop))
+
+    def text(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
+        """The words of a reply, without special tokens."""
+        return self._text(tuple(int(token) for token in token_ids))
+
+    def _render_prompt(self, messages: tuple[tuple[tuple[str, str], ...], ...]) -> Rendered:
+        return self._encode(self._template([dict(message) for message in messages]))
+
+    def _render_continuation(
+        self, stop_token: int | None, messages: tuple[tuple[tuple[str, str], ...], ...]
+    ) -> Rendered:
+        # A short history of our own: the tokens of new messages must not depend on how long the conversation is.
+        history = [{"role": "user", "content": "."}, {"role": "assistant", "content": REPLY}]
+        rendered = self._template(history + [dict(message) for message in messages])
+        _, found, after = rendered.partition(REPLY)
+        if not found or REPLY in after:
+            raise RolloutError(
+                "The model's chat template does not show an assistant message unchanged, exactly once.",
+                "Multi-turn rollouts need a template that keeps the assistant's words; set tokenizer.chat_template.",
+            )
+        tokens = self._encode(after)
+        if stop_token is not None and tokens.size and tokens[0] == stop_token:
+            tokens = tokens[1:]
+        return tokens
+
+    def _template(self, messages: list[dict[str, str]]) -> str:
+        rendered = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **self._template_options
+        )
+        return str(rendered)
+
+    def _encode(self, text: str) -> Rendered:
+        # The template writes special tokens such as <s> itself.
+        tokens = np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        tokens.flags.writeable = False
+        return tokens
+
+    def _decode(self, token_ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+def _frozen(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    return tuple(tuple(message.items()) for message in messages)
+
+
+def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
+    """The template options that ask for answers without a thinking part (`rllm.disable_thinking`).
+
+    Raises:
+        ConfigError: the chat template has no switch for that.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):  # several, by name; chats use the default one
+        template = template.get("default")
+    if "enable_thinking" not in (template or ""):
+        raise ConfigError(
+            "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
+            "Leave it out, or choose another model.",
+        )
+    return {"enable_thinking": False}

@@ -1,0 +1,1 @@
+"""Every key of the core's configuration, with its type, default and description."""

@@ -1,0 +1,51 @@
+"""Sections shared with backends: batches and lengths, and how tokens are drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rllm_core.schema.section import ByPlugins, Choice, Names, PositiveInt, Section, TakenOver
+
+
+class DataSection(Section):
+    """Tasks, batches and lengths."""
+
+    train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
+        None, description="Training tasks, by name of a dataset; null means the environment's own."
+    )
+    val_dataset: Annotated[Choice | None, Names("dataset")] = Field(
+        None, description="Validation tasks, by name of a dataset; null means the environment's own."
+    )
+    train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",))] = Field(
+        64, description="Tasks per training step; never more than there are."
+    )
+    val_batch_size: PositiveInt = Field(32, description="Tasks per validation batch.")
+    max_prompt_length: PositiveInt = Field(2048, description="Most tokens a model call may start from.")
+    max_response_length: PositiveInt = Field(2048, description="Most tokens one model call may sample.")
+
+
+class TrainSamplingSection(Section):
+    """How tokens are drawn in training."""
+
+    temperature: Annotated[float, ByPlugins()] = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: Annotated[float, ByPlugins()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: Annotated[int, ByPlugins()] = Field(
+        -1, ge=-1, description="Sample among the k likeliest tokens; -1 means all."
+    )
+
+
+class ValSamplingSection(Section):
+    """How tokens are drawn in validation."""
+
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: int = Field(-1, ge=-1, description="Sample among the k likeliest tokens; -1 means all.")
+
+
+class SamplingSection(Section):
+    """How tokens are drawn."""
+
+    train: TrainSamplingSection = Field(default_factory=TrainSamplingSection, description="Sampling in training.")
+    val: ValSamplingSection = Field(default_factory=ValSamplingSection, description="Sampling in validation.")

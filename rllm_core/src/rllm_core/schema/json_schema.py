@@ -1,0 +1,46 @@
+"""A JSON schema of configuration files, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from rllm_core.schema.run_config import RunConfig
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def editor_schema(backend: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of the core's keys and those of a backend. Nothing is required: files may leave out anything.
+
+    Interpolations (``${…}``) are text to an editor; where a key wants something else it will underline them.
+    """
+    models, definitions = models_json_schema(
+        [(RunConfig, "validation"), (backend, "validation")], title="rllm configuration"
+    )
+    definitions = definitions["$defs"]
+    parts = [definitions[reference["$ref"].rpartition("/")[2]] for reference in models.values()]
+    properties: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.get("properties", {}).items():
+            properties[name] = _both(properties[name], value, definitions) if name in properties else value
+    for definition in definitions.values():
+        definition.pop("required", None)
+    return {
+        "$schema": _DIALECT,
+        "title": "rllm configuration",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "$defs": {name: value for name, value in definitions.items() if value not in parts},
+    }
+
+
+def _both(core: dict[str, Any], backend: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A section that the core and the backend both have keys of."""
+    sections = [definitions[each["$ref"].rpartition("/")[2]] for each in (core, backend) if "$ref" in each]
+    merged = {name: value for section in sections for name, value in section.get("properties", {}).items()}
+    description = core.get("description") or sections[0].get("description", "")
+    return {"type": "object", "description": description, "properties": merged, "additionalProperties": False}

@@ -1,0 +1,128 @@
+"""Sections about attempts and the training loop: agent, env, workflow, rollout, trainer and what a run keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rllm_core.schema.section import ByPlugins, Choice, Names, NonNegativeInt, PositiveInt, Redundant, Refused, Section
+
+NO_ENVIRONMENT = "custom"
+"""Value of ``rllm.env.name`` when none is chosen by name: the workflow brings its own world."""
+
+_NO_ASYNC = "Rollouts and updates take turns in this version; remove the section."
+
+
+class AgentSection(Section):
+    """Who plays: from what the environment says to chat messages, and from the model's words to an action."""
+
+    name: Annotated[str, ByPlugins(), Names("agent")] = Field("math_agent", description="Agent, by name.")
+    max_steps: Annotated[PositiveInt, ByPlugins()] = Field(20, description="Most turns of an attempt.")
+    trajectory_timeout: float | None = Field(
+        None, gt=0, description="Seconds an attempt may take before it ends with reason `timeout`; null means no limit."
+    )
+    overlong_filter: Annotated[bool, ByPlugins()] = Field(
+        False, description="Mask attempts that ran out of room, turns or time, besides what `compact_filtering` masks."
+    )
+    agent_args: Annotated[dict[str, Any], ByPlugins()] = Field(
+        default_factory=dict, description="Options of the agent."
+    )
+    engine_args: Annotated[dict[str, Any], ByPlugins()] = Field(
+        default_factory=dict, description="Options of the backend's rollout engine, for backends that take any here."
+    )
+
+
+class EnvSection(Section):
+    """What is played."""
+
+    name: Annotated[str, Names("environment")] = Field(
+        NO_ENVIRONMENT,
+        description="Environment to play, by name; `rllm train NAME` sets it. `custom` means none: the workflow brings "
+        "its own world and tasks come from `data.train_dataset` or from Python.",
+    )
+    env_args: dict[str, Any] = Field(default_factory=dict, description="Options of the environment.")
+
+
+class WorkflowSection(Section):
+    """How an attempt is made."""
+
+    use_workflow: Annotated[
+        bool, Redundant(True, "attempts are always made by the workflow `rllm.workflow.name`; remove the key")
+    ] = Field(False, description="Accepted for configurations of rLLM; the agent loop is a workflow itself here.")
+    name: Annotated[str, Names("workflow")] = Field(
+        "single_turn_workflow", description="Workflow that makes an attempt at a task, by name."
+    )
+    workflow_args: dict[str, Any] = Field(default_factory=dict, description="Options of the workflow.")
+    n_parallel_tasks: PositiveInt = Field(256, description="Attempts under way at once.")
+    retry_limit: PositiveInt = Field(3, description="Tries per attempt, the first included, before it has failed.")
+    raise_on_error: bool = Field(
+        True, description="Stop the run when an attempt failed on every try; else it ends with reason `error`."
+    )
+
+
+class RolloutSection(Section):
+    """How many attempts are made, and by which engine."""
+
+    n: Annotated[PositiveInt, ByPlugins()] = Field(8, description="Rollouts per task during training.")
+    n_val: PositiveInt = Field(1, description="Rollouts per task during validation.")
+    engine: Annotated[Choice | None, ByPlugins(), Names("engine")] = Field(
+        None, description="Rollout engine that the backend hosts, by name; null means the backend's own."
+    )
+
+
+def _console() -> list[Choice]:
+    return ["console"]
+
+
+class TrainerSection(Section):
+    """The training loop."""
+
+    total_epochs: PositiveInt = Field(10, description="Passes over the training tasks.")
+    total_batches: PositiveInt | Literal[-1] = Field(
+        -1, description="Training steps; -1 means as many as `total_epochs` gives."
+    )
+    logger: Annotated[list[Choice], Names("tracker")] = Field(
+        default_factory=_console, description="Trackers that receive metrics, by name."
+    )
+    observers: Annotated[list[Choice], Names("observer")] = Field(
+        default_factory=list, description="Observers that watch the training loop."
+    )
+    project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
+    experiment_name: str = Field("default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in its project.")
+    output_dir: str = Field("runs", description="Folder that holds all projects.")
+    test_freq: int = Field(5, ge=-1, description="Training steps between validations; 0 or -1 means never.")
+    save_freq: int = Field(20, ge=-1, description="Training steps between checkpoints; 0 or -1 means only at the end.")
+    keep_checkpoints: int = Field(3, ge=2, description="Newest checkpoints kept; two at least, so one can go bad.")
+    val_before_train: bool = Field(True, description="Validate before the first step.")
+    val_only: bool = Field(False, description="Validate and stop.")
+    seed: NonNegativeInt = Field(0, description="Every random draw of a run is a function of this seed.")
+
+
+class AsyncTrainingSection(Section):
+    """Rollouts that go on while weights are updated. Not in this version."""
+
+    enable: Annotated[bool, Refused(_NO_ASYNC)] = Field(False, description="Sample while the weights are updated.")
+    max_staleness: Annotated[NonNegativeInt, Refused(_NO_ASYNC)] = Field(
+        0, description="Most updates between the weights that sampled a trajectory and those trained on it."
+    )
+
+
+class EpisodeLoggingSection(Section):
+    """Episodes kept on disk."""
+
+    log_episodes: bool = Field(False, description="Keep every training episode.")
+    episode_log_dir: str | None = Field(
+        None, min_length=1, description="Folder for them; null means `episodes/` in the run folder."
+    )
+
+
+class PluginsSection(Section):
+    """Which plugins there are."""
+
+    allow: list[str] | None = Field(None, description="Distributions whose plugins may load; null means all.")
+    import_modules: list[str] = Field(
+        default_factory=list,
+        description="Modules to import first, of the current folder or installed, such as one that registers an "
+        "estimator.",
+    )

@@ -1,0 +1,95 @@
+"""What all sections of the configuration are made of, and marks that say who acts on a key.
+
+A key without a mark is read by the core itself. A mark makes the others checkable: a value that nobody would act on
+stops the run (see ``rllm_core.planning.unused_keys``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Choice = str | dict[str, Any]
+"""A plugin by name: ``rloo``, ``rllm-core/rloo``, or ``{name: grpo, norm_adv_by_std_in_grpo: false}``."""
+
+ROLE_LOSS = "loss_fn"
+"""Key of a mapping in ``estimator_map`` that chooses the role's loss."""
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class ByPlugins:
+    """The key acts through a chosen plugin that lists it in `honours` or, for backends, in `shared_keys`."""
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """Chosen plugins of certain kinds that have an option of the key's name take its value over, unless it is null or
+    their own mapping sets the option."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SharedOption(ByPlugins, TakenOver):
+    """The key acts through plugins alone, also as an option of theirs."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The key, or one value of it, cannot be honoured by anything there is."""
+
+    reason: str
+    """Why, and what to do instead: one or two sentences."""
+    value: object = None
+    """The one value that is refused; None means every value but the default."""
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """One value of the key asks for what is always done: it is accepted with a warning, any other is refused."""
+
+    value: object
+    reason: str
+
+
+@dataclass(frozen=True)
+class WhileOff:
+    """What counts in place of the key's value while the switch of its section is off."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Names:
+    """The value is, or holds, names of plugins of this kind."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class HoldsChoice:
+    """Each mapping in the value may itself hold a plugin choice, under this key."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class AsPackaged:
+    """A mapping, or a model that allows any key, which another system reads: the backend's YAML, with all that it
+    composes, says which keys there are and of what type their values are."""
+
+    free: frozenset[str] = frozenset()
+    """Mappings in it, by dotted key from the top, that take further keys."""
+    optional: frozenset[str] = frozenset()
+    """Keys that the YAML leaves out."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values never change after start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,0 +1,41 @@
+"""Which tasks are played when: a function of the seed and of how many batches of tasks were drawn before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rllm_core.data.types import Task
+from rllm_core.seeding import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSchedule:
+    """Every epoch plays every task once, in an order of its own; the last batch of an epoch may be smaller."""
+
+    tasks: Sequence[Task]
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.tasks) // self.batch_size)
+
+    def digest(self) -> str:
+        """Changes when the tasks, their order or the batch size do."""
+        text = "\n".join([str(self.batch_size), *(task.id for task in self.tasks)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def epoch_of(self, index: int) -> int:
+        """The epoch of a batch, both counted from 0."""
+        return index // self.steps_per_epoch
+
+    def batch(self, index: int) -> list[Task]:
+        """The tasks of one batch, counted from 0 over the whole run."""
+        epoch, position = divmod(index, self.steps_per_epoch)
+        order = np.random.default_rng(derive_seed(self.seed, "tasks", epoch)).permutation(len(self.tasks))
+        chosen = order[position * self.batch_size : (position + 1) * self.batch_size]
+        return [self.tasks[index] for index in chosen]

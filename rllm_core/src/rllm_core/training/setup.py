@@ -1,0 +1,118 @@
+"""From a plan to what plays it: the tasks, and the runner with its workflow, agent and environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+from rllm_core.contracts.environment import Environment, Split
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, PluginError, RllmError
+from rllm_core.planning.plan import RunPlan
+from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+
+
+def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
+    """The tasks of a split: of its dataset, else of the environment.
+
+    A run that trains on a dataset, without an environment, has no validation tasks unless it names some.
+
+    Raises:
+        ConfigError: the run names neither, or two tasks have one id.
+    """
+    dataset = plan.train_dataset if split == "train" else plan.val_dataset
+    if dataset is not None:
+        give = dataset.registered.load()
+        return _checked(f"Dataset {dataset.plugin.name!r}", split, lambda: give(dataset.params))
+    if plan.environment is not None:
+        environment, params = plan.environment.registered.load(), plan.environment.params
+        name = f"Environment {plan.environment.plugin.name!r}"
+        return _checked(name, split, lambda: environment.tasks(split, params))
+    if split == "val" and plan.train_dataset is not None:
+        return []
+    raise ConfigError(
+        "No environment is named, and no dataset.",
+        "Name an environment: `rllm train NAME`; `rllm plugins list --kind environment` shows what is installed. "
+        f"Or a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow that plays its tasks.",
+    )
+
+
+def _checked(name: str, split: Split, give: Callable[[], Any]) -> list[Task]:
+    """What `give` returns, if it is a list of tasks with ids of their own."""
+    try:
+        tasks = list(give())
+    except RllmError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
+    strangers = [task for task in tasks if not isinstance(task, Task)]
+    if strangers:
+        raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise ConfigError(
+                f"{name} has two {split} tasks with id {task.id!r}.",
+                "Ids must differ: seeds, groups and episodes are named by them.",
+            )
+        seen.add(task.id)
+    return tasks
+
+
+def make_runner(plan: RunPlan, engine: RolloutEngine) -> RolloutRunner:
+    """A runner that gives every attempt a workflow, an agent and an environment of its own."""
+    config = plan.config
+    workflow_class = plan.workflow.registered.load()
+    workflow_args = plan.workflow.params.model_dump()
+    make_agent, make_environment = _agent_maker(plan), _environment_maker(plan)
+    blocks = plan.environment.plugin.blocking if plan.environment else True
+
+    def make_workflow(sampling: SamplingParams) -> Workflow:
+        context = WorkflowContext(
+            engine=engine,
+            sampling=sampling,
+            max_prompt_length=config.data.max_prompt_length,
+            max_response_length=config.data.max_response_length,
+            max_steps=config.rllm.agent.max_steps,
+            accumulate_reasoning=config.rllm.accumulate_reasoning,
+            make_agent=make_agent,
+            make_environment=make_environment,
+            environment_blocks=blocks,
+        )
+        workflow: Workflow = workflow_class(context, **workflow_args)
+        return workflow
+
+    settings = RunnerSettings(
+        n_parallel_tasks=config.rllm.workflow.n_parallel_tasks,
+        retry_limit=config.rllm.workflow.retry_limit,
+        raise_on_error=config.rllm.workflow.raise_on_error,
+        trajectory_timeout=_time_limit(plan),
+    )
+    return RolloutRunner(make_workflow, settings)
+
+
+def _time_limit(plan: RunPlan) -> float | None:
+    """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
+    limit = plan.config.rllm.agent.trajectory_timeout
+    params = plan.workflow.params
+    if not isinstance(params, AgentWorkflowParams):
+        return limit
+    return min(params.timeout, math.inf if limit is None else limit)
+
+
+def _agent_maker(plan: RunPlan) -> Callable[[], Agent]:
+    agent, params = plan.agent.registered.load(), plan.agent.params
+    return lambda: agent(params)
+
+
+def _environment_maker(plan: RunPlan) -> Callable[[], Environment] | None:
+    if plan.environment is None:
+        return None
+    chosen = plan.environment
+    environment = chosen.registered.load()
+    return lambda: environment(chosen.params)

@@ -1,0 +1,30 @@
+"""Validation: play every validation task and report pass@1, pass@k and what the environment counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.data.types import Episode, Task
+from rllm_core.pipeline.metrics import validation_metrics
+from rllm_core.rollout.runner import RolloutRunner
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.seeding import derive_seed
+
+
+async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConfig) -> dict[str, float]:
+    """The ``val/…`` figures. Validations of a run all use the same seeds, so they differ by the weights alone."""
+    sampling = SamplingParams(
+        max_tokens=config.data.max_response_length,
+        seed=derive_seed(config.rllm.trainer.seed, "validation"),
+        **config.sampling.val.model_dump(),
+    )
+    episodes: list[Episode] = []
+    size = config.data.val_batch_size
+    for start in range(0, len(tasks), size):
+        order = RolloutOrder(
+            tasks=tasks[start : start + size], rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val"
+        )
+        episodes += await runner.run(order)
+    return validation_metrics(episodes, config.rllm.rollout.n_val)

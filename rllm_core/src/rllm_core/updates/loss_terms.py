@@ -1,0 +1,145 @@
+"""What goes with a policy loss, one torch function each: KL divergence, rollout weights, value loss, and their sum.
+
+Like `rllm_core.updates.losses` written in torch, and imported by backends alone. Everything here is per token: no
+number depends on tokens of other rows, so micro-batches and ranks change nothing. Aggregation is done elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
+from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.losses import MAX_LOG_RATIO, log_ratio, summable
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossTerms:
+    """What an `UpdatePlan` asks for beside the policy losses. Each is (n_sampled,), or None when not asked for."""
+
+    divergence: Tensor | None
+    """KL divergence from the reference model; carries a gradient."""
+    weights: Tensor | None
+    """Rollout weights; no gradient."""
+
+
+def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
+    """Compute the terms that a plan asks for; `inputs` hold the columns it needs."""
+    divergence = weights = None
+    if plan.kl is not None:
+        assert inputs.ref_logprobs is not None
+        divergence = kl_divergence(inputs.logprobs, inputs.ref_logprobs, plan.kl.estimator)
+    if plan.rollout_correction is not None:
+        assert inputs.sampling_logprobs is not None
+        weights = rollout_weights(
+            inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids, plan.rollout_correction
+        )
+    return LossTerms(divergence=divergence, weights=weights)
+
+
+def token_objective(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, plan: UpdatePlan) -> Tensor:
+    """weight * policy loss + beta * KL - coefficient * entropy, to be minimised.
+
+    Weights correct the policy loss alone: a masked token is still held near the reference and keeps its entropy bonus.
+
+    Args:
+        policy_losses: (n_sampled,) what a `PolicyLoss` returned.
+        terms: of the same tokens.
+        entropies: (n_sampled,) of the distributions that the tokens were sampled from, in nats.
+        plan: gives beta and the entropy coefficient.
+    """
+    losses = policy_losses if terms.weights is None else policy_losses * terms.weights
+    if plan.kl is not None and terms.divergence is not None:
+        losses = losses + plan.kl.beta * terms.divergence
+    return losses - plan.entropy_coeff * entropies if plan.entropy_coeff else losses
+
+
+def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+    """KL(policy || reference) estimated at each sampled token (Schulman 2020, joschu.net/blog/kl-approx.html).
+
+    With d = logprob - reference logprob: k1 is d, k2 is d² / 2, k3 is exp(-d) - 1 + d. Averaged over tokens that the
+    policy samples, k1 and k3 are the divergence itself, k2 is near it while d is small. What counts in a loss are
+    gradients, and there it is k2 whose average is the gradient of KL(policy || reference); that of k3 is the gradient
+    of KL(reference || policy), and that of k1 is 0 (Tang and Munos 2025, arXiv:2506.09477).
+
+    Nothing is clamped (as in TRL; verl bounds k3 to 10, where its gradient ends). Only the exponential has to stay
+    finite: beyond -d = `MAX_LOG_RATIO` it goes on as its tangent, so that even there the gradient leads back.
+
+    Returns:
+        (n_sampled,) in nats; the gradient goes to `logprobs`. 0 where both call a token impossible (-inf), infinite
+        where one does.
+    """
+    difference = log_ratio(logprobs, ref_logprobs)
+    match estimator:
+        case "k1":
+            return difference
+        case "k2":
+            return difference.square() / 2
+        case "k3":
+            bounded = (-difference).clamp(max=MAX_LOG_RATIO)
+            # 0 up to the bound. -difference is the sum of both; written so, inf is never taken from inf.
+            beyond = (-difference - MAX_LOG_RATIO).clamp(min=0)
+            return bounded.expm1() - bounded + bounded.expm1() * beyond
+
+
+def rollout_weights(
+    old_logprobs: Tensor, sampling_logprobs: Tensor, row_ids: Tensor, correction: RolloutCorrection
+) -> Tensor:
+    """Truncated importance sampling: how much likelier a token is for the trainer than it was for the sampler.
+
+    The ratio is exp(old logprob - sampling logprob), of each token or multiplied over its row. Above the cap it counts
+    as the cap (Ionides 2008, doi:10.1198/106186008X320456) or as 0, below the floor as 0 (0 on both sides is IcePop,
+    arXiv:2510.18855).
+
+    Args:
+        old_logprobs: (n_sampled,) under the trainer's weights at the start of the update.
+        sampling_logprobs: (n_sampled,) as the sampler reported them.
+        row_ids: (n_sampled,) equal neighbours are one row; rows are whole.
+        correction: kind of ratio and bounds.
+
+    Returns:
+        (n_sampled,) in [0, cap], finite for any log-probs but NaN, without gradient. A token that both call impossible
+        (-inf) has the ratio 1. A row that the trainer calls impossible has the ratio 0.
+    """
+    with torch.no_grad():
+        log_ratios = log_ratio(old_logprobs, sampling_logprobs)
+        if correction.mode == "sequence":
+            log_ratios = _row_sums(summable(log_ratios), row_ids)
+        # An exponential that overflows is above every cap.
+        ratios = log_ratios.exp()
+        beyond = correction.cap if correction.beyond_cap == "truncate" else 0.0
+        weights = torch.where(ratios > correction.cap, beyond, ratios)
+        return torch.where(ratios < correction.floor, 0.0, weights)
+
+
+def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
+    """(v - R)² / 2; with `clip` the larger of that and the same for v held within `clip` of its old value.
+
+    Schulman et al. 2015, arXiv:1506.02438; the clipped form is that of OpenAI Baselines' ppo2.
+
+    Args:
+        values: (n_sampled,) the critic's estimates; the gradient goes to these.
+        returns: (n_sampled,) targets; NaN where there is none.
+        old_values: (n_sampled,) estimates at the start of the update.
+        clip: how far from them the clipped value may be.
+
+    Returns:
+        (n_sampled,) exactly 0, with gradient 0, where there is no target.
+    """
+    known = ~returns.isnan()
+    targets = torch.where(known, returns, 0.0)
+    losses = (values - targets).square() / 2
+    if clip is not None:
+        near = torch.minimum(torch.maximum(values, old_values - clip), old_values + clip)
+        losses = torch.maximum(losses, (near - targets).square() / 2)
+    return torch.where(known, losses, 0.0)
+
+
+def _row_sums(values: Tensor, row_ids: Tensor) -> Tensor:
+    """(n_sampled,) the sum over each token's row, in an order of adding that is the same every time."""
+    _, of_token, lengths = torch.unique_consecutive(row_ids, return_inverse=True, return_counts=True)
+    return torch.segment_reduce(values, "sum", lengths=lengths)[of_token] if len(values) else values

@@ -1,0 +1,40 @@
+"""Which rows of a batch make an optimiser step together, and what each of their tokens weighs; for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.data.batch import TokenBatch
+from rllm_core.updates.aggregation import token_weights
+
+
+def minibatches(n_rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of each optimiser step: every epoch deals all rows, in an order drawn anew, to `count` steps.
+
+    There are never more steps than rows.
+    """
+    generator = np.random.default_rng(seed)
+    for _ in range(epochs):
+        order = generator.permutation(n_rows)
+        yield from np.array_split(order, min(count, n_rows))
+
+
+def minibatch_weights(
+    batch: TokenBatch, rows: NDArray[np.int64], aggregation: str, max_response_length: int
+) -> NDArray[np.float32]:
+    """(n_token of the batch,) weight of each sampled token of `rows`, 0 elsewhere; see `token_weights`."""
+    ordered = np.sort(rows)
+    in_rows = np.repeat(np.isin(np.arange(batch.n_rows), ordered), batch.row_lengths)
+    chosen = in_rows & batch.loss_mask
+    weights = np.zeros(len(batch.tokens), np.float32)
+    weights[chosen] = token_weights(aggregation, sampled_per_row(batch)[ordered], max_response_length)
+    return weights
+
+
+def sampled_per_row(batch: TokenBatch) -> NDArray[np.int64]:
+    """(n_row,) how many tokens of each row the model sampled."""
+    before = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
+    return np.diff(before[batch.row_offsets])

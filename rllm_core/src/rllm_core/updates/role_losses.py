@@ -1,0 +1,64 @@
+"""Policy losses by role."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.loss import LossInput, PolicyLoss
+from rllm_core.errors import LossError, RllmError
+from rllm_core.updates.losses import checked
+
+
+class RowRoles(Protocol):
+    """The part of a TokenBatch that says which role each row is of."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names."""
+
+    @property
+    def role(self) -> NDArray[np.int32]:
+        """(n_row,) index of each row's role, by row id."""
+
+
+class RoleLosses:
+    """Sends each role's tokens through that role's loss, which is loaded when it is first needed."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, PolicyLoss] = {}
+
+    def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+        """(n_sampled,) loss of each token.
+
+        Raises:
+            LossError: a loss returned something else than one finite number per token.
+        """
+        if len(batch.roles) == 1:
+            return self._apply(batch.roles[0], inputs, plan)
+        roles = torch.from_numpy(batch.role).to(inputs.row_ids.device)[inputs.row_ids]
+        losses = torch.zeros_like(inputs.logprobs)
+        for index, role in enumerate(batch.roles):
+            chosen = roles == index
+            if chosen.any():
+                losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
+        return losses
+
+    def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+        choice = plan.losses[role]
+        if role not in self._loaded:
+            self._loaded[role] = choice.plugin.load()
+        who = f"loss {choice.plugin.name!r} for role {role!r}"
+        try:
+            losses = self._loaded[role](inputs, choice.params)
+        except RllmError:
+            raise
+        except (Exception, SystemExit) as error:
+            hint = "Mend it; add --debug to see where it failed."
+            raise LossError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+        return checked(losses, inputs, who)

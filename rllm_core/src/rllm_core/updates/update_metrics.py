@@ -1,0 +1,63 @@
+"""What is noted of an update, micro-batch after micro-batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.loss_terms import LossTerms
+from rllm_core.updates.losses import log_ratio
+
+
+class Means:
+    """The mean of everything added under a name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, values: Tensor | float) -> None:
+        """One number, or one for each token."""
+        total, count = (float(values.sum()), values.numel()) if isinstance(values, Tensor) else (values, 1)
+        self._sums[name] = self._sums.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def merge(self, other: Means) -> None:
+        """Add everything that was added to `other`: in another micro-batch, or another process."""
+        for name, total in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0) + other._counts[name]
+
+    def metrics(self) -> dict[str, float]:
+        """By name; without those of which nothing was added."""
+        return {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
+
+
+@torch.no_grad()
+def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Tensor) -> None:
+    """Note the sampled tokens of a micro-batch."""
+    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)
+    means.add("actor/entropy", entropies)
+    means.add("actor/kl_old_new", log_ratios.exp() - 1 - log_ratios)
+    means.add("actor/ratio_mean", log_ratios.exp())
+    if terms.divergence is not None:
+        means.add("actor/kl_ref", terms.divergence)
+    if terms.weights is not None:
+        means.add("actor/rollout_weight", terms.weights)
+        means.add("actor/rollout_masked", (terms.weights == 0).float())
+
+
+@torch.no_grad()
+def note_rollout(means: Means, inputs: LossInput) -> None:
+    """Note how far the trainer is from the sampler, while their weights are the same."""
+    assert inputs.sampling_logprobs is not None
+    known = ~inputs.sampling_logprobs.isnan()
+    difference = log_ratio(inputs.logprobs, inputs.sampling_logprobs)
+    means.add("actor/rollout_logprob_difference", difference[known].abs())
+
+
+@torch.no_grad()
+def note_critic(means: Means, value_losses: Tensor, returns: Tensor) -> None:
+    """Note the value losses of the tokens that have a target."""
+    means.add("critic/value_loss", value_losses[~returns.isnan()])
