@@ -144,7 +144,7 @@ def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(
 def test_float16_is_refused_before_anything_is_loaded(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "model.dtype=float16"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert '`model.dtype` is "float16" (from command line): float16 cannot be trained here' in said
+    assert '`model.dtype` is "float16" (from command line): float16 is not supported' in said
     assert "use bfloat16 or float32" in said
 
 

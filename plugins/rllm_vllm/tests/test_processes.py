@@ -67,7 +67,7 @@ def test_a_start_that_takes_too_long_is_given_up(
 
     started = time.monotonic()
     assert not _alive(_with_engine(play, start_timeout=3.0).process_group)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, serving: Serving) -> None:
@@ -84,7 +84,7 @@ def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, servin
 
     started = time.monotonic()
     _with_engine(play)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_a_cancelled_start_leaves_no_process(

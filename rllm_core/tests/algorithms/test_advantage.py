@@ -365,6 +365,6 @@ def test_time_grows_in_proportion_to_the_number_of_groups(
 
 
 def _seconds_of(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     action()
-    return time.perf_counter() - start
+    return time.thread_time() - start

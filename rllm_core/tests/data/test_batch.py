@@ -121,10 +121,10 @@ def test_building_takes_time_in_proportion_to_the_number_of_trajectories(
     conversation: MakeConversation, group: MakeGroup
 ) -> None:
     def seconds(n_groups: int) -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         groups = [group(f"{index}:agent", [conversation(30) for _ in range(8)]) for index in range(n_groups)]
         batch = build_batch(groups)
-        took = time.perf_counter() - start
+        took = time.thread_time() - start
         assert batch.n_rows == 8 * n_groups
         return took
 

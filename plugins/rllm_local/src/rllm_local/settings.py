@@ -31,7 +31,7 @@ class TrainedModelSection(ModelSection):
     def _not_float16(cls, value: object) -> object:
         if value == "float16":
             raise ValueError(
-                "float16 cannot be trained here: gradients leave its range, and losses are not scaled; "
+                "float16 is not supported: gradients leave its range, and losses are not scaled; "
                 "use bfloat16 or float32"
             )
         return value

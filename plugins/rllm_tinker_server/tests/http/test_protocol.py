@@ -141,7 +141,7 @@ def test_a_pending_result_is_asked_for_again(start: Start) -> None:
     request_id = gradient(server, model_id, 1)
     begun = time.monotonic()
     response = server.result(request_id)
-    assert 0.2 <= time.monotonic() - begun < 5
+    assert 0.2 <= time.monotonic() - begun < DEADLINE
     assert (response.status_code, response.json()["queue_state"]) == (408, "active")
     server.host.gate.set()
     until = time.monotonic() + DEADLINE
@@ -386,5 +386,5 @@ def test_a_server_that_restarted_is_told_from_one_that_is_slow(start: Start) -> 
         trainer.optim_step(types.AdamParams()).result(DEADLINE)
     with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
         sampler.sample(types.ModelInput.from_ints([1]), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < DEADLINE
     client.close("errored").result(DEADLINE)

@@ -1,0 +1,141 @@
+"""Estimators, losses, groupings and rejection modes of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm_core.algorithms.options import (
+    DynamicRejectionParams,
+    EpisodeRejectionParams,
+    GroupRejectionParams,
+    GrpoParams,
+    PpoParams,
+    ReinforcePlusPlusBaselineParams,
+    RlooParams,
+)
+from rllm_core.builtin.lazy import load_from
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.plugins.markers import hookimpl
+
+
+@hookimpl
+def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
+    yield EstimatorPlugin(
+        name="grpo",
+        summary="(reward - group mean) / group std; the default.",
+        params=GrpoParams,
+        load=load_from("algorithms.advantage", "grpo"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="reinforce",
+        summary="The reward itself, no baseline.",
+        params=NoParams,
+        load=load_from("algorithms.advantage", "reinforce"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
+        scope="trajectory",
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="reinforce_plus_plus_baseline",
+        summary="Reward minus group mean, divided by the std over all groups of the role.",
+        params=ReinforcePlusPlusBaselineParams,
+        load=load_from("algorithms.advantage", "reinforce_plus_plus_baseline"),
+        scope="role",
+        default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="rloo",
+        summary="Reward minus the mean of the group's other trajectories.",
+        params=RlooParams,
+        load=load_from("algorithms.advantage", "rloo"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
+        default_loss="importance_sampling",
+    )
+
+
+@hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    yield LossPlugin(
+        name="ppo",
+        summary="Clipped importance ratio.",
+        params=PpoParams,
+        load=load_from("updates.losses", "ppo"),
+    )
+    yield LossPlugin(
+        name="importance_sampling",
+        summary="Importance ratio times advantage, no clipping.",
+        params=NoParams,
+        load=load_from("updates.losses", "importance_sampling"),
+    )
+    yield LossPlugin(
+        name="reinforce",
+        summary="Log-prob times advantage, on-policy.",
+        params=NoParams,
+        load=load_from("updates.losses", "reinforce"),
+    )
+
+
+@hookimpl
+def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
+    yield GroupingPlugin(
+        name="task_role",
+        summary="One group per task and role; the default.",
+        params=NoParams,
+        load=load_from("algorithms.grouping", "by_task_and_role"),
+        compares=frozenset({"attempts"}),
+    )
+    yield GroupingPlugin(
+        name="task",
+        summary="One group per task: all roles are compared with each other.",
+        params=NoParams,
+        load=load_from("algorithms.grouping", "by_task"),
+        compares=frozenset({"attempts", "roles"}),
+    )
+    yield GroupingPlugin(
+        name="role",
+        summary="One group per role: all tasks of the step are compared with each other.",
+        params=NoParams,
+        load=load_from("algorithms.grouping", "by_role"),
+        compares=frozenset({"attempts", "tasks"}),
+    )
+    yield GroupingPlugin(
+        name="episode",
+        summary="One group per attempt: its roles are compared with each other.",
+        params=NoParams,
+        load=load_from("algorithms.grouping", "by_episode"),
+        compares=frozenset({"roles"}),
+    )
+
+
+@hookimpl
+def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
+    yield RejectionPlugin(
+        name="none",
+        summary="Train on every group.",
+        params=NoParams,
+        load=load_from("algorithms.rejection", "KeepAll"),
+    )
+    yield RejectionPlugin(
+        name="episode",
+        summary="Gather groups over steps until enough tasks are partly solved.",
+        params=EpisodeRejectionParams,
+        load=load_from("algorithms.rejection", "WaitForPartialSolves"),
+    )
+    yield RejectionPlugin(
+        name="group",
+        summary="Drop groups that are too small or whose rewards are all equal.",
+        params=GroupRejectionParams,
+        load=load_from("algorithms.rejection", "DropWithoutSignal"),
+    )
+    yield RejectionPlugin(
+        name="dynamic",
+        summary="Drop such groups too, and play more tasks until the batch is full; the surplus waits.",
+        params=DynamicRejectionParams,
+        load=load_from("algorithms.dynamic_sampling", "FillWithSignal"),
+    )

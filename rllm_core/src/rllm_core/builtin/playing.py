@@ -1,0 +1,71 @@
+"""Workflows, agents, data sets and trackers of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm_core.builtin.lazy import load_from
+from rllm_core.contracts.agent import AgentPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.plugins.markers import hookimpl
+from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
+from rllm_core.rollout.task_files import TaskFileParams
+from rllm_core.tracking.options import JsonLinesParams
+
+
+@hookimpl
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="single_turn_workflow",
+        summary="One prompt, one answer.",
+        params=AgentWorkflowParams,
+        load=load_from("rollout.workflows", "SingleTurnWorkflow"),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args"}),
+    )
+    yield WorkflowPlugin(
+        name="multi_turn_workflow",
+        summary="Turns with the environment until it is done.",
+        params=AgentWorkflowParams,
+        load=load_from("rollout.workflows", "MultiTurnWorkflow"),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"}),
+    )
+
+
+@hookimpl
+def rllm_agents() -> Iterable[AgentPlugin[Any]]:
+    yield AgentPlugin(
+        name="math_agent",
+        summary="Plain chat: the model's whole reply is the action; the default.",
+        params=MathAgentParams,
+        load=load_from("rollout.agents", "MathAgent"),
+    )
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="jsonl",
+        summary="Tasks from a file, one JSON object per line.",
+        params=TaskFileParams,
+        load=load_from("rollout.task_files", "read_tasks"),
+    )
+
+
+@hookimpl
+def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
+    yield TrackerPlugin(
+        name="console",
+        summary="Progress in the terminal; plain lines where there is none.",
+        params=NoParams,
+        load=load_from("tracking.console", "ConsoleTracker"),
+    )
+    yield TrackerPlugin(
+        name="jsonl",
+        summary="One JSON object per line, in a file.",
+        params=JsonLinesParams,
+        load=load_from("tracking.jsonl", "JsonLinesTracker"),
+    )
