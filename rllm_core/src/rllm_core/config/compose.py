@@ -19,6 +19,7 @@ from rllm_core.config.keys import ABSENT, KeyPath, known_keys, section_of, value
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.needed import require_packages
+from rllm_core.config.options_as_keys import option_hints
 from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
@@ -108,7 +109,7 @@ def _compose(registry: PluginSource, user_layers: Sequence[Layer]) -> Composed:
     tree = resolve(merged)
     if problems := unlike_packaged(tree, merged, backend, profile):
         raise as_config_error(problems)
-    composed = _validated(merged, tree, backend.params, tuple(warnings))
+    composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
     return replace(composed, in_force=_in_force(composed, registry, backend, user_layers))
 
 
@@ -197,19 +198,25 @@ def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
 
 
 def _validated(
-    merged: Merged, tree: dict[str, Any], backend_schema: type[BaseModel], warnings: tuple[str, ...]
+    registry: PluginSource,
+    merged: Merged,
+    tree: dict[str, Any],
+    backend_schema: type[BaseModel],
+    warnings: tuple[str, ...],
 ) -> Composed:
     core, rest = _split(tree, RunConfig, backend_schema)
     keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
     instances: list[BaseModel] = []
     problems: list[str] = []
+    meant: list[str] = []
     for schema, values in ((RunConfig, core), (backend_schema, rest)):
         try:
             instances.append(parse(schema, values))
         except ValidationError as error:
             problems += describe(error, values, merged.origin, keys)
+            meant += option_hints(error, registry)
     if problems:
-        raise as_config_error(problems)
+        raise as_config_error(problems, " ".join(meant))
     config, backend_config = instances
     assert isinstance(config, RunConfig)
     _fill(tree, backend_config.model_dump(mode="json", by_alias=True), merged, ())

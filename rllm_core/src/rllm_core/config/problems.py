@@ -80,11 +80,11 @@ def describe(
     return list(dict.fromkeys(unknown + lines))
 
 
-def as_config_error(lines: Iterable[str]) -> ConfigError:
+def as_config_error(lines: Iterable[str], hint: str = "") -> ConfigError:
     """One error for all problems, one line each."""
     lines = list(lines)
     heading = [f"{len(lines)} problems in the configuration:"] if len(lines) > 1 else []
-    return ConfigError("\n".join(heading + lines))
+    return ConfigError("\n".join(heading + lines), hint)
 
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
