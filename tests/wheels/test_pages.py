@@ -21,6 +21,7 @@ PAGES = {
     "docs/backends/tinker.md": ("--dry-run",),
     "docs/backends/verl.md": ("--dry-run",),
     "rllm_verl/README.md": ("--dry-run",),
+    "docs/how-to/plugin.md": (),
 }
 """Page -> what is added to its first command."""
 TORCH_FIRST = "torch=="
