@@ -22,19 +22,28 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    for name in ("rllm-envs for environment 'sum'", "transformers", "tinker,", "rllm-local", "peft", "uvicorn"):
+    for name in ("rllm-envs for environment 'sum'", "transformers", "tinker,", "rllm-tinker-server", "rllm-trackers"):
         assert name in line
     assert line.endswith("Run: pip install rllm-envs 'rllm-tinker[local]'")
 
 
-def test_a_server_names_them_too(bare: Environment, tmp_path: Path) -> None:
-    done = bare.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
+def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
+    environment = Environment.make(tmp_path / "venv", dist, ["rllm-core"])
+    environment.install(["--no-deps", "--find-links", str(dist), "rllm-tinker-server"])
+    done = environment.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     for name in ("fastapi", "peft", "rllm-local", "uvicorn"):
         assert name in line
-    assert line.endswith("Run: pip install 'rllm-tinker[local]'")
+    assert line.endswith("Run: pip install rllm-tinker-server")
+
+
+def test_a_command_that_is_not_installed_names_its_distribution(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr == "error: Command 'tinker' is in rllm-tinker-server: pip install rllm-tinker-server\n"
 
 
 def test_the_doctor_names_them_too(bare: Environment, tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def serve(
         from rllm_tinker_server.serve import ServeOptions, listen
         from rllm_tinker_server.serve import serve as run
     except ModuleNotFoundError as error:
-        absent = sorted(unmet.name for unmet in missing("rllm-tinker", ["local"])) or [error.name or "?"]
+        absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
             f"The local server needs packages that are not installed: {', '.join(absent)}.",
-            "Run: pip install 'rllm-tinker[local]'",
+            "Run: pip install rllm-tinker-server",
         ) from error
     where = ServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
     what = ModelOptions(
