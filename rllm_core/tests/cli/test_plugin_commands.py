@@ -151,6 +151,11 @@ def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
     assert said == f"Command {command!r} is in {home}: pip install {home}"
 
 
+def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm) -> None:
+    assert "Did you mean 'tinker'" in _paragraph(rllm("tinkre", program=NOTHING_INSTALLED))
+    assert "Did you mean 'new'" in _paragraph(rllm("plugins", "neww", program=NOTHING_INSTALLED))
+
+
 def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm) -> None:
     told = " ".join(rllm("--help", program=NOTHING_INSTALLED, COLUMNS="120").stdout.split())
 
@@ -168,3 +173,23 @@ def test_a_command_below_plugins_is_one_of_that_group_alone(rllm, install_comman
     assert "From third-party." in rllm("plugins", "--help").stdout
     assert "From third-party." not in rllm("--help").stdout
     assert "There is no command 'act'." in _paragraph(rllm("act"))
+
+
+def test_plugins_list_names_commands_and_their_distribution(rllm, install_command) -> None:
+    install_command("third-party", "act")
+
+    assert "Command `rllm act` comes from third-party 1.0.\n" in rllm("plugins", "list").stdout
+    assert "rllm act" not in rllm("plugins", "list", "--kind", "estimator").stdout
+
+
+def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
+    install_command("third-party", "act")
+    install_command("another", "play")
+    ours = "rllm-local,rllm-envs,rllm-tinker-server,rllm-rescore,rllm-plugin-kit"
+
+    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
+
+    assert checked.returncode == 0
+    assert "note: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
+    assert "no such plugin is installed" not in checked.stdout
+    assert checked.stdout.splitlines()[-1].endswith(" plugins and 1 command checked, all work.")
