@@ -9,8 +9,8 @@ from typing import Any
 from rllm_core.plugins.commands import load_command
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import COMMAND
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.specs import KINDS
 
 OURS = "rllm-"
 NOT_OURS = (CORE, "rllm-example")

@@ -15,8 +15,8 @@ from rllm_core.config.layers import Layer, layers_from_overrides
 from rllm_core.config.resolve import leaves
 from rllm_core.errors import ConfigError
 from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 
 VALID = [

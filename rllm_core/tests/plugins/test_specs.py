@@ -8,8 +8,8 @@ import pytest
 
 from rllm_core.plugins import specs
 from rllm_core.plugins.discovery import Candidate
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import load_records, new_manager
-from rllm_core.plugins.specs import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

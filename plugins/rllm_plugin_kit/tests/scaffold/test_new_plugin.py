@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rllm_core.cli.main import main
-from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.kinds import KINDS
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 from rllm_plugin_kit.scaffold.naming import names_for
 from rllm_plugin_kit.scaffold.package import render

@@ -42,8 +42,8 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     """
     from rllm_core.cli.tables import print_table
     from rllm_core.plugins.commands import offers_of
+    from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
-    from rllm_core.plugins.specs import KINDS
 
     registry = Registry.load()
     entries = [entry for each in ([kind] if kind else KINDS) for entry in registry.all(each)]
@@ -119,9 +119,9 @@ def doctor(debug: bool | None) -> int:
     """
     from rllm_core.plugins.command_doctor import examine_commands
     from rllm_core.plugins.doctor import examine, worst_first
+    from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.package_doctor import examine_packages
     from rllm_core.plugins.registry import Registry
-    from rllm_core.plugins.specs import KINDS
 
     registry = Registry.load()
     commands = _commands_in(registry.discovery)

@@ -23,8 +23,8 @@ from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import IN_PROCESS, Registry
-from rllm_core.plugins.specs import KINDS
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
 

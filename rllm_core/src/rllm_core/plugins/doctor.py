@@ -11,9 +11,9 @@ from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import reason_of
 from rllm_core.plugins.registry import Registry
-from rllm_core.plugins.specs import KINDS
 
 Severity = Literal["error", "warning", "note"]
 

@@ -14,8 +14,8 @@ from rllm_core.notices import one_line
 from rllm_core.plugins import specs
 from rllm_core.plugins.core_version import check_core_version, upgrade
 from rllm_core.plugins.discovery import CORE, Candidate
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.markers import PROJECT
-from rllm_core.plugins.specs import KINDS
 from rllm_core.plugins.unusable import UnusablePluginError
 from rllm_core.plugins.validation import check_record
 

@@ -13,8 +13,8 @@ from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
 from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import load_records, new_manager, reason_of
-from rllm_core.plugins.specs import KINDS
 from rllm_core.plugins.unknown_name import unknown_name
 from rllm_core.plugins.unusable import UnusablePluginError
 from rllm_core.plugins.validation import check_record

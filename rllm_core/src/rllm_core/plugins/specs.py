@@ -10,93 +10,437 @@ The docstring of every hook is such a module, complete; the test suite runs them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-from rllm_core.contracts.agent import AgentPlugin
-from rllm_core.contracts.backend import BackendPlugin
-from rllm_core.contracts.dataset import DatasetPlugin
-from rllm_core.contracts.engine import EnginePlugin
-from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.grouping import GroupingPlugin
-from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.observer import ObserverPlugin
-from rllm_core.contracts.plugin import Plugin
-from rllm_core.contracts.rejection import RejectionPlugin
-from rllm_core.contracts.stage import StagePlugin
-from rllm_core.contracts.tracker import TrackerPlugin
-from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_core.plugins.algorithm_specs import (
-    rllm_estimators,
-    rllm_groupings,
-    rllm_losses,
-    rllm_rejections,
-    rllm_stages,
+from rllm_core.contracts import (
+    AgentPlugin,
+    BackendPlugin,
+    DatasetPlugin,
+    EnginePlugin,
+    EnvironmentPlugin,
+    EstimatorPlugin,
+    GroupingPlugin,
+    LossPlugin,
+    ObserverPlugin,
+    RejectionPlugin,
+    StagePlugin,
+    TrackerPlugin,
+    WorkflowPlugin,
 )
-from rllm_core.plugins.markers import hookimpl, hookspec
-from rllm_core.plugins.run_specs import (
-    rllm_agents,
-    rllm_backends,
-    rllm_datasets,
-    rllm_engines,
-    rllm_environments,
-    rllm_observers,
-    rllm_trackers,
-    rllm_workflows,
-)
-
-__all__ = [
-    "KINDS",
-    "Kind",
-    "hookimpl",
-    "hookspec",
-    "rllm_agents",
-    "rllm_backends",
-    "rllm_datasets",
-    "rllm_engines",
-    "rllm_environments",
-    "rllm_estimators",
-    "rllm_groupings",
-    "rllm_losses",
-    "rllm_observers",
-    "rllm_rejections",
-    "rllm_stages",
-    "rllm_trackers",
-    "rllm_workflows",
-]
+from rllm_core.plugins.markers import hookspec
 
 
-class Kind(NamedTuple):
-    """What belongs to one kind of plugin."""
+@hookspec
+def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
+    """Offer advantage estimators, chosen by ``rllm.algorithm.adv_estimator``.
 
-    hook: str
-    """The function a plugin implements."""
-    record: type[Plugin[Any]]
-    """The class of what that function returns."""
+    Rewards of all trajectories of one role go in, one advantage per trajectory, step or token comes out::
 
-    @property
-    def plural(self) -> str:
-        """For sentences: ``estimators``, ``losses``."""
-        return self.hook.removeprefix("rllm_")
+        from pydantic import Field
+        from rllm_core.contracts import Advantages, EstimatorPlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class ScaledParams(Params):
+            scale: float = Field(1.0, gt=0, description="Multiplies every advantage.")
+
+        def scaled_reward(inputs, params):
+            return Advantages(values=params.scale * inputs.rewards)
+
+        @hookimpl
+        def rllm_estimators():
+            return [
+                EstimatorPlugin(
+                    name="scaled_reward",
+                    summary="The reward itself, times a constant.",
+                    params=ScaledParams,
+                    load=lambda: scaled_reward,
+                )
+            ]
+    """
+    return ()
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "estimator": Kind("rllm_estimators", EstimatorPlugin),
-        "loss": Kind("rllm_losses", LossPlugin),
-        "grouping": Kind("rllm_groupings", GroupingPlugin),
-        "rejection": Kind("rllm_rejections", RejectionPlugin),
-        "stage": Kind("rllm_stages", StagePlugin),
-        "backend": Kind("rllm_backends", BackendPlugin),
-        "engine": Kind("rllm_engines", EnginePlugin),
-        "workflow": Kind("rllm_workflows", WorkflowPlugin),
-        "agent": Kind("rllm_agents", AgentPlugin),
-        "environment": Kind("rllm_environments", EnvironmentPlugin),
-        "dataset": Kind("rllm_datasets", DatasetPlugin),
-        "tracker": Kind("rllm_trackers", TrackerPlugin),
-        "observer": Kind("rllm_observers", ObserverPlugin),
-    }
-)
-"""All kinds by name, in the order they are listed."""
+@hookspec
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    """Offer policy losses, chosen by ``rllm.algorithm.loss_fn``.
+
+    Log-probs and advantages of sampled tokens go in as torch tensors, the loss of each token comes out. A module
+    that needs ``import torch`` does it inside `load`::
+
+        from rllm_core.contracts import LossPlugin, NoParams
+        from rllm_core.plugins import hookimpl
+
+        def unclipped(inputs, params):
+            return -(inputs.logprobs - inputs.old_logprobs).exp() * inputs.advantages
+
+        @hookimpl
+        def rllm_losses():
+            return [
+                LossPlugin(
+                    name="unclipped", summary="Importance ratio, no clipping.", params=NoParams, load=lambda: unclipped
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
+    """Offer ways of grouping, chosen by ``rllm.transform.grouping``.
+
+    Episodes go in, groups of trajectories whose rewards are compared come out::
+
+        from rllm_core.contracts import GroupingPlugin, NoParams
+        from rllm_core.plugins import hookimpl
+
+        def load_one_group():
+            from rllm_core.data.types import TrajectoryGroup        # needs numpy, so it waits until it is called for
+
+            def one_group(episodes, params):
+                everything = [trajectory for episode in episodes for trajectory in episode.trajectories]
+                return [TrajectoryGroup(group_id="batch", trajectories=everything)]
+
+            return one_group
+
+        @hookimpl
+        def rllm_groupings():
+            return [
+                GroupingPlugin(
+                    name="one_group", summary="The whole batch is one group.", params=NoParams, load=load_one_group
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
+    """Offer rejection modes, chosen by ``rllm.rejection_sample.mode``.
+
+    Groups of one step go in, a verdict comes out: train on these, keep some for later, drop the rest::
+
+        from rllm_core.contracts import NoParams, RejectionPlugin, Verdict
+        from rllm_core.plugins import hookimpl
+
+        class DropSingles:
+            def __init__(self, params):
+                pass
+
+            def __call__(self, groups):
+                train = [group for group in groups if len(group.trajectories) > 1]
+                return Verdict(train=train, dropped={"single": len(groups) - len(train)})
+
+            def state_dict(self):
+                return {}
+
+            def load_state_dict(self, state): ...
+
+        @hookimpl
+        def rllm_rejections():
+            return [
+                RejectionPlugin(
+                    name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    """Offer pipeline stages, placed by ``rllm.pipeline``.
+
+    A stage says what it reads and writes, so that the order is checked before the run starts::
+
+        from rllm_core.contracts import NoParams, StagePlugin
+        from rllm_core.plugins import hookimpl
+
+        class CountGroups:
+            def __init__(self, context, params):
+                pass
+
+            async def __call__(self, step):
+                step.metrics["my/groups"] = float(len(step.trajectory_groups))
+
+        @hookimpl
+        def rllm_stages():
+            return [
+                StagePlugin(
+                    name="count_groups",
+                    summary="Log how many groups there are.",
+                    params=NoParams,
+                    load=lambda: CountGroups,
+                    reads=frozenset({"trajectory_groups"}),
+                    writes=frozenset(),
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_backends() -> Iterable[BackendPlugin[Any]]:
+    """Offer backends, chosen by ``rllm/backend=NAME``: they hold the weights, sample, update and save.
+
+    The record says what the backend can do, so that a run which asks for more stops before anything is loaded::
+
+        from pathlib import Path
+        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams
+        from rllm_core.plugins import hookimpl
+
+        class Nowhere(Backend):
+            async def start(self, run):
+                raise NotImplementedError("return a RolloutEngine here")
+
+            async def update(self, batch, plan):
+                return {}
+
+            async def publish(self, version): ...
+            async def save(self, folder): ...
+            async def load(self, folder): ...
+
+        @hookimpl
+        def rllm_backends():
+            return [
+                BackendPlugin(
+                    name="nowhere",
+                    summary="Trains nothing.",
+                    params=NoParams,
+                    load=lambda: Nowhere,
+                    config_yaml=lambda: Path("rllm_example/config/rllm/backend/nowhere.yaml"),
+                    capabilities=Capabilities(custom_losses=True),
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_engines() -> Iterable[EnginePlugin[Any]]:
+    """Offer rollout engines, chosen by ``rllm.rollout.engine``: they sample for backends that can host one::
+
+    from rllm_core.contracts import EnginePlugin, Params
+    from rllm_core.plugins import hookimpl
+
+    class RemoteParams(Params):
+        url: str = "http://127.0.0.1:8000"
+
+    class Remote:
+        def __init__(self, params):
+            self.url = params.url
+
+        async def start(self, setup):
+            self.renderer, self.max_context = setup.renderer, setup.max_context
+
+        async def load_weights(self, weights, version):
+            raise NotImplementedError("send them there, and forget what is cached")
+
+        async def generate(self, prompt_ids, sampling, *, session):
+            raise NotImplementedError("return a Completion here")
+
+        async def end_session(self, session): ...
+        async def close(self): ...
+
+    @hookimpl
+    def rllm_engines():
+        return [
+            EnginePlugin(
+                name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    """Offer workflows, chosen by ``rllm.workflow.name``: how one attempt at a task is made.
+
+    Messages go to the engine, actions to the environment, an episode comes out::
+
+        from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
+        from rllm_core.plugins import hookimpl
+
+        def load_answer_once():
+            from rllm_core.data.types import Episode, Trajectory
+
+            class AnswerOnce(Workflow):
+                async def run(self, task, uid, **kwargs):
+                    prompt = task["prompt_ids"]
+                    completion = await self.context.engine.generate(prompt, self.context.sampling, session=uid)
+                    trajectory = Trajectory("solver", reward=float(len(completion.token_ids) < 10))
+                    trajectory.add_step(prompt, completion.token_ids, completion.logprobs)
+                    return Episode(id=uid, trajectories=[trajectory])
+
+            return AnswerOnce
+
+        @hookimpl
+        def rllm_workflows():
+            return [
+                WorkflowPlugin(
+                    name="answer_once", summary="One call, brevity is rewarded.", params=NoParams, load=load_answer_once
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_agents() -> Iterable[AgentPlugin[Any]]:
+    """Offer agents, chosen by ``rllm.agent.name``: what the model hears, and which of its words are its action::
+
+    from rllm_core.contracts import Agent, AgentPlugin, Params
+    from rllm_core.plugins import hookimpl
+
+    class LastLineParams(Params):
+        request: str = "Think aloud. Your last line is your answer."
+
+    class LastLine(Agent):
+        def __init__(self, params):
+            self.request = params.request
+
+        def observe(self, observation):
+            said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+            return [*said, {"role": "user", "content": self.request}]
+
+        def act(self, reply):
+            return reply.text.strip().rpartition("\\n")[2]
+
+    @hookimpl
+    def rllm_agents():
+        return [
+            AgentPlugin(
+                name="last_line",
+                summary="The last line of a reply is the action.",
+                params=LastLineParams,
+                load=lambda: LastLine,
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
+    """Offer environments, chosen by ``rllm.env.name``: tasks, what the agent sees, and what its words earn::
+
+    from rllm_core.contracts import Environment, EnvironmentPlugin, Outcome, Params
+    from rllm_core.plugins import hookimpl
+
+    class EchoParams(Params):
+        tasks: int = 100
+
+    class Echo(Environment):
+        def __init__(self, params):
+            self.word = ""
+
+        @classmethod
+        def tasks(cls, split, params):
+            from rllm_core.data.types import Task
+
+            return [Task(id=f"{split}-{i}", data={"word": f"word{i}"}) for i in range(params.tasks)]
+
+        def reset(self, task):
+            self.word = task["word"]
+            return f"Say {self.word}."
+
+        def step(self, action):
+            return Outcome(reward=float(action.strip() == self.word), done=True)
+
+    @hookimpl
+    def rllm_environments():
+        return [
+            EnvironmentPlugin(
+                name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    """Offer datasets, chosen by ``data.train_dataset`` and ``data.val_dataset``: tasks that no environment makes up.
+
+    A task's `data` is what workflows get and what `reset` of an environment is given::
+
+        from rllm_core.contracts import DatasetPlugin, Params
+        from rllm_core.plugins import hookimpl
+
+        class ProductsParams(Params):
+            first: int = 2
+            last: int = 99
+
+        def load_products():
+            from rllm_core.data.types import Task        # needs numpy, so it waits until it is called for
+
+            def products(params):
+                numbers = range(params.first, params.last + 1)
+                return [Task(id=f"{a}x{b}", data={"a": a, "b": b}) for a in numbers for b in numbers]
+
+            return products
+
+        @hookimpl
+        def rllm_datasets():
+            return [
+                DatasetPlugin(
+                    name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
+                )
+            ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
+    """Offer trackers, listed in ``rllm.trainer.logger``: where metrics go. `load` returns a factory::
+
+    from rllm_core.contracts import NoParams, TrackerPlugin
+    from rllm_core.plugins import hookimpl
+
+    class TextFile:
+        def __init__(self, run, params):
+            self.file = (run.folder / "metrics.txt").open("a")
+
+        def log(self, global_step, metrics):
+            self.file.write(f"{global_step} {dict(metrics)}\\n")
+
+        def close(self):
+            self.file.close()
+
+    @hookimpl
+    def rllm_trackers():
+        return [
+            TrackerPlugin(name="text_file", summary="One line per step.", params=NoParams, load=lambda: TextFile)
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
+    """Offer observers, listed in ``rllm.trainer.observers``: they watch the loop, and may veto a validation::
+
+    from rllm_core.contracts import NoParams, Observer, ObserverPlugin
+    from rllm_core.plugins import hookimpl
+
+    class SkipEarlyValidation(Observer):
+        def __init__(self, params):
+            pass
+
+        def on_validation_start(self, global_step):
+            return global_step >= 10
+
+    @hookimpl
+    def rllm_observers():
+        return [
+            ObserverPlugin(
+                name="skip_early_validation",
+                summary="No validation in the first ten steps.",
+                params=NoParams,
+                load=lambda: SkipEarlyValidation,
+            )
+        ]
+    """
+    return ()

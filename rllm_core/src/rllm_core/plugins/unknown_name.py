@@ -8,7 +8,7 @@ from typing import Protocol
 from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.plugins.discovery import Candidate, normalise
 from rllm_core.plugins.first_party import home_of, names_elsewhere
-from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.kinds import KINDS
 
 _IN_PROCESS = "in-process"
 """`registry.IN_PROCESS`: the distribution of what a running program registers."""

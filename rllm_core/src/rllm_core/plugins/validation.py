@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from rllm_core.contracts.estimator import Level, Scope
 from rllm_core.contracts.plugin import Plugin
-from rllm_core.plugins.specs import KINDS
+from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.unusable import UnusablePluginError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
