@@ -20,6 +20,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorP
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
@@ -178,7 +179,7 @@ class Sure(Agent):
     def observe(self, observation: Any) -> Any:
         return [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
 
-    def act(self, reply: str) -> str:
+    def act(self, reply: Reply) -> str:
         return self._word
 
 

@@ -22,7 +22,7 @@ from rllm_core.planning.unused_keys import core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.training.setup import make_runner
+from rllm_core.training.setup import open_runner
 from rllm_rescore.reading import read_file
 
 TABLE: dict[str, Any] = {
@@ -122,9 +122,14 @@ def test_thoughts_are_kept_in_later_prompts_when_asked_for(
     tokenizer = build_tokenizer()
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     engine: Any = Thinker(TemplateRenderer(tokenizer, [tokenizer.eos_token_id]))
-    runner = make_runner(planned({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds), engine)
+    plan = planned({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds)
     order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="train")
-    (episode,) = asyncio.run(runner.run(order))
+
+    async def rolled_out() -> list[Episode]:
+        async with open_runner(plan, engine) as runner:
+            return await runner.run(order)
+
+    (episode,) = asyncio.run(rolled_out())
     assert tokenizer.decode(episode.trajectories[0].steps[1].prompt_ids) == second
 
 

@@ -18,6 +18,7 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.agents import MathAgent
@@ -123,6 +124,8 @@ def context(engine: ScriptedEngine, environment: Callable[[], Environment] | Non
         "make_agent": lambda: MathAgent(MathAgentParams()),
         "make_environment": environment,
         "environment_blocks": False,
+        "label": "train",
+        "attempt": 0,
     }
     return WorkflowContext(**fields | changes)
 
@@ -261,7 +264,9 @@ def test_after_a_timeout_what_was_played_is_the_result(
         return worlds[-1]
 
     settings = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=0.2)
-    runner = RolloutRunner(lambda sampling: SolverJudge(context(engine, make_environment, sampling=sampling)), settings)
+    runner = RolloutRunner(
+        lambda attempt: SolverJudge(context(engine, make_environment, sampling=attempt.sampling)), settings
+    )
     order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=40), label="train")
     (episode,) = asyncio.run(runner.run(order))
     assert episode.termination_reason is TerminationReason.TIMEOUT
@@ -329,8 +334,8 @@ def test_the_judge_sees_what_the_agent_made_of_the_replies_without_their_thought
         def observe(self, observation: Any) -> Any:
             return [{"role": "system", "content": "shout"}, {"role": "user", "content": observation}]
 
-        def act(self, reply: str) -> str:
-            return reply.upper()
+        def act(self, reply: Reply) -> str:
+            return reply.text.upper()
 
     engine = ScriptedEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
     rewards = {"A": 1.0, "<THINK>B?</THINK> C": 0.0}

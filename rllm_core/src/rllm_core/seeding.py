@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def derive_seed(seed: int, *place: str | int) -> int:
@@ -12,3 +17,13 @@ def derive_seed(seed: int, *place: str | int) -> int:
     """
     digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def prompt_digest(prompt_ids: NDArray[np.int32]) -> str:
+    """32 hexadecimal digits that stand for a prompt, (n,) int32."""
+    return hashlib.blake2b(prompt_ids.astype("<i4").tobytes(), digest_size=16).hexdigest()
+
+
+def call_seed(attempt_seed: int, digest: str, sibling: int = 0) -> int:
+    """The seed of one model call, by `prompt_digest`. `sibling` numbers calls of one attempt with the same prompt."""
+    return derive_seed(attempt_seed, digest, sibling)

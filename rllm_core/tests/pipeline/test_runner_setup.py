@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.rollout import RolloutOrder
-from rllm_core.contracts.workflow import Workflow, WorkflowContext, WorkflowPlugin
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
+from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_core.training.setup import make_runner, tasks_of
+from rllm_core.training.setup import open_runner, tasks_of
 
 
 @pytest.fixture
@@ -269,7 +271,12 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
         order = RolloutOrder(
             tasks=tasks_of(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
         )
-        return asyncio.run(make_runner(made, engine).run(order))
+
+        async def rolled_out() -> list[Episode]:
+            async with open_runner(made, engine) as runner:
+                return await runner.run(order)
+
+        return asyncio.run(rolled_out())
 
     return run
 
@@ -286,8 +293,8 @@ def test_every_attempt_has_the_chosen_agent_with_its_options(
         def observe(self, observation: Any) -> Any:
             return [{"role": "user", "content": observation.upper()}]
 
-        def act(self, reply: str) -> str:
-            return f"{reply}!"
+        def act(self, reply: Reply) -> str:
+            return f"{reply.text}!"
 
     registry.add(AgentPlugin(name="shout", summary="For tests.", params=MathAgentParams, load=lambda: Shout))
     engine = Echoes()
@@ -365,3 +372,46 @@ def test_a_workflow_with_other_options_has_the_limit_of_all_attempts(
     registry.add(WorkflowPlugin(name="sleep", summary="For tests.", params=SleepParams, load=lambda: Sleep))
     episodes = play({"rllm.workflow.name": "sleep", "rllm.agent.trajectory_timeout": limit}, Echoes())
     assert [episode.termination_reason is TerminationReason.TIMEOUT for episode in episodes] == [limit is not None] * 2
+
+
+def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
+    plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
+) -> None:
+    events: list[Any] = []
+
+    @asynccontextmanager
+    async def serve(run: OpenedRun, params: Any) -> AsyncIterator[str]:
+        events.append((run.engine, run.folder, run.config.rllm.workflow.name, type(params)))
+        try:
+            yield "server"
+        finally:
+            events.append("closed")
+
+    class Asks(Workflow):
+        async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+            events.append((self.context.resource, self.context.label, self.context.attempt))
+            if not self.context.attempt:
+                raise ValueError
+            return Episode(id=uid)
+
+    registry.add(WorkflowPlugin(name="asks", summary="For tests.", params=NoParams, load=lambda: Asks, open=serve))
+    made = plan({"rllm.workflow.name": "asks"})
+    engine: Any = Echoes()
+    order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="val")
+
+    async def roll_out() -> None:
+        async with open_runner(made, engine, tmp_path) as runner:
+            await runner.run(order)
+
+    asyncio.run(roll_out())
+    assert events == [
+        (engine, tmp_path, "asks", NoParams),
+        ("server", "val", 0),
+        ("server", "val", 1),
+        "closed",
+    ]
+    events.clear()
+    made = plan({"rllm.workflow.name": "asks", "rllm.workflow.retry_limit": 1})
+    with pytest.raises(RllmError):
+        asyncio.run(roll_out())
+    assert events[-1] == "closed"

@@ -145,6 +145,8 @@ def context(engine: ScriptedEngine) -> Callable[..., WorkflowContext]:
             "make_agent": lambda: MathAgent(MathAgentParams()),
             "make_environment": None,
             "environment_blocks": False,
+            "label": "train",
+            "attempt": 0,
         }
         return WorkflowContext(**fields | changes)
 

@@ -11,7 +11,7 @@ import pytest
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Message, Reply
 from rllm_core.data.types import Episode
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
@@ -34,7 +34,8 @@ def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
 
 
 def test_math_agent_acts_by_the_reply_as_it_is() -> None:
-    assert MathAgent(MathAgentParams()).act("  so:\n7 ") == "  so:\n7 "
+    reply = Reply(text="  so:\n7 ", content="7")
+    assert MathAgent(MathAgentParams()).act(reply) == "  so:\n7 "
 
 
 @pytest.mark.parametrize("observation", ["hi", [HI]])
@@ -60,9 +61,9 @@ class LastLine(Agent):
         self.heard.append(observation)
         return [{"role": "user", "content": f"{len(self.heard)}:{observation}"}]
 
-    def act(self, reply: str) -> str:
-        self.said.append(reply)
-        return reply.rpartition("\n")[2]
+    def act(self, reply: Reply) -> str:
+        self.said.append(reply.text)
+        return reply.text.rpartition("\n")[2]
 
 
 def test_every_observation_goes_through_the_agent_and_every_reply(
@@ -115,8 +116,27 @@ def test_an_agent_that_acts_by_no_text_is_told_so(
     world = environment()
     with pytest.raises(TypeError) as caught:
         _play(context(make_environment=lambda: world, make_agent=LastLine))
-    assert str(caught.value) == "act() of LastLine returned None, not text for the environment"
+    assert str(caught.value) == "act() of LastLine returned None; FunctionEnvironment takes text"
     assert world.closed == 1
+
+
+def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
+    environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LastLine, "act", lambda self, reply: {"move": reply.content})
+    actions: list[Any] = []
+
+    def step(action: Any) -> Outcome:
+        actions.append(action)
+        return Outcome(done=True)
+
+    def play(world: type[Any]) -> None:
+        _play(context(make_environment=lambda: world(step=step), make_agent=LastLine))
+
+    with pytest.raises(TypeError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text$"):
+        play(environment)
+    play(type("Board", (environment,), {"takes_objects": True}))
+    assert actions == [{"move": "ok"}]
 
 
 def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(environment: Any, context: MakeContext) -> None:

@@ -152,7 +152,7 @@ tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambd
 def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_its_last_end(
     prompt: np.ndarray[Any, Any], reply: np.ndarray[Any, Any]
 ) -> None:
-    kept = without_reasoning(prompt, reply, (THINK, END)).tolist()
+    kept = np.concatenate(without_reasoning(prompt, reply, (THINK, END))).tolist()
     if END not in reply:
         assert kept == [*prompt, *reply]
         return
@@ -161,3 +161,25 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_i
     tail = prompt[-4:].tolist()
     opening = tail[len(tail) - 1 - tail[::-1].index(THINK) :] if THINK in tail else []
     assert kept == [*prompt.tolist()[: prompt.size - len(opening)], *said]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "reasoning", "content"),
+    [
+        ("go", "{7}8$", "7", "8"),
+        ("go{", "7}8$", "7", "8"),
+        ("go{", "7", "7", ""),  # cut off: the template opened the thoughts
+        ("go", "{7", "7", ""),
+        ("go", "{7}8{9}10$", "78 9".replace(" ", ""), "10"),
+        ("go{}", "8$", None, "8"),  # the template closed them again: no thinking was asked for
+        ("go", "8$", None, "8"),
+        ("a{b} and more", "8$", None, "8"),  # a user wrote about thinking
+    ],
+)
+def test_a_reply_is_taken_apart_into_thoughts_and_what_is_said(
+    prompt: str, reply: str, reasoning: str | None, content: str
+) -> None:
+    tokenizer: Any = ReasoningTokenizer()
+    parsed = TemplateRenderer(tokenizer, [STOP]).parse([*map(ord, prompt)], [*map(ord, reply)])
+    assert (parsed.reasoning, parsed.content) == (reasoning, content)
+    assert parsed.text == reply.rstrip("$")

@@ -176,3 +176,36 @@ def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() ->
     assert [*prompt, *reply, stop, *renderer.continuation(stop, answer).tolist()] == at_once
     assert [*prompt, *reply, *renderer.continuation(reply[-1], answer).tolist()] == at_once
     assert REPLY not in tokenizer.decode(at_once)
+
+
+def test_a_bridge_keeps_every_token_that_came_before(renderer: TemplateRenderer) -> None:
+    prompt, sampled = renderer.prompt(USER), np.array([ord("o"), ord("k"), STOP], np.int32)
+    assert _text(renderer.bridge(prompt, sampled, USER)) == "<u>hi<a>ok$<u>hi<a>"
+    assert _text(renderer.bridge(prompt, sampled[:2], USER)) == "<u>hi<a>ok$<u>hi<a>"
+    assert _text(renderer.bridge(prompt, sampled[:0], USER)) == "<u>hi<a>$<u>hi<a>"
+
+
+def test_tools_and_structured_messages_reach_the_template_as_they_are(tokenizer: Any) -> None:
+    given: list[Any] = []
+
+    def remember(conversation: Any, **options: Any) -> str:
+        given.append((conversation, options.get("tools")))
+        return "<a>"
+
+    tokenizer.apply_chat_template = remember
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    renderer = TemplateRenderer(tokenizer, [STOP])
+    renderer.prompt(parts, tools)
+    renderer.prompt(parts)
+    assert given == [(parts, tools), (parts, None)]
+
+
+def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -> None:
+    with pytest.raises(RolloutError, match="A message or tool is no JSON data"):
+        renderer.prompt([{"role": "user", "content": {1, 2}}])
+
+
+def test_a_reply_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
+    reply = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
+    assert (reply.text, reply.content, reply.reasoning, reply.tool_calls) == ("ok", "ok", None, ())

@@ -24,7 +24,7 @@ from rllm_core.errors import (
     RllmError,
     RolloutError,
 )
-from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
 Body = Callable[["FunctionWorkflow", dict[str, Any], str], Any]
@@ -65,7 +65,7 @@ def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train
 
 
 def _run(body: Body, order: RolloutOrder | None = None, **settings: Any) -> list[Episode]:
-    runner = RolloutRunner(lambda sampling: FunctionWorkflow(sampling, body), _settings(**settings))
+    runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, body), _settings(**settings))
     return asyncio.run(runner.run(order or _order()))
 
 
@@ -176,7 +176,7 @@ def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda sampling: SingleTurnWorkflow(context(sampling=sampling, make_environment=make_environment)),
+        lambda attempt: SingleTurnWorkflow(context(sampling=attempt.sampling, make_environment=make_environment)),
         _settings(retry_limit=1, n_parallel_tasks=3),
     )
 
@@ -202,7 +202,7 @@ def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
         raise AssertionError("never reached")
 
     async def run() -> None:
-        runner = RolloutRunner(lambda sampling: FunctionWorkflow(sampling, body), _settings())
+        runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, body), _settings())
         async with asyncio.timeout(0.02):
             await runner.run(_order(3))
 
@@ -225,7 +225,7 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda sampling: MultiTurnWorkflow(context(sampling=sampling, make_environment=make_environment)),
+        lambda attempt: MultiTurnWorkflow(context(sampling=attempt.sampling, make_environment=make_environment)),
         _settings(trajectory_timeout=0.1),
     )
     (episode,) = asyncio.run(runner.run(_order()))
@@ -249,8 +249,8 @@ def test_an_environment_that_hangs_in_a_thread_times_out_alone(
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda sampling: SingleTurnWorkflow(
-            context(sampling=sampling, make_environment=make_environment, environment_blocks=True)
+        lambda attempt: SingleTurnWorkflow(
+            context(sampling=attempt.sampling, make_environment=make_environment, environment_blocks=True)
         ),
         _settings(trajectory_timeout=0.2),
     )
@@ -365,7 +365,7 @@ def test_a_workflow_that_exits_is_a_failed_try() -> None:
 
 
 def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
-    def make(sampling: SamplingParams) -> Workflow:
+    def make(attempt: AttemptSetup) -> Workflow:
         raise ValueError("no such option")
 
     with pytest.raises(RolloutError, match=r"Attempt 't0:0' failed 3 times, last with ValueError: no such option"):

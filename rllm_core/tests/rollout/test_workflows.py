@@ -17,6 +17,7 @@ from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout import workflows
+from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
@@ -327,13 +328,18 @@ def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
 ) -> None:
     world = environment(step=lambda action: Outcome(observation="more"))
     sampling = SamplingParams(max_tokens=100, temperature=0.5, top_p=0.9, top_k=7, seed=11)
-    _play(MultiTurnWorkflow, context(make_environment=lambda: world, sampling=sampling))
+
+    def play() -> None:
+        own = AttemptEngine(engine)
+        _play(MultiTurnWorkflow, context(engine=own, make_environment=lambda: world, sampling=sampling))
+
+    play()
     seeds = [made.seed for made in engine.samplings]
     assert len(set(seeds)) == 4
     assert {(made.temperature, made.top_p, made.top_k) for made in engine.samplings} == {(0.5, 0.9, 7)}
     again = seeds.copy()
     engine.samplings.clear()
-    _play(MultiTurnWorkflow, context(make_environment=lambda: world, sampling=sampling))
+    play()
     assert [made.seed for made in engine.samplings] == again
 
 

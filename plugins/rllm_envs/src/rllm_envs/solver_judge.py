@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Action, Message, Reply, text_of
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
@@ -128,9 +129,10 @@ class _Overheard(Agent):
         self.observation = observation
         return self._agent.observe(observation)
 
-    def act(self, reply: str) -> str:
-        self.answer = self._agent.act(reply)
-        return self.answer
+    def act(self, reply: Reply) -> Action:
+        action = self._agent.act(reply)
+        self.answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
+        return action
 
 
 def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
@@ -151,7 +153,7 @@ def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> 
 def _text(observation: str | Sequence[Message]) -> str:
     if isinstance(observation, str):
         return observation
-    return "\n".join(message["content"] for message in observation)
+    return "\n".join(text_of(message) for message in observation)
 
 
 def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext:

@@ -15,7 +15,7 @@ from typing import Any
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import Chosen
-from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -28,7 +28,7 @@ from rllm_core.pipeline.reject_stage import Reject
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.schema.run_config import RunConfig
 from rllm_rescore.setups import GREEDY_REWARDS, Setup
 
@@ -156,7 +156,7 @@ def _nothing_but_episodes() -> RllmError:
     return RllmError("Stored episodes are looked at again: there is no model to play with or to train.")
 
 
-def _no_workflow(sampling: SamplingParams) -> Workflow:
+def _no_workflow(attempt: AttemptSetup) -> Workflow:
     raise _nothing_but_episodes()
 
 

@@ -75,7 +75,7 @@ def _refuse_training_keys(plan: RunPlan) -> None:
 
 async def _play(plan: RunPlan) -> dict[str, float]:
     from rllm_core.contracts.backend import RunContext
-    from rllm_core.training.setup import make_runner, tasks_of
+    from rllm_core.training.setup import open_runner, tasks_of
     from rllm_core.training.validation import validate
 
     tasks = tasks_of(plan, "val")
@@ -88,7 +88,8 @@ async def _play(plan: RunPlan) -> dict[str, float]:
             total_steps=1,
         )
         engine = await backend.start(context)
-        return await validate(make_runner(plan, engine), tasks, plan.config)
+        async with open_runner(plan, engine) as runner:
+            return await validate(runner, tasks, plan.config)
     finally:
         await backend.close()
 

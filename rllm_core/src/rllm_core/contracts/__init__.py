@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from rllm_core.contracts.rejection import RejectionPlugin as RejectionPlugin
     from rllm_core.contracts.rejection import Verdict as Verdict
     from rllm_core.contracts.renderer import Renderer as Renderer
+    from rllm_core.contracts.renderer import RendererPlugin as RendererPlugin
+    from rllm_core.contracts.renderer import RendererSetup as RendererSetup
     from rllm_core.contracts.rollout import RolloutOrder as RolloutOrder
     from rllm_core.contracts.rollout import Runner as Runner
     from rllm_core.contracts.stage import Stage as Stage
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.tracker import Tracker as Tracker
     from rllm_core.contracts.tracker import TrackerPlugin as TrackerPlugin
     from rllm_core.contracts.train_step import TrainStep as TrainStep
+    from rllm_core.contracts.workflow import OpenedRun as OpenedRun
     from rllm_core.contracts.workflow import Workflow as Workflow
     from rllm_core.contracts.workflow import WorkflowContext as WorkflowContext
     from rllm_core.contracts.workflow import WorkflowPlugin as WorkflowPlugin
@@ -103,13 +106,13 @@ _NAMES = {
     "observer": ("Observer", "ObserverPlugin"),
     "plugin": ("Params", "NoParams", "Plugin"),
     "rejection": ("Verdict", "RejectionMode", "RejectionPlugin"),
-    "renderer": ("Renderer",),
+    "renderer": ("Renderer", "RendererPlugin", "RendererSetup"),
     "rollout": ("RolloutOrder", "Runner"),
     "stage": ("Stage", "StagePlugin"),
     "stage_context": ("StageContext",),
     "tracker": ("TrackedRun", "Tracker", "TrackerPlugin"),
     "train_step": ("TrainStep",),
-    "workflow": ("WorkflowContext", "Workflow", "WorkflowPlugin"),
+    "workflow": ("OpenedRun", "WorkflowContext", "Workflow", "WorkflowPlugin"),
 }
 _FILE_OF = {name: file for file, names in _NAMES.items() for name in names}
 

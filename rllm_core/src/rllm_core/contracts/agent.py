@@ -1,4 +1,4 @@
-"""Agents: between environment and model. What the world says becomes chat messages, the model's words an action."""
+"""Agents: between environment and model. What the world says becomes chat messages, the model's reply an action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.data.messages import Message
+    from rllm_core.data.messages import Action, Message, Reply
 
 
 class Agent(ABC):
@@ -27,8 +27,8 @@ class Agent(ABC):
         """
 
     @abstractmethod
-    def act(self, reply: str) -> str:
-        """The model's words, as an action for the environment."""
+    def act(self, reply: Reply) -> Action:
+        """The model's reply, as an action for the environment: text, or an object where the environment takes those."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,9 @@ class Environment(ABC):
     ``blocking=False``, which is right for those that only compute and return at once.
     """
 
+    takes_objects: ClassVar[bool] = False
+    """Whether `step` takes JSON objects besides text; an agent that acts by one is refused otherwise."""
+
     @classmethod
     @abstractmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
@@ -53,8 +56,11 @@ class Environment(ABC):
         """Start on a task (its `data`) and return what the agent sees first; a string is a user message."""
 
     @abstractmethod
-    def step(self, action: str) -> Outcome | Awaitable[Outcome]:
-        """Take the agent's words, return what follows. Words that make no sense are the environment's to answer."""
+    def step(self, action: Any) -> Outcome | Awaitable[Outcome]:
+        """Take the agent's action, return what follows. One that makes no sense is the environment's to answer.
+
+        An action is text; where `takes_objects` is set, a JSON object as well.
+        """
 
     def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
         """Release what the episode held. Called once, also after an error; after a timeout `step` may still hang."""

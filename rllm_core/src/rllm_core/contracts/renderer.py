@@ -1,15 +1,20 @@
-"""Renderers: messages to tokens and tokens to text, for one model."""
+"""Renderers: messages to tokens and tokens to replies, for one model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rllm_core.data.messages import Message
+    from rllm_core.data.messages import Message, Reply, Tool
+
+    TokenIds = Sequence[int] | NDArray[np.int32]
 
 
 class Renderer(Protocol):
@@ -25,14 +30,21 @@ class Renderer(Protocol):
         """The tokens before and after a model's thoughts; None when this model has no token of its own for each."""
         ...
 
-    def prompt(self, messages: Sequence[Message]) -> NDArray[np.int32]:
-        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:
+        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins.
+
+        Raises:
+            RolloutError: the model's template cannot show such messages, or cannot show tools.
+        """
         ...
 
-    def continuation(self, last_token: int, messages: Sequence[Message]) -> NDArray[np.int32]:
-        """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
+    def bridge(
+        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> NDArray[np.int32] | None:
+        """(n,) int32 tokens of the next prompt: `prompt_ids` and `reply_ids` unchanged, and behind them `messages`.
 
-        `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
+        The end of the model's turn stands between them; a stop token that was sampled is not repeated. None: this
+        model's template rewrites what came before, so the conversation has to be rendered anew.
         """
         ...
 
@@ -43,6 +55,37 @@ class Renderer(Protocol):
         """
         ...
 
-    def text(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
+    def text(self, token_ids: TokenIds) -> str:
         """The words of a reply, without special tokens."""
         ...
+
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
+        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RendererSetup:
+    """The model that a renderer is made for."""
+
+    name: str
+    """As the run names the model: a hub id or a folder."""
+    tokenizer: Any
+    """The Hugging Face tokenizer of the model."""
+    stop_ids: frozenset[int]
+    """The tokens that the model's generation settings end a reply by."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """For the chat template, such as ``{"enable_thinking": False}``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RendererPlugin(Plugin[ParamsT]):
+    """Offers a renderer. Chosen by ``rllm.renderer``.
+
+    `load` returns a factory that takes the setup and the options. It raises ConfigError for a model that the renderer
+    does not know, before any weights are loaded.
+    """
+
+    kind: ClassVar[str] = "renderer"
+
+    load: Callable[[], Callable[[RendererSetup, Any], Renderer]]

@@ -11,10 +11,14 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
     from rllm_core.contracts.agent import Agent
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
     from rllm_core.data.types import Episode
+    from rllm_core.schema.run_config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,22 @@ class WorkflowContext:
     """A fresh environment of the one chosen by name; None when the run has none."""
     environment_blocks: bool
     """Whether plain methods of that environment run in a thread of their own."""
+    label: str
+    """As `RolloutOrder.label`: ``train``, ``val`` or what a stage calls its own rollouts."""
+    attempt: int
+    """Which try at this rollout it is, from 0; see ``rllm.workflow.retry_limit``."""
+    resource: Any = None
+    """What `WorkflowPlugin.open` has opened for the run; None where it opens nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun:
+    """What a workflow is told about a run, in `WorkflowPlugin.open`."""
+
+    config: RunConfig
+    engine: RolloutEngine
+    folder: Path | None
+    """The run folder; None where nothing is trained, as in ``rllm eval``."""
 
 
 class Workflow(ABC):
@@ -78,3 +98,6 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     load: Callable[[], Callable[..., Workflow]]
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""
+    open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
+    """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
+    engine is there, left when nothing is played any more, also after an error."""

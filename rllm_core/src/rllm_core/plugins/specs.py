@@ -305,7 +305,7 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
             return [*said, {"role": "user", "content": self.request}]
 
         def act(self, reply):
-            return reply.strip().rpartition("\\n")[2]
+            return reply.text.strip().rpartition("\\n")[2]
 
     @hookimpl
     def rllm_agents():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rllm_core.contracts.agent import Agent
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Message, Reply
 from rllm_core.rollout.options import MathAgentParams
 
 
@@ -21,5 +21,5 @@ class MathAgent(Agent):
         opening, self._opening = self._opening, []
         return [*opening, *said]
 
-    def act(self, reply: str) -> str:
-        return reply
+    def act(self, reply: Reply) -> str:
+        return reply.text

@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Message, Reply, Tool
 from rllm_core.data.types import Step, Trajectory
-from rllm_core.seeding import derive_seed
-
-TOKENS_AFTER_THINK = 4
-"""How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
+from rllm_core.rollout.template_renderer import TOKENS_AFTER_THINK
 
 
 class PromptTooLongError(Exception):
@@ -24,18 +21,22 @@ class PromptTooLongError(Exception):
 class Conversation:
     """Messages in, replies out; every token is kept exactly as the model saw or sampled it."""
 
-    def __init__(self, context: WorkflowContext, trajectory: Trajectory, session: str) -> None:
+    def __init__(
+        self, context: WorkflowContext, trajectory: Trajectory, session: str, tools: Sequence[Tool] = ()
+    ) -> None:
         self._context = context
         self._session = session
-        self._pending: list[Message] = []
+        self._tools = tools
+        self._heard: list[list[Message]] = [[]]
+        """What was said before each reply, and since the last one."""
         self.trajectory = trajectory
 
     def hear(self, observation: str | Sequence[Message]) -> None:
         """Add what the model sees next; a plain string is a user message."""
         if isinstance(observation, str):
-            self._pending.append({"role": "user", "content": observation})
+            self._heard[-1].append({"role": "user", "content": observation})
         else:
-            self._pending.extend(observation)
+            self._heard[-1].extend(observation)
 
     async def reply(self) -> Step:
         """Let the model answer what it heard. The new step is the trajectory's last; `step.text` are the words.
@@ -49,13 +50,9 @@ class Conversation:
         room = engine.max_context - len(prompt_ids)
         if len(prompt_ids) > context.max_prompt_length or room < 1:
             raise PromptTooLongError
-        turn = len(self.trajectory.steps)
-        sampling = replace(
-            context.sampling,
-            max_tokens=min(context.max_response_length, room),
-            seed=derive_seed(context.sampling.seed, "turn", turn),
-        )
+        sampling = replace(context.sampling, max_tokens=min(context.max_response_length, room))
         completion = await engine.generate(prompt_ids, sampling, session=self._session)
+        self._heard.append([])
         return self.trajectory.add_step(
             prompt_ids,
             completion.token_ids,
@@ -65,18 +62,31 @@ class Conversation:
             info={"finish_reason": completion.finish_reason},
         )
 
+    def parsed(self, step: Step) -> Reply:
+        """A reply of this conversation, taken apart: content, reasoning, tool calls."""
+        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids)
+        return replace(reply, finish_reason=step.info["finish_reason"])
+
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
-        messages, self._pending = self._pending, []
         if not self.trajectory.steps:
-            return renderer.prompt(messages)
+            return renderer.prompt(self._heard[-1], self._tools)
         last = self.trajectory.steps[-1]
-        so_far = np.concatenate((last.prompt_ids, last.response_ids))
-        continuation = renderer.continuation(int(so_far[-1]), messages)
+        prompt, reply = last.prompt_ids, last.response_ids
         if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None:
             # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
-            so_far = without_reasoning(last.prompt_ids, last.response_ids, renderer.reasoning_ids)
-        return np.concatenate((so_far, continuation))
+            prompt, reply = without_reasoning(prompt, reply, renderer.reasoning_ids)
+        bridged = renderer.bridge(prompt, reply, self._heard[-1], self._tools)
+        return renderer.prompt(self._history(), self._tools) if bridged is None else bridged
+
+    def _history(self) -> list[Message]:
+        """All messages so far, for models whose template rewrites what came before."""
+        history = list(self._heard[0])
+        for step, heard in zip(self.trajectory.steps, self._heard[1:], strict=True):
+            reply = self.parsed(step)
+            kept = reply if self._context.accumulate_reasoning else replace(reply, reasoning=None)
+            history += [kept.message, *heard]
+        return history
 
     async def close(self) -> None:
         """Free what the engine keeps for this conversation."""
@@ -85,7 +95,7 @@ class Conversation:
 
 def without_reasoning(
     prompt: NDArray[np.int32], reply: NDArray[np.int32], reasoning_ids: tuple[int, int]
-) -> NDArray[np.int32]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Prompt and reply as they are when later turns look back: what was thought is cut out, token by token.
 
     A reply whose thoughts have no end (it was cut off, or nothing was thought) is left whole, and so is its prompt.
@@ -93,9 +103,9 @@ def without_reasoning(
     start, end = reasoning_ids
     ends = np.flatnonzero(reply == end)
     if not ends.size:
-        return np.concatenate((prompt, reply))
+        return prompt, reply
     tail = max(len(prompt) - TOKENS_AFTER_THINK, 0)
     opened = np.flatnonzero(prompt[tail:] == start)
     if opened.size:
         prompt = prompt[: tail + opened[-1]]  # the template's; one before it would be a user's text
-    return np.concatenate((prompt, reply[ends[-1] + 1 :]))
+    return prompt, reply[ends[-1] + 1 :]

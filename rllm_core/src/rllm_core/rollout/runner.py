@@ -25,8 +25,17 @@ class RunnerSettings:
     """Seconds; None means no limit."""
 
 
-MakeWorkflow = Callable[[SamplingParams], Workflow]
-"""Makes the workflow of one attempt, given that attempt's sampling."""
+@dataclass(frozen=True, kw_only=True)
+class AttemptSetup:
+    """What tells one attempt from all others; see `WorkflowContext`."""
+
+    sampling: SamplingParams
+    label: str
+    number: int
+
+
+MakeWorkflow = Callable[[AttemptSetup], Workflow]
+"""Makes the workflow of one attempt."""
 
 
 class RolloutRunner:
@@ -65,7 +74,7 @@ class RolloutRunner:
         last: BaseException | None = None
         for number in range(self._settings.retry_limit):
             try:
-                episode = await self._play(_own_sampling(order, uid, number), task, uid)
+                episode = await self._play(_attempt(order, uid, number), task, uid)
             except (BackendError, ConfigError, PluginError, PipelineError):
                 raise  # trying again cannot help
             except asyncio.CancelledError as error:
@@ -82,8 +91,8 @@ class RolloutRunner:
             return episode
         return self._failed(task, uid, last)
 
-    async def _play(self, sampling: SamplingParams, task: Task, uid: str) -> Episode:
-        workflow = self._make_workflow(sampling)
+    async def _play(self, attempt: AttemptSetup, task: Task, uid: str) -> Episode:
+        workflow = self._make_workflow(attempt)
         limit = asyncio.timeout(self._settings.trajectory_timeout)
         try:
             async with limit:
@@ -118,5 +127,6 @@ class RolloutRunner:
         )
 
 
-def _own_sampling(order: RolloutOrder, uid: str, number: int) -> SamplingParams:
-    return replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
+def _attempt(order: RolloutOrder, uid: str, number: int) -> AttemptSetup:
+    sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
+    return AttemptSetup(sampling=sampling, label=order.label, number=number)

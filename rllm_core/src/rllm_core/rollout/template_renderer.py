@@ -6,6 +6,7 @@ what was said since.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Message, Reply, Tool
 from rllm_core.errors import ConfigError, RolloutError
 
 REPLY = "REPLYPLACEHOLDER"
@@ -22,9 +23,13 @@ REPLY = "REPLYPLACEHOLDER"
 THINK, END_THINK = "<think>", "</think>"
 """What models that reason write around their thoughts."""
 
+TOKENS_AFTER_THINK = 4
+"""How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
+
 NO_TOKEN = -1
 
 Rendered = NDArray[np.int32]
+TokenIds = Sequence[int] | NDArray[np.int32]
 
 
 class Tokenizer(Protocol):
@@ -64,16 +69,25 @@ class TemplateRenderer:
             return None
         return int(start[0]), int(end[0])
 
-    def prompt(self, messages: Sequence[Message]) -> Rendered:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
         """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
-        return self._prompt(_frozen(messages))
+        return self._prompt(_as_json(messages), _as_json(tools))
+
+    def bridge(
+        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> Rendered:
+        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt."""
+        last = int(reply_ids[-1]) if len(reply_ids) else NO_TOKEN
+        return np.concatenate(
+            (np.asarray(prompt_ids, np.int32), np.asarray(reply_ids, np.int32), self.continuation(last, messages))
+        )
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
 
         `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
         """
-        return self._continuation(last_token if last_token in self.stop_ids else None, _frozen(messages))
+        return self._continuation(last_token if last_token in self.stop_ids else None, _as_json(messages))
 
     def reply_ids(self, text: str) -> Rendered:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
@@ -85,19 +99,36 @@ class TemplateRenderer:
         stop = after[:1] if after.size and int(after[0]) in self.stop_ids else after[:0]
         return np.concatenate((self._encode(text), stop))
 
-    def text(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
+    def text(self, token_ids: TokenIds) -> str:
         """The words of a reply, without special tokens."""
         return self._text(tuple(int(token) for token in token_ids))
 
-    def _render_prompt(self, messages: tuple[tuple[tuple[str, str], ...], ...]) -> Rendered:
-        return self._encode(self._template([dict(message) for message in messages]))
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
+        """The reply with its thoughts apart where the model has tokens for them. Tool calls stay in the content."""
+        text = self.text(reply_ids)
+        reply = np.asarray(reply_ids, np.int32)
+        if self.reasoning_ids is None:
+            return Reply(text=text, content=text)
+        start, end = self.reasoning_ids
+        opened = start in reply or in_thoughts(prompt_ids, self.reasoning_ids)
+        ends = np.flatnonzero(reply == end)
+        if not ends.size and not opened:
+            return Reply(text=text, content=text)
+        closed = int(ends[-1]) if ends.size else len(reply)
+        thoughts = reply[:closed]
+        return Reply(
+            text=text,
+            content=self.text(reply[closed + 1 :]).strip(),
+            reasoning=self.text(thoughts[~np.isin(thoughts, self.reasoning_ids)]).strip(),
+        )
 
-    def _render_continuation(
-        self, stop_token: int | None, messages: tuple[tuple[tuple[str, str], ...], ...]
-    ) -> Rendered:
+    def _render_prompt(self, messages: str, tools: str) -> Rendered:
+        return self._encode(self._template(json.loads(messages), json.loads(tools)))
+
+    def _render_continuation(self, stop_token: int | None, messages: str) -> Rendered:
         # A short history of our own: the tokens of new messages must not depend on how long the conversation is.
         history = [{"role": "user", "content": "."}, {"role": "assistant", "content": REPLY}]
-        rendered = self._template(history + [dict(message) for message in messages])
+        rendered = self._template(history + json.loads(messages), [])
         _, found, after = rendered.partition(REPLY)
         if not found or REPLY in after:
             raise RolloutError(
@@ -109,9 +140,13 @@ class TemplateRenderer:
             tokens = tokens[1:]
         return tokens
 
-    def _template(self, messages: list[dict[str, str]]) -> str:
+    def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         rendered = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._template_options
+            messages,
+            tokenize=False,
+            add_generation_prompt=True,
+            **({"tools": tools} if tools else {}),
+            **self._template_options,
         )
         return str(rendered)
 
@@ -125,8 +160,25 @@ class TemplateRenderer:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
-def _frozen(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    return tuple(tuple(message.items()) for message in messages)
+def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
+    """Whether the template ends the prompt inside the model's thoughts; see `TOKENS_AFTER_THINK`."""
+    start, end = reasoning_ids
+    tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
+    return start in tail and end not in tail[tail.index(start) :]
+
+
+def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
+    """A key for the caches that keeps the order of keys, which templates may show.
+
+    Raises:
+        RolloutError: a message or a tool is no JSON data.
+    """
+    try:
+        return json.dumps([*data], default=dict)
+    except (TypeError, ValueError) as error:
+        raise RolloutError(
+            f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+        ) from error
 
 
 def options_without_thinking(tokenizer: Any) -> dict[str, Any]:

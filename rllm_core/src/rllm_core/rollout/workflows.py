@@ -11,7 +11,7 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Action, Message, Reply
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
@@ -90,7 +90,7 @@ class EnvironmentWorkflow(Workflow):
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            outcome = await self._ask(environment.step, _action(agent, step.text))
+            outcome = await self._ask(environment.step, _action(agent, conversation.parsed(step), environment))
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
@@ -160,8 +160,11 @@ def _add_components(trajectory: Trajectory, components: Mapping[str, float]) -> 
             total[name] = total.get(name, 0.0) + float(value)
 
 
-def _action(agent: Agent, reply: str) -> str:
+def _action(agent: Agent, reply: Reply, environment: Environment) -> Action:
     action = agent.act(reply)
-    if not isinstance(action, str):
-        raise TypeError(f"act() of {type(agent).__name__} returned {action!r:.80}, not text for the environment")
-    return action
+    if isinstance(action, str) or (isinstance(action, Mapping) and environment.takes_objects):
+        return action
+    takes = "text or a JSON object" if environment.takes_objects else "text"
+    raise TypeError(
+        f"act() of {type(agent).__name__} returned {action!r:.80}; {type(environment).__name__} takes {takes}"
+    )

@@ -29,7 +29,7 @@ from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
 from rllm_core.training.schedule import TaskSchedule
-from rllm_core.training.setup import make_runner
+from rllm_core.training.setup import open_runner
 from rllm_core.training.step_warnings import StepWarnings
 from rllm_core.training.validation import validate
 
@@ -119,18 +119,18 @@ class TrainingLoop:
         trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked_run(), self._warn)
         try:
             engine = await backend.start(self._run_context())
-            runner = make_runner(self.plan, engine)
-            pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
-            parts = _Parts(backend, runner, pipeline, trackers)
-            await self._take_up(parts)
-            composed = self.plan.composed
-            by_user = composed.by_user | composed.by_user_before
-            self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins, by_user)
-            # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
-            # collection cost 10 to 30 ms of a step of 350 ms.
-            gc.collect()
-            gc.freeze()
-            await self._loop(parts)
+            async with open_runner(self.plan, engine, self.folder.path) as runner:
+                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
+                parts = _Parts(backend, runner, pipeline, trackers)
+                await self._take_up(parts)
+                composed = self.plan.composed
+                by_user = composed.by_user | composed.by_user_before
+                self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins, by_user)
+                # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
+                # collection cost 10 to 30 ms of a step of 350 ms.
+                gc.collect()
+                gc.freeze()
+                await self._loop(parts)
         finally:
             gc.unfreeze()
             trackers.close()

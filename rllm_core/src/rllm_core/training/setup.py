@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.agent import Agent
-from rllm_core.contracts.engine import RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
-from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
+from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
-from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 
 
 def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -64,18 +67,29 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> list[Task]:
     return tasks
 
 
-def make_runner(plan: RunPlan, engine: RolloutEngine) -> RolloutRunner:
-    """A runner that gives every attempt a workflow, an agent and an environment of its own."""
+@asynccontextmanager
+async def open_runner(plan: RunPlan, engine: RolloutEngine, folder: Path | None = None) -> AsyncIterator[RolloutRunner]:
+    """A runner that gives every attempt a workflow, an agent and an environment of its own.
+
+    What the workflow shares between attempts (`WorkflowPlugin.open`) is open until the context is left.
+    """
+    opening = plan.workflow.plugin.open
+    run = OpenedRun(config=plan.config, engine=engine, folder=folder)
+    async with nullcontext() if opening is None else opening(run, plan.workflow.params) as resource:
+        yield _runner(plan, engine, resource)
+
+
+def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunner:
     config = plan.config
     workflow_class = plan.workflow.registered.load()
     workflow_args = plan.workflow.params.model_dump()
     make_agent, make_environment = _agent_maker(plan), _environment_maker(plan)
     blocks = plan.environment.plugin.blocking if plan.environment else True
 
-    def make_workflow(sampling: SamplingParams) -> Workflow:
+    def make_workflow(attempt: AttemptSetup) -> Workflow:
         context = WorkflowContext(
-            engine=engine,
-            sampling=sampling,
+            engine=AttemptEngine(engine),
+            sampling=attempt.sampling,
             max_prompt_length=config.data.max_prompt_length,
             max_response_length=config.data.max_response_length,
             max_steps=config.rllm.agent.max_steps,
@@ -83,6 +97,9 @@ def make_runner(plan: RunPlan, engine: RolloutEngine) -> RolloutRunner:
             make_agent=make_agent,
             make_environment=make_environment,
             environment_blocks=blocks,
+            label=attempt.label,
+            attempt=attempt.number,
+            resource=resource,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
         return workflow

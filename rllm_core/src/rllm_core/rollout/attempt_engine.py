@@ -1,0 +1,47 @@
+"""AttemptEngine: the engine as one attempt sees it, with a seed for every call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.seeding import call_seed, prompt_digest
+
+
+class AttemptEngine:
+    """Turns the seed of the attempt into one per call: a function of the prompt's tokens and of its sibling number.
+
+    The order in which calls arrive, and what carries them, never change a token. The same prompt twice is two samples.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._siblings: Counter[tuple[int, str]] = Counter()
+
+    @property
+    def renderer(self) -> Renderer:
+        return self._engine.renderer
+
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """As `RolloutEngine.generate`; `sampling.seed` is the attempt's."""
+        prompt = np.asarray(prompt_ids, np.int32)
+        key = (sampling.seed, prompt_digest(prompt))
+        sibling = self._siblings[key]
+        self._siblings[key] += 1
+        own = replace(sampling, seed=call_seed(*key, sibling))
+        return await self._engine.generate(prompt, own, session=session)
+
+    async def end_session(self, session: str) -> None:
+        await self._engine.end_session(session)

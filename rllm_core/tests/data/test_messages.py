@@ -1,0 +1,40 @@
+"""Chat messages as JSON data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rllm_core.data.messages import Reply, ToolCall, text_of
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("hi", "hi"),
+        (None, ""),
+        ([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}], "ab"),
+    ],
+)
+def test_the_text_of_a_message_is_that_of_its_text_parts(content: Any, text: str) -> None:
+    assert text_of({"role": "user", "content": content}) == text
+
+
+def test_a_message_may_have_no_content() -> None:
+    assert text_of({"role": "assistant", "tool_calls": []}) == ""
+
+
+def test_a_plain_reply_is_a_plain_message() -> None:
+    assert Reply(text="hi", content="hi").message == {"role": "assistant", "content": "hi"}
+
+
+def test_a_reply_with_thoughts_and_calls_is_a_message_of_the_chat_api() -> None:
+    call = ToolCall(name="add", arguments={"a": 1, "b": "ü"}, id="c1")
+    message = Reply(text="…", content="", reasoning="1 and ü", tool_calls=(call,)).message
+    assert json.loads(json.dumps(message)) == message
+    assert message["reasoning_content"] == "1 and ü"
+    (made,) = message["tool_calls"]
+    assert (made["id"], made["type"], made["function"]["name"]) == ("c1", "function", "add")
+    assert json.loads(made["function"]["arguments"]) == {"a": 1, "b": "ü"}

@@ -1,0 +1,64 @@
+"""Every model call of an attempt has a seed of its own, by what it asks and not by when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.seeding import call_seed, prompt_digest
+
+SAMPLING = SamplingParams(max_tokens=3, seed=7)
+
+
+def _seeds(engine: Any, *prompts: str, sampling: SamplingParams = SAMPLING) -> list[int]:
+    own = AttemptEngine(engine)
+
+    async def ask() -> None:
+        for prompt in prompts:
+            await own.generate([ord(character) for character in prompt], sampling, session="s")
+
+    asyncio.run(ask())
+    made = [sampling.seed for sampling in engine.samplings]
+    engine.samplings.clear()
+    return made
+
+
+def test_the_order_of_calls_does_not_change_their_seeds(engine: Any) -> None:
+    first, second, third = _seeds(engine, "a", "b", "ab")
+    assert _seeds(engine, "ab", "a", "b") == [third, first, second]
+    assert len({first, second, third}) == 3
+
+
+def test_the_same_prompt_again_is_another_sample(engine: Any) -> None:
+    once, again, other, third = _seeds(engine, "a", "a", "b", "a")
+    assert len({once, again, other, third}) == 4
+    assert _seeds(engine, "a", "a") == [once, again]
+
+
+def test_attempts_with_seeds_of_their_own_draw_other_tokens(engine: Any) -> None:
+    assert _seeds(engine, "a") != _seeds(engine, "a", sampling=SamplingParams(max_tokens=3, seed=8))
+
+
+def test_the_seed_is_the_documented_function_of_seed_digest_and_sibling(engine: Any) -> None:
+    digest = prompt_digest(np.array([97], np.int32))
+    assert _seeds(engine, "a", "a") == [call_seed(7, digest), call_seed(7, digest, 1)]
+
+
+@given(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.integers(0, 2**31 - 1)))
+def test_prompts_share_a_digest_only_if_they_are_equal(one: list[int], other: list[int]) -> None:
+    digests = [prompt_digest(np.array(ids, np.int32)) for ids in (one, other)]
+    assert (digests[0] == digests[1]) == (one == other)
+
+
+def test_everything_else_is_the_engines(engine: Any) -> None:
+    own = AttemptEngine(engine)
+    assert own.renderer is engine.renderer
+    assert own.max_context == engine.max_context
+    asyncio.run(own.end_session("s"))
+    assert engine.ended == ["s"]
