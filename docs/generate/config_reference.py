@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from rllm_core.config.keys import KeyPath
 from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.describe import Option, describe_field, options_of
 from rllm_core.schema.run_config import RunConfig
