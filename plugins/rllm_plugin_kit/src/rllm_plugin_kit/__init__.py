@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.fakes import stage_context
     from rllm_plugin_kit.grouping import GroupingContract
     from rllm_plugin_kit.loss import LossContract
+    from rllm_plugin_kit.observer import ObserverContract
     from rllm_plugin_kit.rejection import RejectionContract
     from rllm_plugin_kit.stage import StageContract
+    from rllm_plugin_kit.tracker import TrackerContract
 
 __all__ = [
     "BackendContract",
@@ -31,8 +33,10 @@ __all__ = [
     "EstimatorContract",
     "GroupingContract",
     "LossContract",
+    "ObserverContract",
     "RejectionContract",
     "StageContract",
+    "TrackerContract",
     "stage_context",
 ]
 
