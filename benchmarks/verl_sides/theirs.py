@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from hydra import compose as compose_of_verl
-from hydra import initialize_config_module
+from hydra import compose as compose_of_verl, initialize_config_module
 from omegaconf import OmegaConf
 from turns import Turns
 from workload import LARGEST, Workload

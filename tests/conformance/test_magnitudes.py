@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from rllm_core.algorithms import magnitudes, segments
 from rllm_core.algorithms.normalisation import whiten

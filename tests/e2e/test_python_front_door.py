@@ -360,7 +360,7 @@ def test_each_role_may_have_an_estimator_and_a_loss(value: Any, estimator: str, 
     trainer.shutdown()
     chosen = trainer.plan.estimators.of("judge")
     assert (chosen.plugin.name, chosen.params.model_dump(exclude={"dialect"})) == (estimator, options)
-    assert trainer.plan.loss_of("judge").plugin.name == loss
+    assert trainer.plan.losses.of("judge").plugin.name == loss
     assert trainer.plan.estimators.of("agent").plugin.name == "grpo"
 
 

@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.contracts.environment import EnvironmentPlugin, Outcome
 from rllm_envs.guess import Guess

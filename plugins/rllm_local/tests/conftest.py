@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rllm_core.algorithms.options import PpoParams
-from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
@@ -20,8 +21,7 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.updates import losses as core_losses
-from rllm_local import engine as engine_module
-from rllm_local import tiny
+from rllm_local import engine as engine_module, tiny
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
@@ -236,12 +236,12 @@ def make_plan() -> Callable[..., UpdatePlan]:
     return make
 
 
-def _choice(loss: str | PolicyLoss) -> LossChoice:
+def _choice(loss: str | PolicyLoss) -> Chosen[LossPlugin[Any]]:
     function: PolicyLoss = getattr(core_losses, loss) if isinstance(loss, str) else loss
     params = PpoParams(eps_clip=0.2, eps_clip_high=0.3) if loss == "ppo" else NoParams()
     name = loss if isinstance(loss, str) else "custom"
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
-    return LossChoice(plugin=plugin, params=params, qualified_name=f"tests/{plugin.name}")
+    return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
 
 
 @pytest.fixture(scope="session")

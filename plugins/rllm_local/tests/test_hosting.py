@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.engine import (
     Completion,
-    EngineChoice,
     EnginePlugin,
     EngineSetup,
     HostedEngine,
@@ -90,7 +90,7 @@ def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunConte
         backend_config=LocalConfig(**({"training": {"learning_rate": 1e-2, "max_length": 200}} | sections)),
         seed=0,
         total_steps=10,
-        engine=EngineChoice(plugin=plugin, params=NoParams(), qualified_name="tests/copy"),
+        engine=Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams()),
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.algorithms.filtering import OVERLONG, compact_filter, drop_truncated, masked_reasons
 from rllm_core.algorithms.grouping import by_episode, by_role, by_task, by_task_and_role

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan

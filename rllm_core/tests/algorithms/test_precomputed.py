@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.algorithms.estimation import BoundEstimator, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed

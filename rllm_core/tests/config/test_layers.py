@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.errors import ConfigError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 

@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import Merged, merge_layers

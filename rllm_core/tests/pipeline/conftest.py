@@ -98,7 +98,7 @@ class Bench:
             more_tasks=lambda: [Task(id="more")],
             rejection_name=self.plan.rejection.registered.qualified_name,
             estimator_of=self.plan.estimators.of,
-            loss_of=self.plan.loss_of,
+            loss_of=self.plan.losses.of,
             log=lambda global_step, metrics: self.logged.append((global_step, metrics)),
         )
         self.pipeline = Pipeline(self.plan.stages, self.context)

@@ -44,7 +44,7 @@ def registry(registry: Registry) -> Registry:
 
 def test_a_run_has_the_backend_s_own_engine_unless_one_is_named(plan: MakePlan) -> None:
     made = plan({"rllm.backend": "host"})
-    assert (made.engine, made.engine_choice) == (None, None)
+    assert made.engine is None
     assert not [entry for entry in made.registered() if entry.kind == "engine"]
 
 
@@ -53,7 +53,7 @@ def test_a_run_has_the_backend_s_own_engine_unless_one_is_named(plan: MakePlan) 
 )
 def test_it_is_named_as_every_plugin_is(plan: MakePlan, choice: Any, threads: int) -> None:
     made = plan({"rllm.backend": "host", KEY: choice})
-    engine = made.engine_choice
+    engine = made.engine
     assert engine is not None
     assert (engine.qualified_name, engine.params) == ("rllm-fast/fast", FastParams(threads=threads))
     assert [entry.name for entry in made.registered() if entry.kind == "engine"] == ["fast"]

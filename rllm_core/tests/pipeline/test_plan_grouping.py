@@ -96,4 +96,4 @@ def test_mixed_roles_have_the_estimator_and_loss_chosen_for_all_groups(plan: Mak
     made = plan(settings | {"rllm.algorithm.estimator_map": choice})
     assert made.warnings == ()
     assert made.estimators.of("all_groups").plugin.name == "rloo"
-    assert made.loss_of("all_groups").plugin.name == "reinforce"
+    assert made.losses.of("all_groups").plugin.name == "reinforce"

@@ -2,8 +2,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.contracts.plugin import Params

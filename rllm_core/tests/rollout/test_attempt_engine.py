@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.rollout.attempt_engine import AttemptEngine

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from rllm_core.contracts.backend import LossChoice
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_tinker.datums import Rows
@@ -54,10 +58,15 @@ def test_sampled_tokens_are_listed_row_after_row() -> None:
     assert _rows(batch).sampled.tolist() == np.flatnonzero(batch.loss_mask).tolist()
 
 
+def _chosen(qualified_name: str) -> Chosen[LossPlugin[Any]]:
+    distribution, _, name = qualified_name.partition("/")
+    plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=NoParams, load=lambda: None)
+    return Chosen(registered=Registered(plugin=plugin, distribution=distribution, version="0"), params=NoParams())
+
+
 def test_weights_go_into_the_advantages() -> None:
     batch = _batch(([5, 6], [7]))
-    choice = LossChoice(plugin=None, params=None, qualified_name="rllm-core/importance_sampling")  # type: ignore[arg-type]
-    loss = native_loss(choice)
+    loss = native_loss(_chosen("rllm-core/importance_sampling"))
     assert loss is not None
     assert batch.advantages is not None
     weights = batch.loss_mask.astype(np.float32) * 0.25
@@ -68,4 +77,4 @@ def test_weights_go_into_the_advantages() -> None:
 
 @pytest.mark.parametrize("name", ["somebody/ppo", "in-process/ppo", "rllm-estimators/sapo"])
 def test_only_our_own_losses_are_taken_for_those_of_the_service(name: str) -> None:
-    assert native_loss(LossChoice(plugin=None, params=None, qualified_name=name)) is None  # type: ignore[arg-type]
+    assert native_loss(_chosen(name)) is None

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.contracts.backend import LossChoice, UpdatePlan
-from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
 from rllm_core.plugins.registry import IN_PROCESS, Registry
 from rllm_core.updates.role_losses import RoleLosses
@@ -29,20 +30,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """A `LossChoice` for another process: plain data."""
+    """A chosen loss for another process: plain data."""
 
     qualified_name: str
     params: Mapping[str, Any]
 
     @classmethod
-    def of(cls, choice: LossChoice) -> NamedLoss:
+    def of(cls, choice: Chosen[LossPlugin[Any]]) -> NamedLoss:
         return cls(choice.qualified_name, choice.params.model_dump())
 
-    def resolve(self) -> LossChoice:
+    def resolve(self) -> Chosen[LossPlugin[Any]]:
         """The choice, from the plugins of this process."""
-        plugin = _registered(self.qualified_name).plugin
-        params = plugin.params.model_validate(dict(self.params))
-        return LossChoice(plugin=plugin, params=params, qualified_name=self.qualified_name)
+        registered = _registered(self.qualified_name)
+        return Chosen(registered=registered, params=registered.plugin.params.model_validate(dict(self.params)))
 
 
 class WorkerLosses:

@@ -16,7 +16,9 @@ import pytest
 
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
-from rllm_core.contracts.backend import KlTerm, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.plugins.choice import choose
@@ -41,7 +43,7 @@ SETTINGS = {
 class Started:
     session: Session
     backend: VerlBackend
-    loss: LossChoice
+    loss: Chosen[LossPlugin[Any]]
 
     def filled(self) -> TokenBatch:
         needs = frozenset({"old_logprobs", "ref_logprobs"})
@@ -74,8 +76,7 @@ def started(ray_cluster: None) -> Iterator[Started]:
     registry = Registry.load()
     layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
     composed = compose(registry, layers)
-    chosen = choose(registry, "loss", "ppo", "the test")
-    loss = LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
+    loss = choose(registry, "loss", "ppo", "the test")
     run = RunContext(
         config=composed.config,
         backend_config=composed.backend_config,

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+from rllm_core.contracts.chosen import Chosen
+
 os.environ["VERL_PLATFORM"] = "cpu"
 
 import numpy as np
@@ -25,7 +27,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -292,9 +294,9 @@ def make_plan() -> Callable[..., UpdatePlan]:
     return make
 
 
-def _choice(name: str) -> LossChoice:
+def _choice(name: str) -> Chosen[LossPlugin[Any]]:
     found = Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"}).get("loss", name)
-    return LossChoice(plugin=found.plugin, params=found.plugin.params(), qualified_name=found.qualified_name)
+    return Chosen(registered=found, params=found.plugin.params())
 
 
 @pytest.fixture(scope="session")

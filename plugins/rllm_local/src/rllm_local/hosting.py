@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from rllm_core.contracts.engine import EngineChoice, EngineSetup, HostedEngine
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import EnginePlugin, EngineSetup, HostedEngine
 from rllm_core.contracts.renderer import Renderer
 from rllm_local.model import LoadedModel
 from rllm_local.settings import LocalConfig
@@ -23,7 +24,7 @@ GIB = 1 << 30
 class Hosting:
     """Owns a `HostedEngine` and gives it every version of the model's weights. The model is read on `executor`."""
 
-    def __init__(self, choice: EngineChoice, loaded: LoadedModel, executor: Executor) -> None:
+    def __init__(self, choice: Chosen[EnginePlugin[Any]], loaded: LoadedModel, executor: Executor) -> None:
         self.engine: HostedEngine = choice.plugin.load()(choice.params)
         self._loaded = loaded
         self._executor = executor

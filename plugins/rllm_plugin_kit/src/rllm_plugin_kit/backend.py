@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
-from rllm_core.contracts.backend import BackendPlugin, LossChoice, RunContext
+from rllm_core.contracts.backend import BackendPlugin, RunContext
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
@@ -286,19 +288,16 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise self.failure(f"gives metric {name!r} the value {value!r}", "Return finite numbers from `update`.")
 
-    def _loss(self) -> LossChoice:
+    def _loss(self) -> Chosen[LossPlugin[Any]]:
         """Any loss that the backend runs, the plainest first."""
         registry = Registry.load()
         capabilities = self.plugin.capabilities
         named = sorted(capabilities.losses)
         for name in ["importance_sampling"] if capabilities.custom_losses else named:
             try:
-                chosen = choose(registry, "loss", name, f"{type(self).__name__}.capabilities")
+                return choose(registry, "loss", name, f"{type(self).__name__}.capabilities")
             except RllmError:
                 continue
-            return LossChoice(
-                plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name
-            )
         raise self.failure(
             f"runs no loss that is installed: {', '.join(named) or 'none is named'}",
             "Name losses in its capabilities, or say custom_losses=True.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.rollout import RolloutOrder
@@ -74,7 +74,6 @@ def stage_context(**overrides: Any) -> StageContext:
         return choose(registry, kind, name, HERE)
 
     estimator, loss, rejection = chosen("estimator", "grpo"), chosen("loss", "ppo"), chosen("rejection", "none")
-    choice = LossChoice(plugin=loss.plugin, params=loss.params, qualified_name=loss.registered.qualified_name)
     fields: dict[str, Any] = {
         "config": RunConfig(),
         "seed": 0,
@@ -86,7 +85,7 @@ def stage_context(**overrides: Any) -> StageContext:
         "needs": frozenset(),
         "more_tasks": lambda: [Task(id="one-more")],
         "estimator_of": lambda role: estimator,
-        "loss_of": lambda role: choice,
+        "loss_of": lambda role: loss,
         "log": lambda global_step, metrics: None,
     }
     return StageContext(**fields | overrides)

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 
@@ -27,7 +29,7 @@ ROLE = "agent"
 class Session:
     """One backend from start to close, called from synchronous code on an event loop of its own."""
 
-    def __init__(self, make: type[Backend], run: RunContext, loss: LossChoice) -> None:
+    def __init__(self, make: type[Backend], run: RunContext, loss: Chosen[LossPlugin[Any]]) -> None:
         self._make = make
         self._run = run
         self._loss = loss

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.algorithms.columns import GREEDY_REWARD
-from rllm_core.contracts.backend import Backend, LossChoice, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -160,7 +161,7 @@ def _no_workflow(attempt: AttemptSetup) -> Workflow:
     raise _nothing_but_episodes()
 
 
-def _no_loss(role: str) -> LossChoice:
+def _no_loss(role: str) -> Chosen[LossPlugin[Any]]:
     raise _nothing_but_episodes()
 
 

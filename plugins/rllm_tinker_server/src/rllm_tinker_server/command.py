@@ -98,8 +98,7 @@ def serve(
     try:
         from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
         from rllm_tinker_server.limits import Limits
-        from rllm_tinker_server.serve import ServeOptions, listen
-        from rllm_tinker_server.serve import serve as run
+        from rllm_tinker_server.serve import ServeOptions, listen, serve as run
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from rllm_core.algorithms.options import PpoParams
-from rllm_core.contracts.backend import LossChoice, UpdatePlan
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -94,7 +95,7 @@ def test_steps_equal_those_of_the_local_backend(
     lora = LoraModel(base, SPEC)
     updater = Updater(lora.model, SETTINGS, total_steps=10, temperature=1.0, max_response_length=50)
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
-    choice = LossChoice(plugin=plugin, params=params, qualified_name=f"tests/{name}")
+    choice = Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
     request = ForwardBackward(loss=name, config=config, examples=_examples(batch, name))
     for step in range(3):
         plan = UpdatePlan(

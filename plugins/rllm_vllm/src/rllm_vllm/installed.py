@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
+from importlib.metadata import PackageNotFoundError, version as version_of
 from importlib.util import find_spec
 
 from rllm_core.errors import PluginError

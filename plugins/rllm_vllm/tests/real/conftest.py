@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_core.contracts.engine import EngineChoice
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -92,7 +92,7 @@ def make_hosting(loaded: LoadedModel, executor: ThreadPoolExecutor) -> Callable[
     def make(**options: Any) -> Hosting:
         entry = Registry.load().get("engine", "vllm")
         params = VllmOptions(**options)
-        choice = EngineChoice(plugin=entry.plugin, params=params, qualified_name=entry.qualified_name)
+        choice = Chosen(registered=entry, params=params)
         return Hosting(choice, loaded, executor)
 
     return make

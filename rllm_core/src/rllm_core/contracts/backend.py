@@ -12,7 +12,8 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rllm_core.contracts.engine import EngineChoice, RolloutEngine
+    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.data.batch import TokenBatch
     from rllm_core.schema.run_config import RunConfig
@@ -34,15 +35,6 @@ class Capabilities:
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
     there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossChoice:
-    """A loss with its validated options. To another process send `qualified_name` and `params`, never the record."""
-
-    plugin: LossPlugin[Any]
-    params: Any
-    qualified_name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +68,7 @@ class UpdatePlan:
 
     global_step: int
     """The step being made, from 0."""
-    losses: Mapping[str, LossChoice]
+    losses: Mapping[str, Chosen[LossPlugin[Any]]]
     """The loss of each role in the batch."""
     aggregation: str
     """How token losses become one number; see ``rllm_core.updates.aggregation``."""
@@ -108,7 +100,7 @@ class RunContext:
     """Length of the whole run in steps, for schedules."""
     needs: frozenset[str] = frozenset()
     """Columns that `process` will be asked for, ``old_logprobs`` aside."""
-    engine: EngineChoice | None = None
+    engine: Chosen[EnginePlugin[Any]] | None = None
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
 
     @property

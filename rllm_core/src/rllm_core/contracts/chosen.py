@@ -58,3 +58,8 @@ class Chosen(Generic[RecordT]):
     @property
     def plugin(self) -> RecordT:
         return self.registered.plugin
+
+    @property
+    def qualified_name(self) -> str:
+        """With `params` what to send to another process, where the record cannot go."""
+        return self.registered.qualified_name

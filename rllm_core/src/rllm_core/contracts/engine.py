@@ -129,15 +129,6 @@ class HostedEngine(RolloutEngine, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineChoice:
-    """An engine with its validated options. To another process send `qualified_name` and `params`, never the record."""
-
-    plugin: EnginePlugin[Any]
-    params: Any
-    qualified_name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class EnginePlugin(Plugin[ParamsT]):
     """Offers a rollout engine to backends that can host one. Chosen by ``rllm.rollout.engine``.
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rllm_core.contracts.backend import Backend, LossChoice
+    from rllm_core.contracts.backend import Backend
     from rllm_core.contracts.chosen import Chosen
     from rllm_core.contracts.estimator import EstimatorPlugin
+    from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.rejection import RejectionMode
     from rllm_core.contracts.rollout import Runner
     from rllm_core.data.types import Task
@@ -35,7 +36,7 @@ class StageContext:
     """Draws the next tasks, for a stage that wants to play more of them in the same step."""
     estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
     """Role to its estimator."""
-    loss_of: Callable[[str], LossChoice]
+    loss_of: Callable[[str], Chosen[LossPlugin[Any]]]
     """Role to its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run folder."""

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from rllm_core.config.compose import Composed
 from rllm_core.contracts.agent import AgentPlugin
-from rllm_core.contracts.backend import BackendPlugin, LossChoice
+from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.dataset import DatasetPlugin
-from rllm_core.contracts.engine import EngineChoice, EnginePlugin
+from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -69,17 +69,6 @@ class RunPlan:
     @property
     def config(self) -> RunConfig:
         return self.composed.config
-
-    def loss_of(self, role: str) -> LossChoice:
-        chosen = self.losses.of(role)
-        return LossChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
-
-    @property
-    def engine_choice(self) -> EngineChoice | None:
-        if self.engine is None:
-            return None
-        chosen = self.engine
-        return EngineChoice(plugin=chosen.plugin, params=chosen.params, qualified_name=chosen.registered.qualified_name)
 
     @property
     def full_logprobs(self) -> bool:

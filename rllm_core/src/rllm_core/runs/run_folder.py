@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rllm_core.config.origins import FILE_NAME as ORIGINS
-from rllm_core.config.origins import save_origins
-from rllm_core.config.save import FILE_NAME as CONFIG
-from rllm_core.config.save import save_config
+from rllm_core.config.origins import FILE_NAME as ORIGINS, save_origins
+from rllm_core.config.save import FILE_NAME as CONFIG, save_config
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically

@@ -122,6 +122,10 @@ class AlgorithmSection(Section):
     )
 
 
+AlgorithmConfig = AlgorithmSection
+"""rLLM's name for it."""
+
+
 class StepwiseAdvantageSection(Section):
     """How an advantage reaches the steps of a trajectory."""
 

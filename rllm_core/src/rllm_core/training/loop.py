@@ -267,7 +267,7 @@ class TrainingLoop:
             seed=self._settings.seed,
             total_steps=self.total_steps,
             needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
-            engine=self.plan.engine_choice,
+            engine=self.plan.engine,
         )
 
     def _tracked_run(self) -> TrackedRun:
@@ -292,7 +292,7 @@ class TrainingLoop:
             needs=self.plan.needs,
             more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
-            loss_of=self.plan.loss_of,
+            loss_of=self.plan.losses.of,
             log=trackers.log,
         )
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel as PydanticModel
-from pydantic import ValidationError
+from pydantic import BaseModel as PydanticModel, ValidationError
 from tinker import types
 
 from rllm_tinker_server.messages import AdamStep, LoraSpec, RequestRefused

@@ -1,0 +1,93 @@
+# What `rllm_core.contracts` offers: `lazy_loader` imports a file when a name of it is asked for.
+from .agent import (
+    Agent as Agent,
+    AgentPlugin as AgentPlugin,
+)
+from .backend import (
+    Backend as Backend,
+    BackendPlugin as BackendPlugin,
+    Capabilities as Capabilities,
+    DerivedKey as DerivedKey,
+    KlTerm as KlTerm,
+    RolloutCorrection as RolloutCorrection,
+    RunContext as RunContext,
+    SharedKey as SharedKey,
+    UpdatePlan as UpdatePlan,
+    recomputes_old_logprobs as recomputes_old_logprobs,
+)
+from .chosen import (
+    Chosen as Chosen,
+    Registered as Registered,
+)
+from .dataset import (
+    Dataset as Dataset,
+    DatasetPlugin as DatasetPlugin,
+)
+from .engine import (
+    Completion as Completion,
+    EnginePlugin as EnginePlugin,
+    EngineSetup as EngineSetup,
+    HostedEngine as HostedEngine,
+    RolloutEngine as RolloutEngine,
+    SamplingParams as SamplingParams,
+)
+from .environment import (
+    Environment as Environment,
+    EnvironmentPlugin as EnvironmentPlugin,
+    Outcome as Outcome,
+)
+from .estimator import (
+    AdvantageEstimator as AdvantageEstimator,
+    AdvantageInput as AdvantageInput,
+    Advantages as Advantages,
+    EstimatorPlugin as EstimatorPlugin,
+)
+from .grouping import (
+    Grouping as Grouping,
+    GroupingPlugin as GroupingPlugin,
+)
+from .loss import (
+    LossInput as LossInput,
+    LossPlugin as LossPlugin,
+    PolicyLoss as PolicyLoss,
+)
+from .observer import (
+    Observer as Observer,
+    ObserverPlugin as ObserverPlugin,
+)
+from .plugin import (
+    NoParams as NoParams,
+    Params as Params,
+    Plugin as Plugin,
+)
+from .rejection import (
+    RejectionMode as RejectionMode,
+    RejectionPlugin as RejectionPlugin,
+    Verdict as Verdict,
+)
+from .renderer import (
+    Renderer as Renderer,
+    RendererPlugin as RendererPlugin,
+    RendererSetup as RendererSetup,
+)
+from .rollout import (
+    RolloutOrder as RolloutOrder,
+    Runner as Runner,
+)
+from .stage import (
+    Stage as Stage,
+    StagePlugin as StagePlugin,
+)
+from .stage_context import StageContext as StageContext
+from .tracker import (
+    TrackedRun as TrackedRun,
+    Tracker as Tracker,
+    TrackerPlugin as TrackerPlugin,
+)
+from .train_step import TrainStep as TrainStep
+from .workflow import (
+    OpenedRun as OpenedRun,
+    Workflow as Workflow,
+    WorkflowContext as WorkflowContext,
+    WorkflowPlugin as WorkflowPlugin,
+)
