@@ -13,8 +13,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import did_you_mean
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import EVENTS, LOG, STEPS, Event, events
-from rllm_plugin_kit.steps import changed as changed_aspects
-from rllm_plugin_kit.steps import snapshot
+from rllm_plugin_kit.steps import changed as changed_aspects, snapshot
 from rllm_plugin_kit.surroundings import changed, surroundings
 
 VETO = "on_validation_start"
