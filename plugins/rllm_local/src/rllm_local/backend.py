@@ -12,9 +12,11 @@ import torch
 
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
 from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
-from rllm_core.rollout.template_renderer import TemplateRenderer, options_without_thinking
+from rllm_core.rollout.renderers import make_renderer
+from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
@@ -63,7 +65,15 @@ class LocalBackend(Backend):
             critic=self._critic,
             masters=masters,
         )
-        renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids, thinking)
+        renderer = make_renderer(
+            run,
+            RendererSetup(
+                name=settings.model.name,
+                tokenizer=loaded.tokenizer,
+                stop_ids=frozenset(loaded.stop_ids),
+                template_options=thinking,
+            ),
+        )
         max_context = min(loaded.max_context, settings.training.max_length)
         if run.engine is not None:
             self._hosting = Hosting(run.engine, loaded, self._executor)

@@ -13,11 +13,14 @@ import pytest
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
 from rllm_core.contracts.backend import BackendPlugin, RunContext
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, Session, difference
@@ -29,6 +32,18 @@ TEMPERATURES = (1.0, 0.7)
 FIRST_TOKENS = tuple((REQUESTS[0][0], seed) for seed in range(32))
 """One prompt with many seeds: what is sampled first has one distribution."""
 PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
+
+
+class _RendererOfTheRun(TemplateRenderer):
+    """The model's template, as somebody's plugin."""
+
+
+_OF_THE_RUN = RendererPlugin(
+    name="of_the_run",
+    summary="The model's template, told from that of the backend's own making.",
+    params=NoParams,
+    load=lambda: lambda setup, params: _RendererOfTheRun(setup.tokenizer, setup.stop_ids, setup.template_options),
+)
 
 
 class BackendContract(PluginContract[BackendPlugin[Any]]):
@@ -63,6 +78,10 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
             seed=0,
             total_steps=100,
             needs=self.plugin.capabilities.columns - {"old_logprobs"},
+            renderer=Chosen(
+                registered=Registered(plugin=_OF_THE_RUN, distribution="rllm-plugin-kit", version="0"),
+                params=NoParams(),
+            ),
         )
         loss = self._loss()
         try:
@@ -107,6 +126,15 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                     f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
+
+    def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:
+        if "rllm.renderer" not in self.plugin.honours:
+            pytest.skip("it has a renderer of its own")
+        if not isinstance(session.engine.renderer, _RendererOfTheRun):
+            raise self.failure(
+                "says that it honours 'rllm.renderer', and its engine has another renderer than the run",
+                "Make the renderer with `rllm_core.rollout.renderers.make_renderer(run, setup)`.",
+            )
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
     def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:

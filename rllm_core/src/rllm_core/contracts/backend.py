@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.chosen import Chosen
     from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
+    from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
     from rllm_core.schema.run_config import RunConfig
 
@@ -102,6 +103,8 @@ class RunContext:
     """Columns that `process` will be asked for, ``old_logprobs`` aside."""
     engine: Chosen[EnginePlugin[Any]] | None = None
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
+    renderer: Chosen[RendererPlugin[Any]] | None = None
+    """The renderer of the run; None: the model's chat template. See ``rllm_core.rollout.renderers``."""
 
     @property
     def recomputes_old_logprobs(self) -> bool:
@@ -185,7 +188,8 @@ class BackendPlugin(Plugin[ParamsT]):
     """Offers a backend. Chosen by ``rllm.backend``, ``rllm/backend=NAME`` or ``--backend``.
 
     `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). A field
-    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused.
+    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused. `check` is
+    given these sections.
     """
 
     kind: ClassVar[str] = "backend"
@@ -199,9 +203,6 @@ class BackendPlugin(Plugin[ParamsT]):
     """Ready-made settings above that file, by name, with one line on each: ``{"cpu": "Without a GPU."}``. The file of
     one is ``rllm/backend/<name>/<profile>.yaml`` in the same folder; its defaults list begins with
     ``/rllm/backend/<name>``. Chosen by ``rllm.profile`` or ``--profile``."""
-    check: Callable[[Any], None] | None = None
-    """Takes the backend's config sections and raises ConfigError for what is seen to be wrong without loading anything
-    heavy, such as a model folder that is not there. Called before a run starts and by ``rllm config validate``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
     idle_keys: Mapping[str, str] = field(default_factory=dict)
