@@ -112,10 +112,9 @@ class EveryOther:
         self._seen = 0
 
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        numbered = enumerate(groups, self._seen)
-        kept = [group for number, group in numbered if number % 2]
+        first_odd = (self._seen + 1) % 2
         self._seen += len(groups)
-        return Verdict(train=kept, dropped={"even": len(groups) - len(kept)})
+        return Verdict(train=groups[first_odd::2], dropped={"even": groups[1 - first_odd :: 2]})
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self._seen}

@@ -400,10 +400,10 @@ def _waiting(bench: Any, step: MakeStep) -> dict[str, Any]:
 
 
 def test_reject_saves_its_mode_s_state_under_the_mode_s_name(bench: Any, step: MakeStep) -> None:
-    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": 0}
-    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": 0}
+    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": []}
+    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": []}
     state = _waiting(bench, step)
-    assert (state["mode"], len(state["state"]["gathered"])) == ("rllm-core/episode", 1)
+    assert (state["mode"], len(state["state"]["gathered"]), len(state["waiting"])) == ("rllm-core/episode", 1, 1)
     again = bench(EPISODE).stage("reject")
     again.load_state_dict(state)
     assert again.state_dict() == state

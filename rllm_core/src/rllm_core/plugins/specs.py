@@ -130,7 +130,8 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
             def __call__(self, groups):
                 train = [group for group in groups if len(group.trajectories) > 1]
-                return Verdict(train=train, dropped={"single": len(groups) - len(train)})
+                singles = [group for group in groups if len(group.trajectories) <= 1]
+                return Verdict(train=train, dropped={"single": singles})
 
             def state_dict(self):
                 return {}
