@@ -533,8 +533,10 @@ def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: 
     assert plan.losses["judge"].params.eps_clip == 0.5
     assert (plan.aggregation, plan.global_step, plan.seed) == ("seq-mean-token-mean", 4, derive_seed(3, "update", 4))
     assert plan.entropy_coeff == done.metrics["actor/entropy_coeff"] == pytest.approx(0.2)
+    assert not plan.trace
     assert published == ("publish", 7)
     assert done.weight_version == 7
+    assert done.metrics["actor/loss"] == 0.5
 
 
 def test_update_counts_a_version_only_after_it_is_published(bench: Any, step: MakeStep) -> None:

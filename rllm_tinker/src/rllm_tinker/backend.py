@@ -6,7 +6,7 @@ import os
 import uuid
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
 from rllm_core.rollout.renderers import make_renderer
@@ -88,8 +88,8 @@ class TinkerBackend(Backend):
             reference=self._reference,
         )
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return await self._updater.update(self._trainer, batch, plan)
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics=await self._updater.update(self._trainer, batch, plan))
 
     async def publish(self, version: int) -> None:
         engine = self._started()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
@@ -92,8 +92,8 @@ class LocalBackend(Backend):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return await self._in_worker(self._columns.fill, batch, needs)
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return await self._in_worker(self._updater.update, batch, plan)
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics=await self._in_worker(self._updater.update, batch, plan))
 
     async def publish(self, version: int) -> None:
         if self._hosting is not None:

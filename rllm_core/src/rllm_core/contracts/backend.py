@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
+    from rllm_core.data.record import TokenTrace
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -36,6 +37,8 @@ class Capabilities:
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
     there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
+    token_trace: bool = False
+    """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,18 @@ class UpdatePlan:
     """Needs `TokenBatch.ref_logprobs`."""
     rollout_correction: RolloutCorrection | None = None
     """Needs old log-probs that the trainer computed."""
+    trace: bool = False
+    """Whether `UpdateResult.trace` is wanted. No key asks for one yet, so it is False in every run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateResult:
+    """What an update did."""
+
+    metrics: Mapping[str, float]
+    """Finite numbers by name, such as ``actor/loss``."""
+    trace: TokenTrace | None = None
+    """Where `UpdatePlan.trace` asks for it, and only there."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:
@@ -164,8 +179,8 @@ class Backend(ABC):
         return batch
 
     @abstractmethod
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        """Forward, backward, optimiser; returns metrics. Rollouts still use the old weights."""
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        """Forward, backward, optimiser. Rollouts still use the old weights."""
 
     @abstractmethod
     async def publish(self, version: int) -> None:

@@ -188,7 +188,7 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
     The record says what the backend can do, so that a run which asks for more stops before anything is loaded::
 
         from pathlib import Path
-        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams
+        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams, UpdateResult
         from rllm_core.plugins import hookimpl
 
         class Nowhere(Backend):
@@ -196,7 +196,7 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
                 raise NotImplementedError("return a RolloutEngine here")
 
             async def update(self, batch, plan):
-                return {}
+                return UpdateResult(metrics={})
 
             async def publish(self, version): ...
             async def save(self, folder): ...
