@@ -69,6 +69,7 @@ class Session:
                 completion.token_ids,
                 completion.logprobs,
                 weight_version=completion.weight_version,
+                version_spans=completion.version_spans,
             )
             trajectories.append(trajectory)
         return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
