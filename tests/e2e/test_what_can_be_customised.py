@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from rllm_core.config.layers import Tier, layer_from_dotted
-from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, UpdateResult
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params, Plugin
@@ -112,10 +112,9 @@ class EveryOther:
         self._seen = 0
 
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        numbered = enumerate(groups, self._seen)
-        kept = [group for number, group in numbered if number % 2]
+        first_odd = (self._seen + 1) % 2
         self._seen += len(groups)
-        return Verdict(train=kept, dropped={"even": len(groups) - len(kept)})
+        return Verdict(train=groups[first_odd::2], dropped={"even": groups[1 - first_odd :: 2]})
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self._seen}
@@ -179,9 +178,9 @@ def test_backend_protocol(run: Run) -> None:
         async def start(self, run: RunContext) -> Any:
             return await super().start(run)
 
-        async def update(self, batch: Any, plan: Any) -> dict[str, float]:
+        async def update(self, batch: Any, plan: Any) -> UpdateResult:
             Frozen.updates += 1
-            return {"actor/loss": 0.0}
+            return UpdateResult(metrics={"actor/loss": 0.0})
 
     plugin = BackendPlugin(
         name="frozen",

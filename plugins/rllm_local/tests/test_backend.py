@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,14 @@ async def _play_games(engine: LocalEngine, *, temperature: float, label: str, tu
 def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
     temperature: float, make_plan: Callable[..., UpdatePlan]
 ) -> None:
-    async def play(backend: LocalBackend, engine: LocalEngine) -> list[dict[str, float]]:
+    async def play(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
         metrics = []
         for step in range(4):
             batch = await _play_games(engine, temperature=temperature, label=f"{step}/")
             assert batch.weight_version.tolist() == [step] * 12
             batch = await backend.process(batch, frozenset({"old_logprobs"}))
-            metrics.append(await backend.update(batch, make_plan(global_step=step, seed=step)))
+            result = await backend.update(batch, make_plan(global_step=step, seed=step))
+            metrics.append(result.metrics)
             await backend.publish(step + 1)
         return metrics
 
@@ -99,12 +100,12 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
 def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
     dtype: str, tmp_path: Path, make_plan: Callable[..., UpdatePlan]
 ) -> None:
-    async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], dict[str, float]]:
+    async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
         batch = await backend.process(batch, frozenset({"old_logprobs"}))
-        metrics = await backend.update(batch, make_plan(global_step=number, seed=number))
+        result = await backend.update(batch, make_plan(global_step=number, seed=number))
         await backend.publish(number + 1)
-        return batch.tokens.tolist(), metrics
+        return batch.tokens.tolist(), result.metrics
 
     async def straight(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
         steps = [await step(backend, engine, number) for number in range(2)]
@@ -167,13 +168,13 @@ TERMS = {
 
 async def _critical_step(
     backend: LocalBackend, engine: LocalEngine, number: int, make_plan: Callable[..., UpdatePlan]
-) -> tuple[TokenBatch, dict[str, float]]:
+) -> tuple[TokenBatch, Mapping[str, float]]:
     batch = await _play_games(engine, temperature=0.7, label=f"{number}/")
     batch = await backend.process(batch, NEEDS | {"old_logprobs"})
     batch = batch.with_columns(returns=np.sin(batch.tokens).astype(np.float32))
-    metrics = await backend.update(batch, make_plan(global_step=number, seed=number, **TERMS))
+    result = await backend.update(batch, make_plan(global_step=number, seed=number, **TERMS))
     await backend.publish(number + 1)
-    return batch, metrics
+    return batch, result.metrics
 
 
 def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model(

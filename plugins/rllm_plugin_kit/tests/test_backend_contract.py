@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch
+from rllm_core.data.record import TokenTrace
 from rllm_plugin_kit import BackendContract
 
 VOCABULARY = 8
@@ -90,12 +91,12 @@ class Table(Backend):
         computed = np.where(batch.loss_mask, self.engine.logprobs()[batch.tokens], 0).astype(np.float32)
         return batch.with_columns(old_logprobs=batch.old_logprobs_from(computed))
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         assert batch.advantages is not None
         gradient = np.bincount(batch.tokens, batch.advantages * batch.loss_mask, minlength=VOCABULARY)
         self.momentum = 0.9 * self.momentum + gradient
         self.logits = self.logits + RATE * self.momentum
-        return {"actor/loss": float(gradient.sum())}
+        return UpdateResult(metrics={"actor/loss": float(gradient.sum())})
 
     async def publish(self, version: int) -> None:
         self.engine.logits, self.engine.version = self.logits.copy(), version
@@ -134,7 +135,7 @@ class Retokenises(Table):
 
 
 class Drifts(Table):
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         self.logits = self.logits * 0.9
         return await super().update(batch, plan)
 
@@ -150,8 +151,70 @@ class KeepsTheFirstVersion(Table):
 
 
 class NotANumber(Table):
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return {"actor/loss": float("nan")}
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics={"actor/loss": float("nan")})
+
+
+class MetricsAlone(Table):
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return (await super().update(batch, plan)).metrics  # type: ignore[return-value]
+
+
+class WholeNumbers(Table):
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics={"actor/tokens": 3})
+
+
+class Traces(Table):
+    """Names every sampled token once."""
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        result = await super().update(batch, plan)
+        return replace(result, trace=self.trace(batch)) if plan.trace else result
+
+    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+        tokens = np.flatnonzero(batch.loss_mask)
+        rows = np.searchsorted(batch.row_offsets, tokens, side="right") - 1
+        nothing = np.zeros(len(tokens), np.float32)
+        return TokenTrace(
+            row=rows.astype(np.int32),
+            position=(tokens - batch.row_offsets[rows]).astype(np.int32),
+            epoch=np.zeros(len(tokens), np.int32),
+            logprob=batch.sampling_logprobs[tokens],
+            entropy=np.full_like(nothing, np.nan),
+            policy_part=nothing,
+            kl_part=nothing,
+            entropy_part=nothing,
+        )
+
+
+class TracesUnasked(Traces):
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return await super().update(batch, replace(plan, trace=True))
+
+
+class TracesPrompts(Traces):
+    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+        trace = super().trace(batch)
+        return trace and replace(trace, position=trace.position - 1)
+
+
+class TracesRowsThatAreNotThere(Traces):
+    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+        trace = super().trace(batch)
+        return trace and replace(trace, row=trace.row + 1)
+
+
+class TracesTwice(Traces):
+    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+        trace = super().trace(batch)
+        return trace and replace(trace, row=trace.row * 0, position=trace.position * 0 + trace.position[0])
+
+
+class TracesUnknownNumbers(Traces):
+    def trace(self, batch: TokenBatch) -> TokenTrace | None:
+        trace = super().trace(batch)
+        return trace and replace(trace, kl_part=trace.entropy)
 
 
 class SavesNothing(Table):
@@ -284,6 +347,7 @@ BEFORE = "log_probs_are_those_before_truncation"
 UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
 FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
 FILLS = "it_fills_the_columns_it_says_it_fills"
+TRACES = "it_traces_tokens_where_it_is_asked_to_and_nowhere_else"
 RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 
 
@@ -323,6 +387,13 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
         (NeverPublishes, "updates_change_what_is_sampled", "samples exactly as before after three updates"),
         (NotANumber, "updates_change_what_is_sampled", "gives metric 'actor/loss' the value nan."),
         (
+            WholeNumbers,
+            "updates_change_what_is_sampled",
+            "gives metric 'actor/tokens' the value 3. Return finite floats",
+        ),
+        (MetricsAlone, "updates_change_what_is_sampled", "Return rllm_core.contracts.backend.UpdateResult(metrics=…)."),
+        (TracesUnasked, TRACES, "gives a token trace that nobody asked for. Give one where `plan.trace` is True."),
+        (
             KeepsTheFirstVersion,
             "completions_say_which_weights_sampled_them",
             "says weight_version [0] after publish(1). Set Completion.weight_version to the version that was",
@@ -336,6 +407,29 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 )
 def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test: str, message: str) -> None:
     assert message in told(record(backend), test)
+
+
+@pytest.mark.parametrize("test", EVERY_TEST)
+def test_a_good_one_that_traces_tokens_has_nothing_to_mend(told: Any, test: str) -> None:
+    assert told(record(Traces, token_trace=True), test) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        (Table, "and gave None where the plan asks for one. Return a rllm_core.data.record.TokenTrace, or take"),
+        (TracesPrompts, "traces no token, or tokens that are no sampled tokens of the batch."),
+        (TracesRowsThatAreNotThere, "traces no token, or tokens that are no sampled tokens of the batch."),
+        (TracesTwice, "traces a token twice in one epoch."),
+        (TracesUnknownNumbers, "traces numbers that cannot be."),
+    ],
+)
+def test_one_that_declares_traces_gives_right_ones(told: Any, backend: type[Backend], message: str) -> None:
+    assert message in told(record(backend, token_trace=True), TRACES)
+
+
+def test_one_that_declares_no_traces_is_not_asked_for_one(told: Any) -> None:
+    assert told(record(TracesPrompts), TRACES) == ""
 
 
 def test_recorded_log_probs_are_those_of_its_own_forward_pass(told: Any) -> None:

@@ -25,7 +25,7 @@ class Pairs:
         self.steps += 1
         self.kept += groups
         if self.steps % 2:
-            return Verdict(train=[], waiting=len(self.kept))
+            return Verdict(train=[], waiting=tuple(self.kept))
         ready, self.kept = self.kept, []
         return Verdict(train=ready)
 
@@ -58,6 +58,25 @@ class EmptiesTheList(Pairs):
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         verdict = super().__call__(list(groups))
         groups.clear()
+        return verdict
+
+
+class NamesGroupsOfEarlierSteps(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        self.kept += groups
+        return Verdict(train=list(self.kept))
+
+
+class CountsRightAndNamesWrong(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        return Verdict(train=groups[1:], dropped={"first": groups[1:2]} if groups else {})
+
+
+class ChangesWhatWaits(Pairs):
+    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+        verdict = super().__call__(groups)
+        for group in verdict.train:
+            group.metadata.clear()
         return verdict
 
 
@@ -94,7 +113,7 @@ class ShareState(Pairs):
 class NeverHasEnough(Pairs):
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         self.kept += groups
-        return Verdict(train=[], waiting=len(self.kept), more=True)
+        return Verdict(train=[], waiting=tuple(self.kept), more=True)
 
 
 class AsksForMoreAndTrains(Pairs):
@@ -140,9 +159,16 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
 @pytest.mark.parametrize(
     ("mode", "test", "told"),
     [
-        (DropsInSilence, CONSERVATION, "Account for every group in one of the three; count those that are dropped"),
-        (TrainsTwice, CONSERVATION, "times. Forget groups that waited once they have been returned."),
-        (ReturnsCopies, CONSERVATION, "which is not one that was offered. Return the groups themselves, as they are."),
+        (DropsInSilence, CONSERVATION, "and leaves out group 'round-"),
+        (
+            TrainsTwice,
+            CONSERVATION,
+            "twice: to train on and to train on. Put every group, the very object, into one of",
+        ),
+        (NamesGroupsOfEarlierSteps, CONSERVATION, "which was neither offered nor waiting. Put every group"),
+        (CountsRightAndNamesWrong, CONSERVATION, "twice: to train on and as dropped for 'first'."),
+        (ReturnsCopies, CONSERVATION, "to train on, which was neither offered nor waiting."),
+        (ChangesWhatWaits, CONSERVATION, "changed. Return the groups themselves, as they are."),
         (AsksForMoreAndTrains, CONSERVATION, "Keep them waiting until there are enough."),
         (ReturnsGroups, CONSERVATION, "Return a rllm_core.contracts.rejection.Verdict."),
         (ChangesGroups, "it_leaves_groups_as_they_are", "changes the groups it is offered"),

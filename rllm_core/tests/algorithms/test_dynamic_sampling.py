@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
@@ -27,28 +28,38 @@ def _mode(tasks: int = 2, rounds: int = 10) -> FillWithSignal:
     return FillWithSignal(DynamicRejectionParams(train_batch_size=tasks, max_gen_batches=rounds))
 
 
+def _names(groups: Sequence[TrajectoryGroup]) -> list[str]:
+    return [group.group_id for group in groups]
+
+
 def _ids(verdict: Verdict) -> list[str]:
-    return [group.group_id for group in verdict.train]
+    return _names(verdict.train)
+
+
+def _dropped(verdict: Verdict) -> dict[str, list[str]]:
+    return {reason: _names(groups) for reason, groups in verdict.dropped.items()}
 
 
 def test_a_full_batch_is_trained_on_at_once() -> None:
     verdict = _mode()([_group("a"), _group("b")])
-    assert (_ids(verdict), verdict.more, verdict.waiting) == (["a:agent", "b:agent"], False, 0)
+    assert (_ids(verdict), verdict.more, verdict.waiting) == (["a:agent", "b:agent"], False, [])
 
 
 def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for() -> None:
     mode = _mode()
     first = mode([_group("a"), _group("b", SOLVED)])
-    assert (first.train, first.waiting, first.more, dict(first.dropped)) == ([], 1, True, {"all_solved": 1})
+    assert (first.train, first.more) == ([], True)
+    assert (_names(first.waiting), _dropped(first)) == (["a:agent"], {"all_solved": ["b:agent"]})
     second = mode([_group("c", FAILED), _group("d")])
-    assert (_ids(second), second.more, dict(second.dropped)) == (["a:agent", "d:agent"], False, {"all_failed": 1})
+    assert (_ids(second), second.more) == (["a:agent", "d:agent"], False)
+    assert _dropped(second) == {"all_failed": ["c:agent"]}
 
 
 def test_the_surplus_waits_for_the_next_step_and_comes_first_in_it() -> None:
     mode = _mode()
     assert mode([_group("a"), _group("b", SOLVED)]).more
     second = mode([_group("c"), _group("d")])
-    assert (_ids(second), second.waiting) == (["a:agent", "c:agent"], 1)
+    assert (_ids(second), _names(second.waiting)) == (["a:agent", "c:agent"], ["d:agent"])
     assert _ids(mode([_group("e"), _group("f", FAILED)])) == ["d:agent", "e:agent"]
 
 
@@ -65,13 +76,14 @@ def test_a_step_may_end_with_nothing() -> None:
     mode = _mode(rounds=2)
     assert mode([_group("a", SOLVED)]).more
     verdict = mode([])
-    assert (verdict.train, verdict.waiting, verdict.more) == ([], 0, False)
+    assert (verdict.train, verdict.waiting, verdict.more) == ([], [], False)
 
 
 def test_all_roles_of_a_task_are_trained_on_together() -> None:
     groups = [_group(task, role=role) for task in "abc" for role in ("solver", "judge")]
     verdict = _mode()(groups)
-    assert (_ids(verdict), verdict.waiting) == (["a:solver", "a:judge", "b:solver", "b:judge"], 2)
+    assert _ids(verdict) == ["a:solver", "a:judge", "b:solver", "b:judge"]
+    assert _names(verdict.waiting) == ["c:solver", "c:judge"]
 
 
 def test_a_task_played_again_counts_again() -> None:
@@ -100,7 +112,7 @@ def test_every_group_with_signal_is_trained_on_once_and_in_order(
         expected += [group.group_id for group in groups if {t.reward for t in group.trajectories} == {0.0, 1.0}]
         verdict = mode(groups)
         trained += _ids(verdict)
-        assert len(trained) + verdict.waiting == len(expected)
+        assert trained + _names(verdict.waiting) == expected
         assert len(_ids(verdict)) <= tasks
         asked = asked + 1 if verdict.more else 0
         assert asked < bound

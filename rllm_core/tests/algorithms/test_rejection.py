@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_none_keeps_groups_of_one_and_groups_without_signal() -> None:
     groups = [_group("a", (1.0, True)), _group("b", *SOLVED), _group("c")]
     verdict = KeepAll(NoParams())(groups)
     assert verdict.train == groups
-    assert (verdict.waiting, dict(verdict.dropped)) == (0, {})
+    assert (verdict.waiting, verdict.dropped) == ((), {})
 
 
 def test_group_drops_for_exactly_four_reasons() -> None:
@@ -60,21 +60,25 @@ def test_group_drops_for_exactly_four_reasons() -> None:
     ]
     verdict = _drop()(groups)
     assert [group.group_id for group in verdict.train] == ["kept:agent", "graded:agent"]
-    assert dict(verdict.dropped) == {"too_few": 2, "all_solved": 1, "all_failed": 2, "equal_rewards": 1}
-    assert verdict.waiting == 0
-    assert len(verdict.train) + sum(verdict.dropped.values()) == len(groups)
+    assert verdict.dropped == {
+        "too_few": groups[:2],
+        "all_solved": [groups[3]],
+        "all_failed": groups[4:6],
+        "equal_rewards": [groups[6]],
+    }
+    assert verdict.waiting == ()
 
 
 def test_group_drops_by_the_size_it_was_told() -> None:
     group = _group("a", (1.0, True), (0.0, False), (0.5, False))
     assert _drop(3)([group]).train == [group]
-    assert dict(_drop(4)([group]).dropped) == {"too_few": 1}
+    assert _drop(4)([group]).dropped == {"too_few": [group]}
     assert _drop(1)([_group("one", (1.0, True))]).train == []  # one reward is equal to itself
 
 
 def test_group_does_without_metadata() -> None:
     bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0), Trajectory(reward=1.0)])
-    assert dict(_drop()([bare]).dropped) == {"equal_rewards": 1}
+    assert _drop()([bare]).dropped == {"equal_rewards": [bare]}
 
 
 def test_group_keeps_nothing_between_steps() -> None:
@@ -98,13 +102,13 @@ def test_episode_gathers_over_steps_until_enough_tasks_are_partly_solved() -> No
     mode = _wait_for(2)
     first, second, third = [_group("a", *PARTLY), _group("b", *SOLVED)], [_group("c", *FAILED)], [_group("d", *PARTLY)]
     waiting = mode(first)
-    assert (waiting.train, waiting.waiting) == ([], 2)
+    assert (waiting.train, waiting.waiting) == ([], tuple(first))
     waiting = mode(second)
-    assert (waiting.train, waiting.waiting) == ([], 3)
+    assert (waiting.train, waiting.waiting) == ([], (*first, *second))
     ready = mode(third)
     assert ready.train == [*first, *second, *third]
-    assert ready.waiting == 0
-    assert mode([_group("e", *PARTLY)]).waiting == 1  # from the beginning again
+    assert ready.waiting == ()
+    assert len(mode([_group("e", *PARTLY)]).waiting) == 1  # from the beginning again
 
 
 def test_episode_trains_at_once_when_there_is_enough() -> None:
@@ -128,7 +132,7 @@ def test_episode_says_so_when_groups_do_not_tell_their_tasks() -> None:
 def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> None:
     steps = [[_group("a", *PARTLY)], [_group("b", *SOLVED), _group("c", *FAILED)], [_group("d", *PARTLY)]]
 
-    def describe(groups: list[TrajectoryGroup]) -> list[object]:
+    def describe(groups: Sequence[TrajectoryGroup]) -> list[object]:
         return [
             (group.group_id, group.metadata, [(t.reward, t.tokens.ids.tolist()) for t in group.trajectories])
             for group in groups
@@ -142,6 +146,6 @@ def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> Non
             mode.load_state_dict(state)
         expected, verdict = straight(groups), mode(groups)
         assert describe(verdict.train) == describe(expected.train)
-        assert verdict.waiting == expected.waiting
+        assert describe(verdict.waiting) == describe(expected.waiting)
     assert len(expected.train) == 4
     assert mode.state_dict() == straight.state_dict() == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,23 @@ from hypothesis import given, strategies as st
 
 from rllm_core.data import codec
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.data.version_spans import VersionSpan
 
 TOKEN = st.integers(0, 2**31 - 1)
 FLOAT32 = st.floats(width=32)  # subnormal, infinite and NaN (unknown) ones included
 FLOAT64 = st.floats()
 TEXT = st.text(max_size=5)
 INFO = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | TEXT, max_size=2)
+
+
+@st.composite
+def versions(draw: st.DrawFn, length: int) -> dict[str, Any]:
+    """The weight version of a response, and its spans where there are any."""
+    numbers = draw(st.lists(st.integers(0, 9), min_size=length, max_size=length))
+    if not numbers or draw(st.booleans()):
+        return {"weight_version": draw(st.integers(0, 9))}
+    spans = [VersionSpan(version, len(list(run))) for version, run in groupby(numbers)]
+    return {"weight_version": min(numbers), "version_spans": spans}
 
 
 @st.composite
@@ -31,7 +43,7 @@ def steps(draw: st.DrawFn) -> Step:
         reward=draw(st.none() | FLOAT64),
         advantage=draw(st.none() | FLOAT64 | st.lists(FLOAT64, min_size=length, max_size=length)),
         text=draw(TEXT),
-        weight_version=draw(st.integers(0, 9)),
+        **draw(versions(length)),
         info=draw(INFO),
     )
 
@@ -83,7 +95,7 @@ def _trajectory_bits(trajectory: Trajectory) -> Any:
             "columns": [buffer.ids.tolist(), buffer.logprobs.tolist(), buffer.sampled.tolist(), buffer.segment_starts],
             "fields": [trajectory.name, trajectory.reward, trajectory.uid, trajectory.info],
             "steps": [
-                [step.span, step.reward, step.advantage, step.text, step.weight_version, step.info]
+                [step.span, step.reward, step.advantage, step.text, step.weight_version, step.version_spans, step.info]
                 for step in trajectory.steps
             ],
         }
@@ -146,6 +158,7 @@ def test_numbers_of_numpy_are_written_as_numbers() -> None:
         reward=np.float32(0.5),  # type: ignore[arg-type]
         advantage=np.array([0.25, 0.5], np.float32),  # type: ignore[arg-type]
         weight_version=np.int64(4),  # type: ignore[arg-type]
+        version_spans=[VersionSpan(np.int64(4), np.int64(2))],  # type: ignore[arg-type]
     )
     scalar = Step([1], [2], [-1.0], advantage=np.float32(0.75))  # type: ignore[arg-type]
     trajectory = Trajectory("agent", [step, scalar], reward=np.float32(1.5))  # type: ignore[arg-type]
@@ -161,6 +174,14 @@ def test_numbers_of_numpy_are_written_as_numbers() -> None:
     assert back.trajectories[0].reward == 1.5
     assert [step.advantage for step in back.trajectories[0].steps] == [[0.25, 0.5], 0.75]
     assert back.trajectories[0].steps[0].reward == 0.5
+    assert back.trajectories[0].steps[0].version_spans == (VersionSpan(4, 2),)
+
+
+def test_steps_written_before_there_were_version_spans_are_read() -> None:
+    written = codec.trajectory_to_json(Trajectory("agent", [Step([1], [2], [-1.0], weight_version=3)]))
+    del written["steps"][0]["version_spans"]
+    (step,) = codec.trajectory_from_json(_through_text(written)).steps
+    assert (step.weight_version, step.version_spans) == (3, ())
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.rollout import RolloutOrder
@@ -51,9 +51,9 @@ class ProbeBackend(Backend):
         self.calls.append(("process", needs))
         return batch.with_columns(old_logprobs=batch.sampling_logprobs)
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         self.calls.append(("update", (batch, plan)))
-        return {"actor/loss": 0.5}
+        return UpdateResult(metrics={"actor/loss": 0.5})
 
     async def publish(self, version: int) -> None:
         self.calls.append(("publish", version))

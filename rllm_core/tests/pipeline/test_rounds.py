@@ -140,14 +140,36 @@ def rejecting(bench: Any, step: MakeStep, registry: Registry) -> Callable[[Any],
     return run
 
 
-def test_a_mode_that_loses_groups_is_an_error(rejecting: Any) -> None:
+STRANGER = TrajectoryGroup(group_id="c:agent", trajectories=[])
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (lambda groups: Verdict(train=groups[:1]), "leaves out group 'b:agent'"),
+        (lambda groups: Verdict(train=[groups[0]] * 2), "names group 'a:agent' twice: to train on and to train on"),
+        (
+            lambda groups: Verdict(train=groups[:1], waiting=groups, dropped={"odd": groups[1:]}),
+            "names group 'a:agent' twice: to train on and as waiting",
+        ),
+        (
+            lambda groups: Verdict(train=groups[:1], dropped={"odd": [STRANGER]}),
+            "names group 'c:agent' as dropped for 'odd', which was neither offered nor waiting",
+        ),
+        (
+            lambda groups: Verdict(train=[dataclasses.replace(group) for group in groups]),
+            "names group 'a:agent' to train on, which was neither offered nor waiting",
+        ),
+    ],
+    ids=["left out", "twice to train on", "trained on and waiting", "a stranger", "copies"],
+)
+def test_a_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, problem: str) -> None:
     with pytest.raises(PipelineError) as caught:
-        rejecting(lambda groups: Verdict(train=groups[:1]))
+        rejecting(body)
     assert caught.value.message == (
-        "Rejection mode 'in-process/mine' was offered 2 groups while 0 were waiting, and tells of 1: 1 to train on, "
-        "0 waiting, 0 dropped."
+        f"Rejection mode 'in-process/mine' was offered 2 groups while 0 were waiting, and {problem}."
     )
-    assert caught.value.hint.startswith("Account for every group")
+    assert caught.value.hint.startswith("Put every group, the very object, into one of")
 
 
 @pytest.mark.parametrize(
@@ -156,17 +178,13 @@ def test_a_mode_that_loses_groups_is_an_error(rejecting: Any) -> None:
         (lambda groups: Verdict(train=groups, more=True), "asks for more groups and returns 2 to train on"),
         (lambda groups: groups, "returned [TrajectoryGroup("),
         (lambda groups: groups[7], "failed: IndexError"),
+        (lambda groups: Verdict(train=groups[:1], dropped={"odd": 1}), "failed: TypeError"),
     ],
 )
 def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: str) -> None:
     with pytest.raises(PipelineError, match="Rejection mode 'in-process/mine'") as caught:
         rejecting(body)
     assert message in caught.value.message
-
-
-def test_a_mode_that_trains_on_a_group_twice_is_an_error(rejecting: Any) -> None:
-    with pytest.raises(PipelineError, match="returns a group twice to train on"):
-        rejecting(lambda groups: Verdict(train=[groups[0]] * 2))
 
 
 def test_a_mode_that_never_stops_asking_is_stopped(bench: Any, step: MakeStep, attempts: Any) -> None:

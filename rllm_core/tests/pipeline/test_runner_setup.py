@@ -20,9 +20,11 @@ from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.data.messages import Reply
+from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.preflight import check_plugins
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -108,6 +110,39 @@ def test_two_tasks_of_one_id_are_refused(plan_with: Callable[..., RunPlan]) -> N
     with pytest.raises(ConfigError) as caught:
         tasks_of(plan_with(lambda split: [Task(id="a"), Task(id="b"), Task(id="a")]), "train")
     assert caught.value.message == "Environment 'mine' has two train tasks with id 'a'."
+
+
+def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[..., RunPlan]) -> None:
+    made: list[int] = []
+
+    def make(index: int) -> Task:
+        made.append(index)
+        return Task(id=f"t{index}")
+
+    ids = {"train": ["t0", "t1"], "val": ["t0", "t0"]}
+    planned = plan_with(lambda split: LazyTasks(ids[split], make))
+    tasks = tasks_of(planned, "train")
+    assert (len(tasks), made) == (2, [])
+    assert tasks[1] == Task(id="t1")
+    with pytest.raises(ConfigError, match="Environment 'mine' has two val tasks with id 't0'"):
+        tasks_of(planned, "val")
+    assert made == [1]
+
+
+def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
+    plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    class Sums(Params):
+        terms: int = 2
+
+    def check(params: Sums) -> None:
+        if params.terms > 9:
+            raise ConfigError(f"{params.terms} terms are too many.")
+
+    registry.add(DatasetPlugin(name="sums", summary="For tests.", params=Sums, load=lambda: None, check=check))
+    check_plugins(plan({"data.train_dataset": "sums"}))
+    with pytest.raises(ConfigError, match="10 terms are too many"):
+        check_plugins(plan({"data.train_dataset": {"name": "sums", "terms": 10}}))
 
 
 def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPlan], registry: Registry) -> None:

@@ -400,10 +400,10 @@ def _waiting(bench: Any, step: MakeStep) -> dict[str, Any]:
 
 
 def test_reject_saves_its_mode_s_state_under_the_mode_s_name(bench: Any, step: MakeStep) -> None:
-    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": 0}
-    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": 0}
+    assert bench().stage("reject").state_dict() == {"mode": "rllm-core/none", "state": {}, "waiting": []}
+    assert bench(ON).stage("reject").state_dict() == {"mode": "rllm-core/group", "state": {}, "waiting": []}
     state = _waiting(bench, step)
-    assert (state["mode"], len(state["state"]["gathered"])) == ("rllm-core/episode", 1)
+    assert (state["mode"], len(state["state"]["gathered"]), len(state["waiting"])) == ("rllm-core/episode", 1, 1)
     again = bench(EPISODE).stage("reject")
     again.load_state_dict(state)
     assert again.state_dict() == state
@@ -533,8 +533,10 @@ def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: 
     assert plan.losses["judge"].params.eps_clip == 0.5
     assert (plan.aggregation, plan.global_step, plan.seed) == ("seq-mean-token-mean", 4, derive_seed(3, "update", 4))
     assert plan.entropy_coeff == done.metrics["actor/entropy_coeff"] == pytest.approx(0.2)
+    assert not plan.trace
     assert published == ("publish", 7)
     assert done.weight_version == 7
+    assert done.metrics["actor/loss"] == 0.5
 
 
 def test_update_counts_a_version_only_after_it_is_published(bench: Any, step: MakeStep) -> None:

@@ -237,6 +237,35 @@ def test_any_choice_is_a_plugin_with_options_or_a_config_error(registry: Registr
         assert isinstance(chosen.params, MODELS[name])
 
 
+@pytest.fixture
+def families(registry: Registry, estimator) -> Registry:
+    """A registry with ``required``, whose option `target` is its family."""
+    registry.add(estimator("games", params=Required, family_option="target"), distribution="dist")
+    return registry
+
+
+@pytest.mark.parametrize("choice", ["games:chess", "dist/games:chess", {"name": "games:chess"}])
+def test_a_word_behind_the_name_chooses_a_family(families: Registry, choice) -> None:
+    chosen = choose(families, "estimator", choice, WHERE)
+    assert (chosen.qualified_name, chosen.params) == ("dist/games", Required(target="chess"))
+    assert chosen.own == {"target"}
+
+
+def test_a_family_may_hold_colons_and_slashes(families: Registry) -> None:
+    assert choose(families, "estimator", "games:./a/b.py:f", WHERE).params.target == "./a/b.py:f"
+
+
+def test_a_family_of_a_plugin_without_any_is_refused(registry: Registry) -> None:
+    error = _error(registry, "grpo:chess")
+    assert error.message == f"{WHERE}: 'grpo:chess' names a family, and estimator 'grpo' has none."
+    assert error.hint == "Write grpo."
+
+
+def test_a_family_is_chosen_once(families: Registry) -> None:
+    error = _error(families, {"name": "games:chess", "target": "go"})
+    assert error.message == f"{WHERE}: 'games:chess' and its option 'target' both choose a family."
+
+
 def test_choosing_a_deprecated_plugin_warns_once(registry: Registry, capsys) -> None:
     for _ in range(2):
         choose(registry, "estimator", "old", WHERE)

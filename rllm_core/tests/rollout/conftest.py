@@ -16,6 +16,7 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -67,6 +68,7 @@ class ScriptedEngine:
     sessions: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     weight_version: int = 0
+    version_spans: tuple[VersionSpan, ...] = ()
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         prompt = "".join(chr(token) for token in prompt_ids)
@@ -81,6 +83,7 @@ class ScriptedEngine:
             logprobs=np.full(len(text), -0.5, np.float32),
             finish_reason="stop" if text.endswith("$") else "length",
             weight_version=self.weight_version,
+            version_spans=self.version_spans,
         )
 
     async def end_session(self, session: str) -> None:

@@ -15,6 +15,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import ConfigError
 from rllm_core.rollout import workflows
 from rllm_core.rollout.attempt_engine import AttemptEngine
@@ -53,6 +54,14 @@ def test_one_prompt_one_answer(engine: Any, environment: Any, context: MakeConte
     assert [(step.reward, step.text, step.weight_version) for step in trajectory.steps] == [(0.75, "ok", 6)]
     assert "".join(map(chr, trajectory.tokens.ids)) == "<u>3 + 1<a>ok$"
     assert trajectory.tokens.sampled.tolist() == [False] * 11 + [True] * 3
+
+
+def test_a_step_says_which_weights_sampled_which_of_its_tokens(
+    engine: Any, environment: Any, context: MakeContext
+) -> None:
+    engine.weight_version, engine.version_spans = 6, (VersionSpan(7, 1), VersionSpan(6, 2))
+    episode = _play(SingleTurnWorkflow, context(make_environment=environment))
+    assert episode.trajectories[0].steps[0].version_spans == (VersionSpan(7, 1), VersionSpan(6, 2))
 
 
 def test_turns_extend_one_another_with_exact_tokens(engine: Any, environment: Any, context: MakeContext) -> None:

@@ -6,9 +6,10 @@ import os
 import uuid
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
+from rllm_core.rollout.renderers import make_renderer
 from rllm_core.seeding import derive_seed
 from rllm_tinker.api_key import api_key_for
 from rllm_tinker.checks import check_url
@@ -20,7 +21,7 @@ from rllm_tinker.local_server import LocalServer
 from rllm_tinker.settings import LOCAL, TinkerConfig
 from rllm_tinker.started_from import check_saved_model
 from rllm_tinker.state import SavedState, read_state, state_named_by, write_state
-from rllm_tinker.tokenizer import make_renderer
+from rllm_tinker.tokenizer import renderer_setup
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
 
@@ -60,7 +61,7 @@ class TinkerBackend(Backend):
         self._service = await Service.connect(url, key, waiting)
         self._trainer = await self._first_trainer(self._service)
         # Where the hub cannot be reached transformers tries for a minute: what is quick to find wrong came first.
-        renderer = make_renderer(config, self._base_model)
+        renderer = make_renderer(run, renderer_setup(config, self._base_model))
         self._updater = Updater(
             config.training,
             total_steps=run.total_steps,
@@ -87,8 +88,8 @@ class TinkerBackend(Backend):
             reference=self._reference,
         )
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return await self._updater.update(self._trainer, batch, plan)
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics=await self._updater.update(self._trainer, batch, plan))
 
     async def publish(self, version: int) -> None:
         engine = self._started()

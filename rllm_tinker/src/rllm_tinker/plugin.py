@@ -37,6 +37,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         check=check_config,
         honours=frozenset(
             {
+                "rllm.renderer",
                 "rllm.disable_thinking",
                 "rllm.algorithm.loss_agg_mode",
                 "rllm.algorithm.entropy.*",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.rollout.model_files import model_folder, stop_ids
-from rllm_core.rollout.template_renderer import TemplateRenderer, options_without_thinking
+from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_tinker.settings import TinkerConfig
 
 TINY = "tiny"
 
 
-def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
-    """The renderer of a base model, with the switches of the configuration.
+def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
+    """What a renderer of a base model is made from, with the switches of the configuration.
 
     Raises:
         ConfigError: its tokenizer cannot be loaded, has no chat template, or lacks a switch that was asked for.
@@ -29,7 +29,12 @@ def make_renderer(config: TinkerConfig, base_model: str) -> Renderer:
             "one.",
         )
     stops = stop_ids(tokenizer, None if name == TINY else _stops_of_generation(name))
-    return TemplateRenderer(tokenizer, stops, _template_options(tokenizer, config))
+    return RendererSetup(
+        name=name,
+        tokenizer=tokenizer,
+        stop_ids=frozenset(stops),
+        template_options=_template_options(tokenizer, config),
+    )
 
 
 def _inside_checkpoint(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import warn_once
@@ -61,9 +61,10 @@ class VerlBackend(Backend):
         session = self._started()
         return await self._update(lambda: session.process(batch, needs), "computing log-probs")
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         session = self._started()
-        return await self._update(lambda: session.update(batch, plan), "updating the policy")
+        metrics = await self._update(lambda: session.update(batch, plan), "updating the policy")
+        return UpdateResult(metrics=metrics)
 
     async def publish(self, version: int) -> None:
         session = self._started()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.model_files import model_folder, stop_ids
-from rllm_core.rollout.template_renderer import TemplateRenderer, options_without_thinking
+from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_verl.state import model_digest
 
 TINY = "tiny"
@@ -27,7 +27,7 @@ class Model:
     """See `rllm_verl.state.model_digest`."""
     max_context: int
     """Most tokens that its positions allow."""
-    renderer: Renderer
+    rendering: RendererSetup
     type: str
     """``model_type`` of its configuration."""
     layer_types: list[str]
@@ -80,7 +80,12 @@ def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) 
         path=path,
         digest=digest,
         max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),
-        renderer=TemplateRenderer(tokenizer, stop_ids(tokenizer, _stops_of_generation(source)), options),
+        rendering=RendererSetup(
+            name=path,
+            tokenizer=tokenizer,
+            stop_ids=frozenset(stop_ids(tokenizer, _stops_of_generation(source))),
+            template_options=options,
+        ),
         type=config.model_type,
         layer_types=list(getattr(text, "layer_types", None) or ()),
         vocabulary=int(text.vocab_size),

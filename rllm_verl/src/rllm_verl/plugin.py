@@ -35,6 +35,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         check=check_config,
         honours=frozenset(
             {
+                "rllm.renderer",
                 "rllm.disable_thinking",
                 "rllm.algorithm.loss_agg_mode",
                 "rllm.algorithm.entropy.*",

@@ -10,6 +10,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_core.data.batch import TokenBatch
+from rllm_core.rollout.renderers import make_renderer
 from rllm_verl.cluster import Cluster, Wanted
 from rllm_verl.columns import fill_columns
 from rllm_verl.logprobs import before_truncation
@@ -90,7 +91,7 @@ class Session:
         rollout = self._native.actor_rollout_ref.rollout
         return VerlEngine(
             self.servers.client(),
-            self._model.renderer,
+            make_renderer(self._run, self._model.rendering),
             max_context=rollout.max_model_len,
             logprobs_before_truncation=before_truncation(rollout),
             addresses=self.servers.addresses,

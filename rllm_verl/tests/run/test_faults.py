@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class Started:
         signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
         return batch.with_columns(advantages=(signs * batch.loss_mask).astype(np.float32))
 
-    def update(self, batch: TokenBatch) -> dict[str, float]:
+    def update(self, batch: TokenBatch) -> Mapping[str, float]:
         plan = UpdatePlan(
             global_step=self.session.updates,
             losses={ROLE: self.loss},
@@ -60,7 +60,7 @@ class Started:
             seed=1,
             kl=KlTerm(beta=0.01, estimator="k3"),
         )
-        return self.session.ask(self.backend.update(batch, plan))
+        return self.session.ask(self.backend.update(batch, plan)).metrics
 
     def publish(self) -> None:
         self.session.updates += 1

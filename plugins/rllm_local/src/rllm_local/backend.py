@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
-from rllm_core.rollout.template_renderer import TemplateRenderer, options_without_thinking
+from rllm_core.rollout.renderers import make_renderer
+from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
@@ -63,7 +65,15 @@ class LocalBackend(Backend):
             critic=self._critic,
             masters=masters,
         )
-        renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids, thinking)
+        renderer = make_renderer(
+            run,
+            RendererSetup(
+                name=settings.model.name,
+                tokenizer=loaded.tokenizer,
+                stop_ids=frozenset(loaded.stop_ids),
+                template_options=thinking,
+            ),
+        )
         max_context = min(loaded.max_context, settings.training.max_length)
         if run.engine is not None:
             self._hosting = Hosting(run.engine, loaded, self._executor)
@@ -82,8 +92,8 @@ class LocalBackend(Backend):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return await self._in_worker(self._columns.fill, batch, needs)
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return await self._in_worker(self._updater.update, batch, plan)
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics=await self._in_worker(self._updater.update, batch, plan))
 
     async def publish(self, version: int) -> None:
         if self._hosting is not None:

@@ -29,6 +29,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         check=check_model_name,
         honours=frozenset(
             {
+                "rllm.renderer",
                 "rllm.disable_thinking",
                 "rllm.algorithm.loss_agg_mode",
                 "rllm.algorithm.entropy.*",

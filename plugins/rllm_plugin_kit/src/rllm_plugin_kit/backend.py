@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
-from rllm_core.contracts.backend import BackendPlugin, RunContext
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.backend import BackendPlugin, RunContext, UpdateResult
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, Session, difference
+from rllm_plugin_kit.token_traces import trace_problem
 
 SAME = 1e-4
 """Log-probs nearer to each other than this are of one policy: batches of another size add up in another order."""
@@ -29,6 +33,18 @@ TEMPERATURES = (1.0, 0.7)
 FIRST_TOKENS = tuple((REQUESTS[0][0], seed) for seed in range(32))
 """One prompt with many seeds: what is sampled first has one distribution."""
 PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
+
+
+class _RendererOfTheRun(TemplateRenderer):
+    """The model's template, as somebody's plugin."""
+
+
+_OF_THE_RUN = RendererPlugin(
+    name="of_the_run",
+    summary="The model's template, told from that of the backend's own making.",
+    params=NoParams,
+    load=lambda: lambda setup, params: _RendererOfTheRun(setup.tokenizer, setup.stop_ids, setup.template_options),
+)
 
 
 class BackendContract(PluginContract[BackendPlugin[Any]]):
@@ -63,6 +79,10 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
             seed=0,
             total_steps=100,
             needs=self.plugin.capabilities.columns - {"old_logprobs"},
+            renderer=Chosen(
+                registered=Registered(plugin=_OF_THE_RUN, distribution="rllm-plugin-kit", version="0"),
+                params=NoParams(),
+            ),
         )
         loss = self._loss()
         try:
@@ -107,6 +127,15 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                     f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
                 )
+
+    def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:
+        if "rllm.renderer" not in self.plugin.honours:
+            pytest.skip("it has a renderer of its own")
+        if not isinstance(session.engine.renderer, _RendererOfTheRun):
+            raise self.failure(
+                "says that it honours 'rllm.renderer', and its engine has another renderer than the run",
+                "Make the renderer with `rllm_core.rollout.renderers.make_renderer(run, setup)`.",
+            )
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
     def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
@@ -212,7 +241,7 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
         if session.updates:
             pytest.skip("an update has been made; what the optimiser remembers of it may move the weights")
         before = session.sample(REQUESTS)
-        self._check_metrics(session.update(advantage=0.0))
+        self._check_result(session.update(advantage=0.0))
         if difference(before, session.sample(REQUESTS)) > SAME:
             raise self.failure(
                 "samples differently after an update in which every advantage was 0",
@@ -222,12 +251,19 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
     def test_updates_change_what_is_sampled(self, session: Session) -> None:
         before = session.sample(REQUESTS)
         for _ in range(3):
-            self._check_metrics(session.update(advantage=1.0))
+            self._check_result(session.update(advantage=1.0))
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
                 "samples exactly as before after three updates that were published",
                 "Make `update` step the optimiser, and `publish` hand the new weights over and clear what was cached.",
             )
+
+    def test_it_traces_tokens_where_it_is_asked_to_and_nowhere_else(self, session: Session) -> None:
+        self._check_result(session.update(advantage=1.0))
+        if self.plugin.capabilities.token_trace:
+            trace = session.update(advantage=1.0, trace=True).trace
+            if problem := trace_problem(trace, session.trained):
+                raise self.failure(*problem)
 
     def test_completions_say_which_weights_sampled_them(self, session: Session) -> None:
         session.update(advantage=1.0)
@@ -283,10 +319,17 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                 "Release what there still is and nothing else.",
             ) from error
 
-    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise self.failure(f"gives metric {name!r} the value {value!r}", "Return finite numbers from `update`.")
+    def _check_result(self, result: UpdateResult) -> None:
+        """Of an update that was asked for no token trace."""
+        if not isinstance(result, UpdateResult):
+            raise self.failure(
+                f"returned {result!r:.80} from `update`", "Return rllm_core.contracts.backend.UpdateResult(metrics=…)."
+            )
+        for name, value in result.metrics.items():
+            if not isinstance(value, float) or not math.isfinite(value):
+                raise self.failure(f"gives metric {name!r} the value {value!r}", "Return finite floats from `update`.")
+        if result.trace is not None:
+            raise self.failure("gives a token trace that nobody asked for", "Give one where `plan.trace` is True.")
 
     def _loss(self) -> Chosen[LossPlugin[Any]]:
         """Any loss that the backend runs, the plainest first."""

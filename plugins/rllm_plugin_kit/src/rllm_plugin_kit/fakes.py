@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.rollout import RolloutOrder
@@ -30,8 +30,8 @@ class NoModel(Backend):
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return fill(batch, needs)
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        return {"actor/loss": 0.0}
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        return UpdateResult(metrics={"actor/loss": 0.0})
 
     async def publish(self, version: int) -> None:
         pass

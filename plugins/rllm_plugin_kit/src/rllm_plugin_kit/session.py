@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.contracts.loss import LossPlugin
@@ -69,6 +69,7 @@ class Session:
                 completion.token_ids,
                 completion.logprobs,
                 weight_version=completion.weight_version,
+                version_spans=completion.version_spans,
             )
             trajectories.append(trajectory)
         return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
@@ -80,8 +81,11 @@ class Session:
         assert old is not None
         return old
 
-    def update(self, *, advantage: float) -> dict[str, float]:
-        """Make one update and publish it. Every other trajectory has this advantage, the others its negative."""
+    def update(self, *, advantage: float, **asked: Any) -> UpdateResult:
+        """Make one update and publish it. Every other trajectory has this advantage, the others its negative.
+
+        `asked` are further fields of `UpdatePlan`. `trained` is the batch.
+        """
         batch = self.ask(self.backend.process(self.batch(), frozenset({"old_logprobs"})))
         signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
         batch = batch.with_columns(advantages=(advantage * signs * batch.loss_mask).astype(np.float32))
@@ -91,11 +95,13 @@ class Session:
             aggregation="token-mean",
             entropy_coeff=0.0,
             seed=self.updates,
+            **asked,
         )
-        metrics = self.ask(self.backend.update(batch, plan))
+        result = self.ask(self.backend.update(batch, plan))
+        self.trained = batch
         self.updates += 1
         self.ask(self.backend.publish(self.updates))
-        return metrics
+        return result
 
     def take_up(self, folder: Path, updates: int) -> None:
         """Load a checkpoint that was written after so many updates."""

@@ -130,7 +130,8 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 def _tokens(member: Trajectory) -> str:
     written = codec.trajectory_to_json(member)
-    steps = [[entry[name] for name in ("span", "advantage", "text", "weight_version")] for entry in written["steps"]]
+    names = ("span", "advantage", "text", "weight_version", "version_spans")
+    steps = [[entry[name] for name in names] for entry in written["steps"]]
     return json.dumps([written["ids"], written["logprobs"], steps])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.algorithms.columns import GREEDY_REWARD
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.loss import LossPlugin
@@ -140,7 +140,7 @@ class _NoModel(Backend):
     async def start(self, run: RunContext) -> RolloutEngine:
         raise _nothing_but_episodes()
 
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         raise _nothing_but_episodes()
 
     async def publish(self, version: int) -> None:

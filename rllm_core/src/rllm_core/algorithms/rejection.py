@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
@@ -42,7 +41,7 @@ class WaitForPartialSolves:
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         self._gathered.extend(groups)
         if len(partly_solved_tasks(self._gathered)) < self._needed:
-            return Verdict(train=[], waiting=len(self._gathered))
+            return Verdict(train=[], waiting=tuple(self._gathered))
         ready, self._gathered = self._gathered, []
         return Verdict(train=ready)
 
@@ -70,11 +69,14 @@ class DropWithoutSignal:
         pass
 
 
-def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], Counter[str]]:
-    """Groups of at least `smallest` trajectories whose rewards differ, and how many others there were, by reason."""
-    reasons = [_why_drop(group, smallest) for group in groups]
-    kept = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
-    return kept, Counter(reason for reason in reasons if reason)
+def with_signal(
+    groups: list[TrajectoryGroup], smallest: int
+) -> tuple[list[TrajectoryGroup], dict[str, list[TrajectoryGroup]]]:
+    """Groups of at least `smallest` trajectories whose rewards differ, and the others by reason."""
+    by_reason: dict[str, list[TrajectoryGroup]] = {}
+    for group in groups:
+        by_reason.setdefault(_why_drop(group, smallest), []).append(group)
+    return by_reason.pop("", []), by_reason
 
 
 def _why_drop(group: TrajectoryGroup, smallest: int) -> str:

@@ -9,6 +9,7 @@ from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
@@ -42,6 +43,16 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
         summary="Plain chat: the model's whole reply is the action; the default.",
         params=MathAgentParams,
         load=load_from("rollout.agents", "MathAgent"),
+    )
+
+
+@hookimpl
+def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
+    yield RendererPlugin(
+        name="template",
+        summary="The chat template of the model's tokenizer; the default.",
+        params=NoParams,
+        load=load_from("rollout.renderers", "template_renderer"),
     )
 
 

@@ -27,6 +27,7 @@ PLAYED = (
     "rllm.plugins.",
     "rllm.rollout.n_val",
     "rllm.trainer.seed",
+    "rllm.renderer",
     "rllm.disable_thinking",
     "rllm.accumulate_reasoning",
     "data.val_",
@@ -86,6 +87,7 @@ async def _play(plan: RunPlan) -> dict[str, float]:
             backend_config=plan.composed.backend_config,
             seed=plan.config.rllm.trainer.seed,
             total_steps=1,
+            renderer=plan.renderer,
         )
         engine = await backend.start(context)
         async with open_runner(plan, engine) as runner:

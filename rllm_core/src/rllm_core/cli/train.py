@@ -50,10 +50,10 @@ def train(
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
-        from rllm_core.planning.preflight import check_backend
+        from rllm_core.planning.preflight import check_plugins
 
         show_plan(plan)
-        check_backend(plan)
+        check_plugins(plan)
         return 0
     return _train(plan, resume, overwrite)
 

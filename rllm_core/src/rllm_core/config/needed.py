@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rllm_core.config.packaged import PluginSource
+from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.first_party import extras_of, home_of, to_install
 from rllm_core.plugins.requirements import is_installed, missing
@@ -40,7 +41,7 @@ def require_packages(registry: PluginSource, value: Value) -> None:
         try:
             found = registry.get(kind, name).distribution
         except PluginError:
-            home = home_of(kind, name.rpartition("/")[2])
+            home = home_of(kind, name.partition(FAMILY)[0].rpartition("/")[2])
             if home and not is_installed(home):
                 extras, instead = to_install(home, value)
                 needed.setdefault(_with_extras(home, extras), f"{home} for {kind} {name!r}")

@@ -13,6 +13,7 @@ from .backend import (
     RunContext as RunContext,
     SharedKey as SharedKey,
     UpdatePlan as UpdatePlan,
+    UpdateResult as UpdateResult,
     recomputes_old_logprobs as recomputes_old_logprobs,
 )
 from .chosen import (

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rllm_core.contracts.chosen import Chosen
     from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
     from rllm_core.contracts.loss import LossPlugin
+    from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
+    from rllm_core.data.record import TokenTrace
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -35,6 +37,8 @@ class Capabilities:
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
     there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
+    token_trace: bool = False
+    """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,18 @@ class UpdatePlan:
     """Needs `TokenBatch.ref_logprobs`."""
     rollout_correction: RolloutCorrection | None = None
     """Needs old log-probs that the trainer computed."""
+    trace: bool = False
+    """Whether `UpdateResult.trace` is wanted. No key asks for one yet, so it is False in every run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateResult:
+    """What an update did."""
+
+    metrics: Mapping[str, float]
+    """Finite numbers by name, such as ``actor/loss``."""
+    trace: TokenTrace | None = None
+    """Where `UpdatePlan.trace` asks for it, and only there."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:
@@ -102,6 +118,8 @@ class RunContext:
     """Columns that `process` will be asked for, ``old_logprobs`` aside."""
     engine: Chosen[EnginePlugin[Any]] | None = None
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
+    renderer: Chosen[RendererPlugin[Any]] | None = None
+    """The renderer of the run; None: the model's chat template. See ``rllm_core.rollout.renderers``."""
 
     @property
     def recomputes_old_logprobs(self) -> bool:
@@ -161,8 +179,8 @@ class Backend(ABC):
         return batch
 
     @abstractmethod
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
-        """Forward, backward, optimiser; returns metrics. Rollouts still use the old weights."""
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        """Forward, backward, optimiser. Rollouts still use the old weights."""
 
     @abstractmethod
     async def publish(self, version: int) -> None:
@@ -185,7 +203,8 @@ class BackendPlugin(Plugin[ParamsT]):
     """Offers a backend. Chosen by ``--backend``, ``rllm.backend`` or ``rllm/backend=NAME``.
 
     `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). A field
-    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused.
+    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused. `check` is
+    given these sections.
     """
 
     kind: ClassVar[str] = "backend"
@@ -201,9 +220,6 @@ class BackendPlugin(Plugin[ParamsT]):
     """Ready-made settings above that file, by name, with one line on each: ``{"cpu": "Without a GPU."}``. The file of
     one is ``rllm/backend/<name>/<profile>.yaml`` in the same folder; its defaults list begins with
     ``/rllm/backend/<name>``. Chosen by ``rllm.profile`` or ``--profile``."""
-    check: Callable[[Any], None] | None = None
-    """Takes the backend's config sections and raises ConfigError for what is seen to be wrong without loading anything
-    heavy, such as a model folder that is not there. Called before a run starts and by ``rllm config validate``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
     idle_keys: Mapping[str, str] = field(default_factory=dict)

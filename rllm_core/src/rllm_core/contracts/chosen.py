@@ -8,6 +8,9 @@ from typing import Any, Generic, TypeVar
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, RllmError
 
+FAMILY = ":"
+"""What stands between a plugin's name and a family of it; see `Plugin.family_option`."""
+
 RecordT = TypeVar("RecordT", bound=Plugin[Any])
 
 

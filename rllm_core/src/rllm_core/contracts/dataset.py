@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Dataset(Protocol):
-    """Returns all tasks in a fixed order. Called once before a run starts; a resumed run must be given the same."""
+    """Returns all tasks in a fixed order. Called once before a run starts; a resumed run must be given the same.
+
+    `rllm_core.data.tasks.LazyTasks` reads rows when they are played.
+    """
 
     def __call__(self, params: Any, /) -> Sequence[Task]: ...
 

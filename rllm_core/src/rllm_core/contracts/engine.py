@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
+from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,11 @@ class SamplingParams:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Completion:
-    """What the model sampled after one prompt."""
+    """What the model sampled after one prompt.
+
+    Raises:
+        ValueError: `version_spans` do not cover the tokens, or `weight_version` is not the oldest of them.
+    """
 
     token_ids: NDArray[np.int32]
     """(n,) includes the stop token when `finish_reason` is ``stop``."""
@@ -50,7 +55,12 @@ class Completion:
     0. NaN where the engine cannot tell them: the trainer then computes them."""
     finish_reason: FinishReason
     weight_version: int
-    """Number of the policy update whose weights sampled these tokens."""
+    """Number of the policy update whose weights sampled these tokens; the oldest, where there were several."""
+    version_spans: tuple[VersionSpan, ...] = ()
+    """Runs of tokens by weight version, in order. Empty: all tokens are of `weight_version`."""
+
+    def __post_init__(self) -> None:
+        check_version_spans(self.version_spans, len(self.token_ids), self.weight_version)
 
 
 class RolloutEngine(Protocol):
@@ -116,7 +126,8 @@ class HostedEngine(RolloutEngine, Protocol):
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         """Sample with these weights from here on, all of the model's, and forget what was cached under others.
 
-        Completions say `version`. One that was begun before says the older of the versions that sampled its tokens.
+        Completions say `version`. One that was begun before says the older of the versions that sampled its tokens,
+        and may tell them apart by `Completion.version_spans`.
 
         Raises:
             BackendError: they are not this model's, or the engine fails or takes too long. It is of no use then.

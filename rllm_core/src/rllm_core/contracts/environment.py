@@ -49,7 +49,7 @@ class Environment(ABC):
     @classmethod
     @abstractmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
-        """All tasks of a split, in a fixed order."""
+        """All tasks of a split, in a fixed order; `rllm_core.data.tasks.LazyTasks` where making them takes long."""
 
     @abstractmethod
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:

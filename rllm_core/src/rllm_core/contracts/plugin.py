@@ -50,5 +50,11 @@ class Plugin(Generic[ParamsT]):
     """Options of others of its kind that it lacks, by name, with the value that it acts by:
     ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. A user's value of the core's key of
     that name is then a warning where it says the same."""
+    check: Callable[[Any], None] | None = None
+    """Takes the options and raises ConfigError for what is seen to be wrong without loading anything heavy, such as a
+    file that is not there. Called by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    family_option: str | None = None
+    """The option that a word behind the name sets: ``reasoning_gym:chain_sum`` chooses ``reasoning_gym`` with this
+    option at ``chain_sum``. None: a name with a colon is refused."""
     deprecated: str | None = None
     """Why not to choose it any more, and what to choose instead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of the groups offered and of those that waited: every one is trained on, waiting, or dropped."""
+    """What becomes of the groups offered and of those that waited.
+
+    Each of them, the very object, is in exactly one of `train`, `waiting` and `dropped`. The stage that applies the
+    verdict checks it. After a resume a waiting group is recognised by its id, as the mode has made it anew.
+    """
 
     train: list[TrajectoryGroup]
     """Groups to train on now, including those that waited since earlier steps."""
-    waiting: int = 0
-    """How many groups the mode keeps for a later step."""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """How many groups were dropped, by reason, such as ``{"all_solved": 3}``."""
+    waiting: Sequence[TrajectoryGroup] = ()
+    """All groups that the mode keeps for a later step, those of earlier steps included."""
+    dropped: Mapping[str, Sequence[TrajectoryGroup]] = field(default_factory=dict)
+    """Groups that are dropped, by reason, such as ``{"all_solved": [group]}``."""
     more: bool = False
     """Whether further tasks are to be played in this same step, and their groups offered; `train` is then empty."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.data.version_spans import VersionSpan
 
 SCHEMA_VERSION = 1
 """Raised whenever files written before can no longer be read as they are."""
@@ -34,6 +35,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
                 "advantage": None if step.advantage is None else np.asarray(step.advantage, np.float64).tolist(),
                 "text": step.text,
                 "weight_version": int(step.weight_version),
+                "version_spans": [[int(span.version), int(span.tokens)] for span in step.version_spans],
                 "info": step.info,
             }
             for step in trajectory.steps
@@ -52,6 +54,8 @@ def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
         entry = entries[index]
         segment_start, response_start, end = entry["span"]
         fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
+        # Logs of earlier versions have none.
+        fields["version_spans"] = [VersionSpan(*span) for span in entry.get("version_spans", ())]
         made[index] = trajectory.add_step(
             ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields
         )

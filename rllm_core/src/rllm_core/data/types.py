@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rllm_core.data.token_buffer import TokenBuffer, TokenSpan
+from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 
 class TerminationReason(str, Enum):
@@ -40,9 +41,15 @@ class Step:
     ``Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])`` makes a free-standing step with a buffer of its
     own; a trajectory takes such steps into its one buffer when its tokens are first needed. Log-probs that are left
     out are unknown: the trainer then computes the old log-probs of these tokens.
+
+    `version_spans` are runs of response tokens by the weight version that sampled them, in order; `weight_version` is
+    the oldest of these. Empty: all tokens are of `weight_version`.
+
+    Raises:
+        ValueError: lengths do not agree (see `TokenBuffer.append_turn`), or `version_spans` do not cover the response.
     """
 
-    __slots__ = ("advantage", "buffer", "info", "reward", "span", "text", "weight_version")
+    __slots__ = ("advantage", "buffer", "info", "reward", "span", "text", "version_spans", "weight_version")
 
     def __init__(
         self,
@@ -54,6 +61,7 @@ class Step:
         advantage: float | Sequence[float] | None = None,
         text: str = "",
         weight_version: int = 0,
+        version_spans: Iterable[VersionSpan] = (),
         info: dict[str, Any] | None = None,
     ) -> None:
         buffer = TokenBuffer()
@@ -63,6 +71,11 @@ class Step:
         self.text = text
         self.weight_version = weight_version
         self.info = {} if info is None else info
+        self._take_spans(version_spans)
+
+    def _take_spans(self, spans: Iterable[VersionSpan]) -> None:
+        self.version_spans = tuple(spans)
+        check_version_spans(self.version_spans, self.span.end - self.span.response_start, self.weight_version)
 
     def _place(self, buffer: TokenBuffer, span: TokenSpan) -> None:
         self.buffer: TokenBuffer = buffer
@@ -112,9 +125,10 @@ class Trajectory:
         self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any
     ) -> Step:
         """Append a model call straight into the token buffer; `fields` are those of `Step`."""
-        buffer = self.tokens
+        buffer, spans = self.tokens, fields.pop("version_spans", ())
         step = Step(**fields)
         step._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
+        step._take_spans(spans)  # a refused step leaves a turn too many: `tokens` then lays the buffer anew
         self.steps.append(step)
         return step
 

@@ -8,7 +8,9 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import Verdict
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, RllmError
+from rllm_core.pipeline.verdict_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
 """Batches of tasks in one step after which a mode that asks for more is taken to be broken."""
@@ -25,7 +27,9 @@ class Reject:
         self._mode = context.rejection
         self._name = context.rejection_name
         self._more_tasks = context.more_tasks
-        self._waiting = 0
+        self._waiting: list[TrajectoryGroup] | None = []
+        """None after a resume: the first verdict names them, and `_waiting_ids` tells which they must be."""
+        self._waiting_ids: list[str] = []
 
     async def __call__(self, step: TrainStep) -> None:
         step.count("batch/groups_before_filter", len(step.trajectory_groups))
@@ -33,12 +37,13 @@ class Reject:
             step.count(f"batch/groups_dropped_{step.skip_reason}", len(step.trajectory_groups))
             step.trajectory_groups = []
         verdict = self._verdict(step)
-        self._waiting = verdict.waiting
+        self._waiting = list(verdict.waiting)
+        self._waiting_ids = [group.group_id for group in self._waiting]
         step.metrics["batch/groups_after_filter"] = float(len(verdict.train))
-        step.metrics["batch/groups_waiting"] = float(verdict.waiting)
+        step.metrics["batch/groups_waiting"] = float(len(verdict.waiting))
         step.metrics["batch/rounds"] = float(step.rounds)
-        for reason, number in verdict.dropped.items():
-            step.count(f"batch/groups_dropped_{reason}", number)
+        for reason, groups in verdict.dropped.items():
+            step.count(f"batch/groups_dropped_{reason}", len(groups))
         step.trajectory_groups = verdict.train
         if verdict.more:
             step.play_more(self._more_tasks())
@@ -49,8 +54,13 @@ class Reject:
 
     def _verdict(self, step: TrainStep) -> Verdict:
         """What the mode returns, if it accounts for every group."""
+        offered = list(step.trajectory_groups)
         try:
             verdict = self._mode(step.trajectory_groups)
+            if not isinstance(verdict, Verdict):
+                raise PipelineError(f"Rejection mode {self._name!r} returned {verdict!r:.80}.", "Return a Verdict.")
+            waited = recognised(verdict, offered, self._waiting_ids) if self._waiting is None else self._waiting
+            problem = misplaced(verdict, [*offered, *waited])
         except RllmError:
             raise
         except Exception as error:
@@ -58,20 +68,11 @@ class Reject:
                 f"Rejection mode {self._name!r} failed: {type(error).__name__}: {error}.",
                 "Mend it; add --debug to see where it failed.",
             ) from error
-        if not isinstance(verdict, Verdict):
-            raise PipelineError(f"Rejection mode {self._name!r} returned {verdict!r:.80}.", "Return a Verdict.")
-        offered = len(step.trajectory_groups) + self._waiting
-        told = len(verdict.train) + verdict.waiting + sum(verdict.dropped.values())
-        if told != offered:
+        if problem:
             raise PipelineError(
-                f"Rejection mode {self._name!r} was offered {len(step.trajectory_groups)} groups while "
-                f"{self._waiting} were waiting, and tells of {told}: {len(verdict.train)} to train on, "
-                f"{verdict.waiting} waiting, {sum(verdict.dropped.values())} dropped.",
-                "Account for every group in one of the three; name the reason of those that are dropped.",
-            )
-        if len({id(group) for group in verdict.train}) < len(verdict.train):
-            raise PipelineError(
-                f"Rejection mode {self._name!r} returns a group twice to train on.", "Return each group once."
+                f"Rejection mode {self._name!r} was offered {len(offered)} groups while {len(waited)} were waiting, "
+                f"and {problem}.",
+                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the Verdict.",
             )
         if verdict.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
@@ -86,7 +87,7 @@ class Reject:
         return verdict
 
     def state_dict(self) -> dict[str, Any]:
-        return {"mode": self._name, "state": self._mode.state_dict(), "waiting": self._waiting}
+        return {"mode": self._name, "state": self._mode.state_dict(), "waiting": self._waiting_ids}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
@@ -97,4 +98,4 @@ class Reject:
             )
         if state["mode"] == self._name:
             self._mode.load_state_dict(state["state"])
-            self._waiting = state["waiting"]
+            self._waiting, self._waiting_ids = None, state["waiting"]

@@ -140,7 +140,7 @@ class Update:
             kl=KlTerm(beta=algorithm.kl_beta, estimator=algorithm.kl_estimator) if algorithm.kl_beta else None,
             rollout_correction=_rollout_correction(algorithm.rollout_correction),
         )
-        step.metrics |= await context.backend.update(batch, plan)
+        step.metrics |= (await context.backend.update(batch, plan)).metrics
         step.metrics["actor/entropy_coeff"] = plan.entropy_coeff
         await context.backend.publish(step.weight_version + 1)
         step.weight_version += 1

@@ -18,6 +18,7 @@ from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.pipeline.graph import ChosenStage
@@ -48,6 +49,7 @@ class RunPlan:
     composed: Composed
     backend: Registered[BackendPlugin[Any]]
     engine: Chosen[EnginePlugin[Any]] | None
+    renderer: Chosen[RendererPlugin[Any]]
     """The rollout engine that the backend hosts; None: its own."""
     environment: Chosen[EnvironmentPlugin[Any]] | None
     train_dataset: Chosen[DatasetPlugin[Any]] | None
@@ -88,11 +90,17 @@ class RunPlan:
         needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
         return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
 
+    @property
+    def chosen(self) -> list[Chosen[Any]]:
+        """Every choice of a plugin in the run but that of the backend."""
+        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
+        return [
+            *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),
+            *(entry for entry in one_or_none if entry),
+            *(*self.trackers, *self.observers, *self.stages),
+        ]
+
     def registered(self) -> list[Registered[Any]]:
         """Every plugin the run uses, once each."""
-        chosen: list[Chosen[Any]] = [*self.estimators, *self.losses, self.grouping, self.rejection]
-        chosen += [self.workflow, self.agent]
-        chosen += [entry for entry in (self.engine, self.environment, self.train_dataset, self.val_dataset) if entry]
-        chosen += [*self.trackers, *self.observers, *self.stages]
-        found = [self.backend, *(entry.registered for entry in chosen)]
+        found = [self.backend, *(entry.registered for entry in self.chosen)]
         return list({(entry.kind, entry.qualified_name): entry for entry in found}.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.unused import UnusedKeys
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import FAMILY, Chosen
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -68,6 +68,7 @@ class _Planner:
             composed=self._composed,
             backend=self._registry.get("backend", config.backend),
             engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
+            renderer=self._pick("renderer", config.renderer, "rllm.renderer"),
             environment=self._environment(workflow),
             train_dataset=self._pick_if("dataset", data.train_dataset, "data.train_dataset"),
             val_dataset=self._pick_if("dataset", data.val_dataset, "data.val_dataset"),
@@ -97,10 +98,10 @@ class _Planner:
 
         `where` is a place such as ``rllm.trainer.logger[0]``.
         """
-        key, own = where.partition("[")[0], f"{CORE}/{name}"
+        key, own = where.partition("[")[0], f"{CORE}/{name.partition(FAMILY)[0]}"
         by_user = any(f"{given}.".startswith(f"{key}.") for given in self._composed.by_user)
         in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
-        return own if in_core and not by_user else name
+        return f"{CORE}/{name}" if in_core and not by_user else name
 
     def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))

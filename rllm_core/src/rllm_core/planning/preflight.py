@@ -21,7 +21,7 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
 
     Raises PluginError when the rollout engine cannot be loaded.
     """
-    check_backend(plan)
+    check_plugins(plan)
     if plan.engine is not None:
         plan.engine.registered.load()  # what it needs is installed, or this says what is not
     _check_world(plan)
@@ -43,10 +43,13 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
         )
 
 
-def check_backend(plan: RunPlan) -> None:
-    """Raise ConfigError for what the backend sees to be wrong without loading anything heavy."""
+def check_plugins(plan: RunPlan) -> None:
+    """Raise ConfigError for what the chosen plugins see to be wrong without loading anything heavy."""
     if plan.backend.plugin.check is not None:
         plan.backend.plugin.check(plan.composed.backend_config)
+    for chosen in plan.chosen:
+        if chosen.plugin.check is not None:
+            chosen.plugin.check(chosen.params)
 
 
 _GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."

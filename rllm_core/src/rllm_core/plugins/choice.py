@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import FAMILY, Chosen, Registered
 from rllm_core.errors import ConfigError, PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins.registry import Registry
@@ -37,6 +37,7 @@ def choose(
     except PluginError as error:
         raise ConfigError(f"{where}: {error.message}", error.hint) from error
     plugin = registered.plugin
+    options |= _family(registered, name, options, where)
     if plugin.deprecated:
         warn_once(f"{where}: {kind} {registered.qualified_name} is deprecated: {plugin.deprecated}")
     _refuse_unknown(plugin.params, options, f"{kind} {plugin.name!r}", options_at)
@@ -64,6 +65,20 @@ def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:
     raise ConfigError(
         f"{where}: {choice!r} is no {kind}.", "Expected NAME, DISTRIBUTION/NAME or {name: NAME, option: value}."
     )
+
+
+def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The option that the word behind the name sets."""
+    _, colon, family = name.partition(FAMILY)
+    if not colon:
+        return {}
+    option = registered.plugin.family_option
+    if option is None:
+        own = f"{registered.kind} {registered.name!r}"
+        raise ConfigError(f"{where}: {name!r} names a family, and {own} has none.", f"Write {registered.name}.")
+    if option in options:
+        raise ConfigError(f"{where}: {name!r} and its option {option!r} both choose a family.", "Set one of the two.")
+    return {option: family}
 
 
 def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: str, where: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rllm_core.contracts.chosen import RecordT, Registered
+from rllm_core.contracts.chosen import FAMILY, RecordT, Registered
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.notices import warn_once
@@ -124,7 +124,7 @@ class Registry:
         return self._registered[kind]
 
     def _matches(self, kind: str, name: str) -> list[Registered[Any]]:
-        distribution, _, bare = name.rpartition("/")
+        distribution, _, bare = name.partition(FAMILY)[0].rpartition("/")
         return [
             entry
             for entry in self._of_kind(kind)

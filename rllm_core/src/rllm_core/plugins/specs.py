@@ -24,6 +24,7 @@ from rllm_core.contracts import (
     LossPlugin,
     ObserverPlugin,
     RejectionPlugin,
+    RendererPlugin,
     StagePlugin,
     TrackerPlugin,
     WorkflowPlugin,
@@ -129,7 +130,8 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
             def __call__(self, groups):
                 train = [group for group in groups if len(group.trajectories) > 1]
-                return Verdict(train=train, dropped={"single": len(groups) - len(train)})
+                singles = [group for group in groups if len(group.trajectories) <= 1]
+                return Verdict(train=train, dropped={"single": singles})
 
             def state_dict(self):
                 return {}
@@ -186,7 +188,7 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
     The record says what the backend can do, so that a run which asks for more stops before anything is loaded::
 
         from pathlib import Path
-        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams
+        from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams, UpdateResult
         from rllm_core.plugins import hookimpl
 
         class Nowhere(Backend):
@@ -194,7 +196,7 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
                 raise NotImplementedError("return a RolloutEngine here")
 
             async def update(self, batch, plan):
-                return {}
+                return UpdateResult(metrics={})
 
             async def publish(self, version): ...
             async def save(self, folder): ...
@@ -353,6 +355,39 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         return [
             EnvironmentPlugin(
                 name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
+    """Offer renderers, chosen by ``rllm.renderer``: how messages become tokens, and tokens replies, for a model::
+
+    from rllm_core.contracts import NoParams, RendererPlugin
+    from rllm_core.plugins import hookimpl
+
+    def load_answer_only():
+        from dataclasses import replace
+
+        from rllm_core.rollout.template_renderer import TemplateRenderer
+
+        class AnswerOnly(TemplateRenderer):
+            def parse(self, prompt_ids, reply_ids):
+                reply = super().parse(prompt_ids, reply_ids)
+                return replace(reply, content=reply.content.rpartition("Answer:")[2].strip())
+
+        return lambda setup, params: AnswerOnly(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+    @hookimpl
+    def rllm_renderers():
+        return [
+            RendererPlugin(
+                name="answer_only",
+                summary="The model's template; a reply's content is what follows `Answer:`.",
+                params=NoParams,
+                load=load_answer_only,
             )
         ]
     """

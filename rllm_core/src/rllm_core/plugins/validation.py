@@ -40,6 +40,8 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
         raise UnusablePluginError(f"{subject}: params must be a pydantic model class, not {_describe(record.params)}")
     if not callable(record.load):
         raise UnusablePluginError(f"{subject}: load must be a function without arguments, not {_describe(record.load)}")
+    if record.family_option is not None and record.family_option not in record.params.model_fields:
+        raise UnusablePluginError(f"{subject}: family_option is {record.family_option!r}, which params does not have")
     if kind == "backend" and "rllm" in record.params.model_fields:
         raise UnusablePluginError(f"{subject}: the section `rllm` is the core's; params must not have a field `rllm`")
     if kind == "environment" and record.name == "custom":

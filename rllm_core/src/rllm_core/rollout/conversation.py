@@ -59,6 +59,7 @@ class Conversation:
             completion.logprobs,
             text=engine.renderer.text(completion.token_ids),
             weight_version=completion.weight_version,
+            version_spans=completion.version_spans,
             info={"finish_reason": completion.finish_reason},
         )
 

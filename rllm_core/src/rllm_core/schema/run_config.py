@@ -30,7 +30,7 @@ from rllm_core.schema.run_sections import (
     WorkflowSection,
 )
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_core.schema.section import ByPlugins, Names, Refused, Section
+from rllm_core.schema.section import ByPlugins, Choice, Names, Refused, Section
 
 
 class RllmSection(Section):
@@ -55,6 +55,9 @@ class RllmSection(Section):
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection, description="From rewards to gradients.")
     stepwise_advantage: StepwiseAdvantageSection = Field(
         default_factory=StepwiseAdvantageSection, description="How an advantage reaches the steps of a trajectory."
+    )
+    renderer: Annotated[Choice, ByPlugins(), Names("renderer")] = Field(
+        "template", description="How messages become tokens, and tokens replies, by name."
     )
     disable_thinking: Annotated[bool, ByPlugins()] = Field(
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."

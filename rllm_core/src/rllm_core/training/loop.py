@@ -268,6 +268,7 @@ class TrainingLoop:
             total_steps=self.total_steps,
             needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
             engine=self.plan.engine,
+            renderer=self.plan.renderer,
         )
 
     def _tracked_run(self) -> TrackedRun:

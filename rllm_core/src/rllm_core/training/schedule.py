@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Task
 from rllm_core.seeding import derive_seed
 
@@ -26,7 +27,7 @@ class TaskSchedule:
 
     def digest(self) -> str:
         """Changes when the tasks, their order or the batch size do."""
-        text = "\n".join([str(self.batch_size), *(task.id for task in self.tasks)])
+        text = "\n".join([str(self.batch_size), *task_ids(self.tasks)])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def epoch_of(self, index: int) -> int:

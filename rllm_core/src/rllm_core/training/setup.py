@@ -12,6 +12,7 @@ from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
+from rllm_core.data.tasks import LazyTasks, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
@@ -45,25 +46,26 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     )
 
 
-def _checked(name: str, split: Split, give: Callable[[], Any]) -> list[Task]:
-    """What `give` returns, if it is a list of tasks with ids of their own."""
+def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
+    """What `give` returns, if these are tasks with ids of their own. Lazy ones stay lazy."""
     try:
-        tasks = list(give())
+        given = give()
+        tasks: Sequence[Task] = given if isinstance(given, LazyTasks) else list(given)
     except RllmError:
         raise
     except Exception as error:
         raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
-    strangers = [task for task in tasks if not isinstance(task, Task)]
+    strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:
         raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
     seen: set[str] = set()
-    for task in tasks:
-        if task.id in seen:
+    for task_id in task_ids(tasks):
+        if task_id in seen:
             raise ConfigError(
-                f"{name} has two {split} tasks with id {task.id!r}.",
+                f"{name} has two {split} tasks with id {task_id!r}.",
                 "Ids must differ: seeds, groups and episodes are named by them.",
             )
-        seen.add(task.id)
+        seen.add(task_id)
     return tasks
 
 

@@ -1,0 +1,40 @@
+"""What can be wrong with a token trace, seen from the batch that was trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.record import TokenTrace
+
+ROUNDING = 1e-4
+"""How far above 0 a log-prob may lie."""
+
+
+def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
+    """What is wrong, as the end of a sentence about the backend, and what to do; None when nothing is."""
+    if not isinstance(trace, TokenTrace):
+        return (
+            f"says that it gives token traces, and gave {trace!r:.80} where the plan asks for one",
+            "Return a rllm_core.data.record.TokenTrace, or take token_trace out of its capabilities.",
+        )
+    inside = (trace.row >= 0) & (trace.row < batch.n_rows) & (trace.position >= 0) & (trace.epoch >= 0)
+    rows = np.where(inside, trace.row, 0)
+    tokens = batch.row_offsets[rows] + trace.position
+    inside &= tokens < batch.row_offsets[rows + 1]
+    if not trace.row.size or not inside.all() or not batch.loss_mask[tokens].all():
+        return (
+            "traces no token, or tokens that are no sampled tokens of the batch",
+            "`row` counts rows of the batch, `position` tokens of the row, both from 0; prompts are not trained on.",
+        )
+    if len(set(zip(trace.epoch.tolist(), tokens.tolist(), strict=True))) < trace.row.size:
+        return "traces a token twice in one epoch", "Name every trained token once per epoch."
+    numbers = (trace.logprob, trace.policy_part, trace.kl_part, trace.entropy_part)
+    if not all(np.isfinite(column).all() for column in numbers) or (trace.logprob > ROUNDING).any():
+        return (
+            "traces numbers that cannot be",
+            "They are finite (an unknown entropy is NaN), and log-probs are 0 or less.",
+        )
+    return None

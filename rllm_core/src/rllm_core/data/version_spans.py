@@ -1,0 +1,32 @@
+"""Which weights sampled which tokens of a response, where they changed while it was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class VersionSpan(NamedTuple):
+    """A run of consecutive tokens that one weight version sampled."""
+
+    version: int
+    """Number of the policy update that made the weights."""
+    tokens: int
+    """How many tokens, at least 1."""
+
+
+def check_version_spans(spans: Sequence[VersionSpan], tokens: int, weight_version: int) -> None:
+    """Make sure that `spans`, in order, cover a response of so many tokens. No spans: all are of `weight_version`.
+
+    Raises:
+        ValueError: a span is empty, they do not add up, or `weight_version` is not their oldest version.
+    """
+    if not spans:
+        return
+    if min(span.tokens for span in spans) < 1 or sum(span.tokens for span in spans) != tokens:
+        raise ValueError(
+            f"version spans of {[span.tokens for span in spans]} tokens for a response of {tokens}; "
+            "each has at least 1, and they add up to the response"
+        )
+    if (oldest := min(span.version for span in spans)) != weight_version:
+        raise ValueError(f"weight_version is {weight_version}, and the oldest version span is of version {oldest}")

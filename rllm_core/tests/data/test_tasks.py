@@ -1,0 +1,72 @@
+"""Tasks that are made when they are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllm_core.data.tasks import LazyTasks, task_ids
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.training.schedule import TaskSchedule
+
+
+def _lazy(count: int, made: list[int]) -> LazyTasks:
+    def make(index: int) -> Task:
+        made.append(index)
+        return Task(id=f"t{index}", data={"n": index})
+
+    return LazyTasks([f"t{index}" for index in range(count)], make)
+
+
+def test_only_what_is_asked_for_is_made() -> None:
+    made: list[int] = []
+    tasks = _lazy(10**6, made)
+    assert (len(tasks), tasks[-1].id, [task.id for task in tasks[2:4]]) == (10**6, "t999999", ["t2", "t3"])
+    assert made == [999_999, 2, 3]
+
+
+def test_a_schedule_draws_the_tasks_of_its_batches_and_no_others() -> None:
+    made: list[int] = []
+    lazy, eager = _lazy(100, made), [Task(id=f"t{index}", data={"n": index}) for index in range(100)]
+    one, other = (TaskSchedule(tasks, 8, seed=3) for tasks in (lazy, eager))
+    assert one.digest() == other.digest()
+    assert made == []
+    assert [one.batch(index) for index in (0, 13)] == [other.batch(index) for index in (0, 13)]
+    assert len(made) == 8 + 8
+
+
+def test_ids_are_known_without_making_a_task() -> None:
+    made: list[int] = []
+    assert list(task_ids(_lazy(3, made))) == ["t0", "t1", "t2"] == task_ids([Task(id=f"t{n}") for n in range(3)])
+    assert made == []
+
+
+def test_an_index_beyond_the_end_is_an_index_error_so_that_loops_end() -> None:
+    with pytest.raises(IndexError):
+        _lazy(3, [])[3]
+    assert [task.id for task in _lazy(3, [])] == ["t0", "t1", "t2"]
+
+
+def test_a_task_that_cannot_be_made_is_named() -> None:
+    def make(index: int) -> Task:
+        raise ZeroDivisionError("no rest")
+
+    with pytest.raises(PluginError, match=r"^Task 'b' could not be made: ZeroDivisionError: no rest\.$"):
+        LazyTasks(["a", "b"], make)[1]
+
+
+def test_an_error_of_ours_goes_on_as_it_is() -> None:
+    error = ConfigError("The file is gone.")
+
+    def make(index: int) -> Task:
+        raise error
+
+    with pytest.raises(ConfigError) as caught:
+        LazyTasks(["a"], make)[0]
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("wrong", [None, {"id": "a"}, Task(id="b")])
+def test_what_is_made_must_be_the_task_of_that_id(wrong: object) -> None:
+    with pytest.raises(PluginError, match="its id was said to be 'a'"):
+        LazyTasks(["a"], lambda index: wrong)[0]  # type: ignore[arg-type, return-value]
