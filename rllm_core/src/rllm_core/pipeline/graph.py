@@ -69,7 +69,7 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
 
 def check(stages: Sequence[ChosenStage]) -> None:
     """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
-    changed since."""
+    changed since, or when a stage that plays cannot run ahead of the update of an earlier step."""
     written = set(GIVEN)
     made: dict[str, _Made] = {}
     for position, stage in enumerate(stages):
@@ -96,6 +96,21 @@ def check(stages: Sequence[ChosenStage]) -> None:
         # What a stage changes in place is still made from what it was made from.
         fresh = plugin.writes - (plugin.reads & made.keys())
         made |= {key: _Made(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
+    _check_playing([stage.plugin for stage in stages])
+
+
+def _check_playing(plugins: Sequence[StagePlugin[Any]]) -> None:
+    """A stage that plays may run before an earlier step has its batch and weights: nothing up to it may use them."""
+    used = ""
+    for plugin in plugins:
+        names = sorted(key for key in plugin.reads | plugin.writes if key.partition(".")[0] in ("batch", "weights"))
+        if plugin.plays and (names or used):
+            reason = f"reads or writes {names[0]!r}" if names else f"comes after {used}"
+            raise ConfigError(
+                f"Stage {plugin.name!r} plays, and {reason}.", "Move it, or take `plays=True` out of its record."
+            )
+        if names and not used:
+            used = f"{plugin.name!r}, which reads or writes {names[0]!r}"
 
 
 @dataclass
