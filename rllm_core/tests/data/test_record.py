@@ -90,7 +90,7 @@ def test_a_call_has_a_log_prob_per_token() -> None:
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([VersionSpan(4, 2)], r"version spans of \[2\] tokens for a response of 3"),
+        ([VersionSpan(4, 2)], r"version spans of \[2\] tokens, none empty, must add up to a response of 3"),
         ([VersionSpan(5, 3)], "weight_version is 4, and the oldest version span is of version 5"),
     ],
 )

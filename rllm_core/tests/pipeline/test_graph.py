@@ -280,7 +280,7 @@ def test_a_stage_that_plays_has_nothing_to_do_with_batch_or_weights(
     add_stage("eager", lambda step: None, **record, plays=True)
     error = _error(plan, {"rllm.pipeline.insert": [{"stage": "eager", "after": "process"}]})
     assert isinstance(error, ConfigError)
-    assert error.message == f"Stage 'eager' plays, and reads or writes {name!r}."
+    assert error.message == f"Stage 'eager' plays, and must come before {name!r} is read or written."
 
 
 def test_a_stage_that_plays_does_not_come_after_one_with_a_batch(
@@ -288,7 +288,7 @@ def test_a_stage_that_plays_does_not_come_after_one_with_a_batch(
 ) -> None:
     add_stage("eager", lambda step: None, reads="episodes", plays=True)
     error = _error(plan, {"rllm.pipeline.insert": [{"stage": "eager", "before": "process"}]})
-    assert error.message == "Stage 'eager' plays, and comes after 'build_batch', which reads or writes 'batch'."
+    assert error.message == "Stage 'eager' plays, and must come before 'batch' is read or written."
     assert error.hint == "Move it, or take `plays=True` out of its record."
 
 

@@ -182,5 +182,5 @@ def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(
 
 
 def test_the_stage_plays_so_it_does_not_come_after_the_batch(plan: Any) -> None:
-    with pytest.raises(ConfigError, match="Stage 'greedy_baseline' plays, and comes after 'build_batch'"):
+    with pytest.raises(ConfigError, match="'greedy_baseline' plays, and must come before 'batch' is read"):
         plan({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]})

@@ -27,7 +27,7 @@ _HONOURS = {
 
 @hookimpl
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
-    def stage(name: str, summary: str, module: str, implementation: str, flow: str, **fields: Any) -> StagePlugin[Any]:
+    def stage(name: str, flow: str, module: str, implementation: str, summary: str, **fields: Any) -> StagePlugin[Any]:
         """`flow`: what it reads, an arrow, what it writes; `fields`: further ones of the record."""
         reads, _, writes = flow.partition("->")
         return StagePlugin(
@@ -41,27 +41,25 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
             **fields,
         )
 
-    flow = "tasks -> episodes"
-    yield stage("generate", "Play every task several times.", _ROLLOUT, "Generate", flow, plays=True)
+    yield stage("generate", "tasks -> episodes", _ROLLOUT, "Generate", "Play every task several times.", plays=True)
     flow = "episodes -> episodes trajectory_names"
-    yield stage("impute_names", "Name nameless trajectories.", _ROLLOUT, "ImputeNames", flow, plays=True)
+    yield stage("impute_names", flow, _ROLLOUT, "ImputeNames", "Name nameless trajectories.", plays=True)
     flow = "tasks episodes trajectory_names -> episodes greedy_rewards"
     summary = "Play every task greedily as well, when an estimator compares with that."
-    yield stage("greedy_baseline", summary, _ROLLOUT, "GreedyBaseline", flow, plays=True)
-    flow = "episodes -> episodes"
-    yield stage("compact_filter", "Take out attempts that ended in masked ways.", _TRANSFORM, "CompactFilter", flow)
+    yield stage("greedy_baseline", flow, _ROLLOUT, "GreedyBaseline", summary, plays=True)
+    summary = "Take out attempts that ended in masked ways."
+    yield stage("compact_filter", "episodes -> episodes", _TRANSFORM, "CompactFilter", summary)
     flow = "episodes trajectory_names -> trajectory_groups"
-    yield stage("group", "Put trajectories into groups.", _TRANSFORM, "Group", flow)
+    yield stage("group", flow, _TRANSFORM, "Group", "Put trajectories into groups.")
     flow = "trajectory_groups -> trajectory_groups rewards"
-    yield stage("check_rewards", "Make sure every reward is a finite number.", _TRANSFORM, "CheckRewards", flow)
+    yield stage("check_rewards", flow, _TRANSFORM, "CheckRewards", "Make sure every reward is a finite number.")
     flow = "trajectory_groups rewards -> trajectory_groups"
-    yield stage("reject", "Choose the groups to train on now.", "pipeline.reject_stage", "Reject", flow, always=True)
-    flow = "trajectory_groups -> batch"
-    yield stage("build_batch", "Lay all tokens end to end.", _UPDATE, "BuildBatch", flow)
-    flow = "batch -> batch.old_logprobs"
-    yield stage("process", "Fill log-probs and values that are needed.", _UPDATE, "Process", flow)
+    yield stage("reject", flow, "pipeline.reject_stage", "Reject", "Choose the groups to train on now.", always=True)
+    yield stage("build_batch", "trajectory_groups -> batch", _UPDATE, "BuildBatch", "Lay all tokens end to end.")
+    summary = "Fill log-probs and values that are needed."
+    yield stage("process", "batch -> batch.old_logprobs", _UPDATE, "Process", summary)
     flow = "batch rewards -> batch.advantages"
-    yield stage("advantages", "Estimate advantages, role by role.", _UPDATE, "EstimateAdvantages", flow)
+    yield stage("advantages", flow, _UPDATE, "EstimateAdvantages", "Estimate advantages, role by role.")
     flow = "batch batch.old_logprobs batch.advantages -> weights"
-    yield stage("update", "Update the weights and publish them.", _UPDATE, "Update", flow)
-    yield stage("log", "Send metrics to the trackers.", _UPDATE, "Log", "episodes -> metrics", always=True)
+    yield stage("update", flow, _UPDATE, "Update", "Update the weights and publish them.")
+    yield stage("log", "episodes -> metrics", _UPDATE, "Log", "Send metrics to the trackers.", always=True)

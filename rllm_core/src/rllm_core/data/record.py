@@ -146,11 +146,9 @@ class TokenTrace:
     """Derivative of the entropy bonus by `entropy`; 0 without one."""
 
     def __post_init__(self) -> None:
-        expected = self.row.size
+        n = self.row.size
         for name, column in vars(self).items():
             dtype = np.dtype(np.int32 if name in ("row", "position", "epoch") else np.float32)
-            if (column.shape, column.dtype) != ((expected,), dtype):
-                raise ValueError(
-                    f"column {name!r} of a token trace is {column.dtype} of shape {column.shape}; "
-                    f"expected {dtype} of shape ({expected},)"
-                )
+            if (column.shape, column.dtype) != ((n,), dtype):
+                found = f"{column.dtype} of shape {column.shape}"
+                raise ValueError(f"column {name!r} of a token trace is {found}; expected {dtype} of shape ({n},)")

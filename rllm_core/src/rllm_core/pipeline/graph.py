@@ -83,6 +83,12 @@ def check(stages: Sequence[ChosenStage]) -> None:
                 else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
             )
             raise ConfigError(f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+        for key in (*sorted(plugin.reads | plugin.writes), *sorted(written)) if plugin.plays else ():
+            if key.partition(".")[0] in ("batch", "weights"):
+                raise ConfigError(
+                    f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
+                    "Move it, or take `plays=True` out of its record.",
+                )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:
                 raise ConfigError(
@@ -96,21 +102,6 @@ def check(stages: Sequence[ChosenStage]) -> None:
         # What a stage changes in place is still made from what it was made from.
         fresh = plugin.writes - (plugin.reads & made.keys())
         made |= {key: _Made(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
-    _check_playing([stage.plugin for stage in stages])
-
-
-def _check_playing(plugins: Sequence[StagePlugin[Any]]) -> None:
-    """A stage that plays may run before an earlier step has its batch and weights: nothing up to it may use them."""
-    used = ""
-    for plugin in plugins:
-        names = sorted(key for key in plugin.reads | plugin.writes if key.partition(".")[0] in ("batch", "weights"))
-        if plugin.plays and (names or used):
-            reason = f"reads or writes {names[0]!r}" if names else f"comes after {used}"
-            raise ConfigError(
-                f"Stage {plugin.name!r} plays, and {reason}.", "Move it, or take `plays=True` out of its record."
-            )
-        if names and not used:
-            used = f"{plugin.name!r}, which reads or writes {names[0]!r}"
 
 
 @dataclass
