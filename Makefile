@@ -34,7 +34,7 @@ help:
 	@echo "make test-long    whole trainings, kills and resumes: the tests that take more than 20 seconds each"
 	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
-	@echo "make docs     make docs/reference/config.md from the schemas"
+	@echo "make docs     make the pages of docs/reference that schemas and records give"
 	@echo "make clean    remove the virtual environment"
 
 install: $(INSTALLED)
@@ -103,6 +103,7 @@ test-vllm: $(INSTALLED_VLLM)
 
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
+	$(BIN)/python docs/generate/kind_pages.py
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from page_text import cell, table
 from pydantic import BaseModel
 
 from rllm_core.config.keys import KeyPath
 from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
-from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.describe import Option, describe_field, options_of
 from rllm_core.schema.run_config import RunConfig
@@ -32,8 +32,8 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the schemas; do not edit. A test fails when it is stale. -->
 
-Every key of the core with its type, its default and its meaning; then those of the backends, and the options of the
-plugins that come with this repository. `rllm config explain KEY` says the same with the value in a run of yours.
+Every key of the core with its type, its default and its meaning; then those of the backends. Options of plugins are on
+the [page of their kind](kinds.md). `rllm config explain KEY` says the same with the value in a run of yours.
 
 Keys are set in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. From
 lowest to highest: the core's defaults, the backend's YAML file, the environment's defaults, its recipe for the model,
@@ -51,13 +51,11 @@ def reference_page(registry: Registry) -> str:
     for section, keys in _by_section(core_keys(RunConfig())).items():
         parts.append(f"## `{'.'.join(section)}`\n\n{_about(section)}\n")
         rows = [(*_cells(describe_field(key.path[-1], key.field)), _acting(registry, key)) for key in keys]
-        parts.append(_table(("key", "type", "default", "meaning", "acts through"), rows))
+        parts.append(table(("key", "type", "default", "meaning", "acts through"), rows))
     for entry in registry.all("backend"):
         if entry.distribution in DISTRIBUTIONS:
             parts.append(f"## Backend `{entry.name}`\n")
-            parts.append(_table(("key", "type", "default", "meaning"), map(_cells, options_of(entry.plugin.params))))
-    parts.append("## Options of plugins\n")
-    parts.extend(_plugins(registry))
+            parts.append(table(("key", "type", "default", "meaning"), map(_cells, options_of(entry.plugin.params))))
     return "\n".join(parts)
 
 
@@ -80,38 +78,18 @@ def _about(section: KeyPath) -> str:
 def _acting(registry: Registry, key: Key) -> str:
     if (refused := key.mark(Refused)) is not None:
         value = "" if refused.value is None else f"`{refused.value}` "
-        return _escaped(f"{value}refused: {refused.reason}")
+        return cell(f"{value}refused: {refused.reason}")
     if (redundant := key.mark(Redundant)) is not None:
-        return _escaped(f"`{str(redundant.value).lower()}` warned about: {redundant.reason}")
+        return cell(f"`{str(redundant.value).lower()}` warned about: {redundant.reason}")
     if key.mark(ByPlugins) is None:
         return ""
     acting = [entry for entry in acting_plugins(registry, key) if entry.distribution in DISTRIBUTIONS]
     return ", ".join(f"{entry.kind} `{entry.name}`" for entry in acting) or "nothing in this repository"
 
 
-def _plugins(registry: Registry) -> Iterator[str]:
-    for kind in KINDS:
-        if kind == "backend":
-            continue
-        for entry in registry.all(kind):
-            options = list(options_of(entry.plugin.params))
-            if entry.distribution in DISTRIBUTIONS and options:
-                yield f"### {kind} `{entry.name}`\n\n{entry.plugin.summary}\n"
-                yield _table(("option", "type", "default", "meaning"), map(_cells, options))
-
-
 def _cells(option: Option) -> tuple[str, ...]:
     default = option.default if option.default == "required" else f"`{option.default}`"
-    return (f"`{option.name}`", _escaped(option.type), _escaped(default), _escaped(option.description))
-
-
-def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [headings, tuple("---" for _ in headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return (f"`{option.name}`", cell(option.type), cell(default), cell(option.description))
 
 
 if __name__ == "__main__":

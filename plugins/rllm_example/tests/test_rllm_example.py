@@ -2,7 +2,7 @@
 
 import numpy as np
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.contracts.estimator import AdvantageInput
+from rllm_core.contracts import AdvantageInput
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_plugin_kit import EstimatorContract

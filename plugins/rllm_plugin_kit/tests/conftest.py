@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
+import textwrap
+import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +14,8 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.plugin import Plugin
+from rllm_core.plugins import specs
+from rllm_core.plugins.kinds import KINDS
 from rllm_plugin_kit.plugin import PluginContract
 
 Complaint = Callable[..., str]
@@ -62,6 +67,22 @@ def complaint() -> Complaint:
         **attributes: Any,
     ) -> str:
         return _first_complaint(_held_to(contract, record, attributes), f"test_{test}", given or {})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def example() -> Callable[[str], Plugin[Any]]:
+    """The record of the example in the docstring of a kind's hook."""
+
+    def run(kind: str) -> Plugin[Any]:
+        hook = KINDS[kind].hook
+        _, _, code = (inspect.getdoc(getattr(specs, hook)) or "").partition("::\n")
+        # An options class looks up its module by name.
+        module = sys.modules[f"example_{kind}"] = types.ModuleType(f"example_{kind}")
+        exec(textwrap.dedent(code), module.__dict__)
+        (record,) = module.__dict__[hook]()
+        return record
 
     return run
 

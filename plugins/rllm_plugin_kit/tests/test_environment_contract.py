@@ -148,7 +148,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any, environment: type[Echo]
     assert complaints(EnvironmentContract, record(environment), actions=("1", "2"), max_steps=3) == {}
 
 
-TASKS = "tasks_are_the_same_every_time_and_have_names_of_their_own"
+TASKS = "tasks_are_the_same_every_time"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,12 @@ TASKS = "tasks_are_the_same_every_time_and_have_names_of_their_own"
             "the_same_words_get_the_same_answers",
             "Seed what is random by the task, and keep nothing between episodes; or set `deterministic = False`",
         ),
-        (DrawsTasks, TASKS, "Make tasks a function of the split and the options, with a fixed seed"),
-        (SameIds, TASKS, "has several train tasks with the id 'task'. Give each task of a split an id of its own."),
+        (DrawsTasks, TASKS, "Make tasks a function of the options, with a seed of their own where they are drawn"),
+        (
+            SameIds,
+            "tasks_have_ids_of_their_own",
+            "has several tasks with the id 'task'. Give each task an id of its own.",
+        ),
         (NoTasks, TASKS, "has no task to train on."),
         (NoValidation, TASKS, "cannot say what its val tasks are: KeyError: 'val'. Write `tasks(cls, split, params)`"),
         (DictionariesForTasks, TASKS, "Return rllm_core.data.types.Task records."),

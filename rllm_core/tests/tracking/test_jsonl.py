@@ -60,18 +60,6 @@ def test_numbers_json_does_not_know_become_null(run: TrackedRun) -> None:
     assert _lines(run.folder / "tracker.jsonl")[0]["metrics"] == {"a": None, "b": None, "c": None, "d": 1.0}
 
 
-def test_a_resumed_run_replaces_the_steps_it_makes_again(run: TrackedRun, write: Write) -> None:
-    write(range(-1, 4), 0, value=1.0)
-    write(range(2, 5), 2, value=2.0)
-    assert _values(run.folder / "tracker.jsonl") == [(-1, 1.0), (0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
-
-
-def test_a_run_from_the_beginning_replaces_everything(run: TrackedRun, write: Write) -> None:
-    write(range(-1, 4), 0, value=1.0)
-    write(range(-1, 1), 0, value=2.0)
-    assert _values(run.folder / "tracker.jsonl") == [(-1, 2.0), (0, 2.0)]
-
-
 def test_a_line_cut_off_by_a_crash_is_forgotten(run: TrackedRun, write: Write) -> None:
     write(range(2), 0)
     with (run.folder / "tracker.jsonl").open("a") as file:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts import AdvantageInput, Advantages
 
 from rllm_example.options import ExampleEstimatorParams
 

@@ -1,7 +1,7 @@
 """Options of the estimator `example`, in a module that is cheap to import: it is whenever plugins are listed."""
 
 from pydantic import Field
-from rllm_core.contracts.plugin import Params
+from rllm_core.contracts import Params
 
 
 class ExampleEstimatorParams(Params):

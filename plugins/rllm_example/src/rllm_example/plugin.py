@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin
+from rllm_core.contracts import AdvantageEstimator, EstimatorPlugin
 from rllm_core.plugins import hookimpl
 
 from rllm_example.options import ExampleEstimatorParams

@@ -17,22 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rllm_plugin_kit.backend import BackendContract
+    from rllm_plugin_kit.dataset import DatasetContract
     from rllm_plugin_kit.environment import EnvironmentContract
     from rllm_plugin_kit.estimator import EstimatorContract
     from rllm_plugin_kit.fakes import stage_context
     from rllm_plugin_kit.grouping import GroupingContract
     from rllm_plugin_kit.loss import LossContract
+    from rllm_plugin_kit.observer import ObserverContract
     from rllm_plugin_kit.rejection import RejectionContract
     from rllm_plugin_kit.stage import StageContract
+    from rllm_plugin_kit.tracker import TrackerContract
 
 __all__ = [
     "BackendContract",
+    "DatasetContract",
     "EnvironmentContract",
     "EstimatorContract",
     "GroupingContract",
     "LossContract",
+    "ObserverContract",
     "RejectionContract",
     "StageContract",
+    "TrackerContract",
     "stage_context",
 ]
 

@@ -15,6 +15,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.data.types import Task
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 JUNK = ("", " \n", "7", "-1e9", "yes", "{'tool': None}", "\x00\ufffd", "ünïcödé 🎲", "word " * 5000)
@@ -34,37 +35,18 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
     """Whether the same words at the same task always get the same answers."""
 
     @pytest.mark.parametrize("split", SPLITS)
-    def test_tasks_are_the_same_every_time_and_have_names_of_their_own(self, params: Any, split: Split) -> None:
-        tasks = self._tasks(params, split)
-        if split == "train" and not tasks:
+    def test_tasks_are_the_same_every_time(self, params: Any, split: Split) -> None:
+        if split == "train" and not self._tasks(params, split):
             raise self.failure("has no task to train on", "Return at least one from `tasks('train', params)`.")
-        names = [task.id for task in tasks]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise self.failure(
-                f"has several {split} tasks with the id {twice!r}", "Give each task of a split an id of its own."
-            )
-        if tasks != self._tasks(params, split):
-            raise self.failure(
-                f"returns other {split} tasks, or in another order, when it is asked again",
-                "Make tasks a function of the split and the options, with a fixed seed where they are drawn.",
-            )
+        check_same_every_time(lambda: self._tasks(params, split), self.failure)
+
+    @pytest.mark.parametrize("split", SPLITS)
+    def test_tasks_have_ids_of_their_own(self, params: Any, split: Split) -> None:
+        check_ids(self._tasks(params, split), self.failure)
 
     @pytest.mark.parametrize("split", SPLITS)
     def test_task_data_is_json(self, params: Any, split: Split) -> None:
-        for task in self._tasks(params, split):
-            try:
-                same = json.loads(json.dumps(task.data)) == task.data
-            except (TypeError, ValueError) as error:
-                raise self.failure(
-                    f"has data in task {task.id!r} that is not JSON: {error}",
-                    "Keep numbers, text, lists and mappings in Task.data; load the rest in `reset`.",
-                ) from error
-            if not same:
-                raise self.failure(
-                    f"has data in task {task.id!r} that JSON changes",
-                    "Use lists instead of tuples, and text as the keys of mappings.",
-                )
+        check_json(self._tasks(params, split), self.failure)
 
     def test_any_words_are_answered(self, params: Any) -> None:
         for task in self._some_tasks(params):
@@ -128,18 +110,16 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             self._play(params, task, [])
             self._play(params, task, JUNK[:1])
 
-    def _tasks(self, params: Any, split: Split) -> Sequence[Task]:
+    def _tasks(self, params: Any, split: Split) -> list[Task]:
         environment: Any = self.loaded()
         try:
-            tasks = list(environment.tasks(split, params))
+            tasks = environment.tasks(split, params)
         except Exception as error:
             raise self.failure(
                 f"cannot say what its {split} tasks are: {type(error).__name__}: {error}",
                 "Write `tasks(cls, split, params)` as a class method, for both splits; return [] where there are none.",
             ) from error
-        if strangers := [task for task in tasks if not isinstance(task, Task)]:
-            raise self.failure(f"has {strangers[0]!r:.80} among its tasks", "Return rllm_core.data.types.Task records.")
-        return tasks
+        return some_of(tasks, self.failure)
 
     def _some_tasks(self, params: Any) -> Sequence[Task]:
         tasks = self._tasks(params, "train")

@@ -200,7 +200,7 @@ class Backend(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendPlugin(Plugin[ParamsT]):
-    """Offers a backend. Chosen by ``rllm.backend``, ``rllm/backend=NAME`` or ``--backend``.
+    """Offers a backend. Chosen by ``--backend``, ``rllm.backend`` or ``rllm/backend=NAME``.
 
     `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). A field
     ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused. `check` is
@@ -211,7 +211,9 @@ class BackendPlugin(Plugin[ParamsT]):
 
     load: Callable[[], type[Backend]]
     config_yaml: Callable[[], Path] | None = None
-    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all."""
+    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all. It begins
+    with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. A section that another system reads is
+    ``Annotated[dict[str, Any], AsPackaged()]`` in `params`: its keys and types are those of the composed YAML."""
     config_search_path: tuple[str, ...] = ()
     """Further places where Hydra finds what that file asks for, such as ``pkg://verl.trainer.config``."""
     profiles: Mapping[str, str] = field(default_factory=dict)

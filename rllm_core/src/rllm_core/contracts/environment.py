@@ -72,7 +72,10 @@ class Environment(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentPlugin(Plugin[ParamsT]):
-    """Offers an environment. Chosen by ``rllm.env.name``; its options are ``rllm.env.env_args``."""
+    """Offers an environment. Chosen by ``rllm train NAME`` or ``rllm.env.name``.
+
+    Its options are ``rllm.env.env_args``.
+    """
 
     kind: ClassVar[str] = "environment"
 

@@ -89,7 +89,9 @@ class AdvantageEstimator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorPlugin(Plugin[ParamsT]):
-    """Offers an advantage estimator. Chosen by ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
+    """Offers an advantage estimator.
+
+    Chosen by ``--estimator``, ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
 
     Called once per role and training step, with all groups of that role.
     """

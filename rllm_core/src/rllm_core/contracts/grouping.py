@@ -26,7 +26,7 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupingPlugin(Plugin[ParamsT]):
-    """Offers a way of grouping. Chosen by ``rllm.transform.grouping``."""
+    """Offers a way of grouping. Chosen by ``--grouping`` or ``rllm.transform.grouping``."""
 
     kind: ClassVar[str] = "grouping"
 

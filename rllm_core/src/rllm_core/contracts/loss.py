@@ -52,7 +52,7 @@ class PolicyLoss(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LossPlugin(Plugin[ParamsT]):
-    """Offers a policy loss written in torch. Chosen by ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``."""
+    """Offers a policy loss in torch. Chosen by ``--loss``, ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``."""
 
     kind: ClassVar[str] = "loss"
 

@@ -48,7 +48,7 @@ class RejectionMode(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RejectionPlugin(Plugin[ParamsT]):
-    """Offers a rejection mode. Chosen by ``rllm.rejection_sample.mode``.
+    """Offers a rejection mode. Chosen by ``--rejection`` or ``rllm.rejection_sample.mode``.
 
     `load` returns a factory that takes the options and makes the mode for one run.
     """

@@ -473,13 +473,13 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 
     class TextFile:
         def __init__(self, run, params):
-            self.file = (run.folder / "metrics.txt").open("a")
+            self.path = run.folder / "metrics.txt"      # opened later: a run may fail to start, or replace another
 
         def log(self, global_step, metrics):
-            self.file.write(f"{global_step} {dict(metrics)}\\n")
+            with self.path.open("a") as file:
+                file.write(f"{global_step} {dict(metrics)}\\n")
 
-        def close(self):
-            self.file.close()
+        def close(self): ...
 
     @hookimpl
     def rllm_trackers():

@@ -86,6 +86,27 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  backend: $chosen\ntraining:\n  learning_rate: 50.0",
             dependencies=("numpy>=2.0", *_TORCH),
         ),
+        "dataset": Template(
+            title="Dataset",
+            summary="Pairs of numbers to add, whose sum is small.",
+            train="rllm train sum data.train_dataset=$chosen",
+            config="rllm:\n  env:\n    name: sum\ndata:\n  train_dataset: {name: $chosen, largest: 12}",
+            dependencies=_PLAIN,
+        ),
+        "tracker": Template(
+            title="Tracker",
+            summary="A CSV file with one line per figure.",
+            train='rllm train guess "rllm.trainer.logger=[console,$chosen]"',
+            config="rllm:\n  trainer:\n    logger: [console, {name: $chosen, file: run.csv}]",
+            dependencies=_PLAIN,
+        ),
+        "observer": Template(
+            title="Observer",
+            summary="Skips validations until enough attempts are solved.",
+            train='rllm train guess "rllm.trainer.observers=[$chosen]"',
+            config="rllm:\n  trainer:\n    observers: [{name: $chosen, solved: 0.5}]",
+            dependencies=_PLAIN,
+        ),
     }
 )
 """By kind."""

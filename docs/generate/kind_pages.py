@@ -1,0 +1,235 @@
+"""One reference page per kind of plugin, made from contracts, hooks, records and contract tests.
+
+``python docs/generate/kind_pages.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template as Text
+from typing import Any
+
+from config_reference import DISTRIBUTIONS
+from contract_source import Described, Field, classes_of, others_of
+from page_text import cell, doc_cell, doc_text, table
+
+from rllm_core.cli.facts import facts_of
+from rllm_core.contracts import plugin as common
+from rllm_core.contracts.chosen import Registered
+from rllm_core.plugins import specs
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.describe import options_of
+from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+
+FOLDER = Path(__file__).parents[1] / "reference"
+MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
+LONG_FACTS = frozenset(
+    {"config yaml", "config search path", "shared keys", "derived keys", "idle keys", "column sections", "recipes"}
+)
+"""What would be a page of its own; `rllm plugins info` prints it."""
+EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
+"""How people write these defaults."""
+SAYS_NO = ("no", "nothing", "")
+
+
+def pages(registry: Registry) -> dict[str, str]:
+    """Contents by file name: a page for every kind, and the page that lists them."""
+    return {f"{kind}.md": kind_page(registry, kind) for kind in KINDS} | {"kinds.md": _list_of_kinds(registry)}
+
+
+def kind_page(registry: Registry, kind: str) -> str:
+    """The page of one kind."""
+    module = import_module(f"rllm_core.contracts.{kind}")
+    parts = [
+        f"# The kind `{kind}`\n",
+        MADE,
+        doc_text(module.__doc__),
+        "[All kinds](kinds.md)\n",
+        *_choosing(registry, kind),
+        *_writing(kind),
+        *_contract(kind),
+        *_testing(kind),
+    ]
+    return "\n".join(parts)
+
+
+def _list_of_kinds(registry: Registry) -> str:
+    rows = []
+    for kind in KINDS:
+        module = import_module(f"rllm_core.contracts.{kind}")
+        about = doc_cell(module.__doc__.splitlines()[0])
+        names = ", ".join(f"`{entry.name}`" for entry in _ours(registry, kind))
+        rows.append((f"[`{kind}`]({kind}.md)", about, cell(_chosen_by(kind)), names))
+    heading = ("kind", "what", "chosen by", "comes with rllm")
+    introduction = (
+        "Everything that is chosen by name in config is a plugin of one of these kinds. Each kind has a contract in "
+        "`rllm_core/contracts/`, a hook in `rllm_core/plugins/specs.py`, a contract test in "
+        "[`rllm_plugin_kit`](testing.md) and a template of `rllm plugins new`. "
+        "[Write a plugin](../how-to/plugin.md) tells the story.\n"
+    )
+    return "\n".join(["# Kinds of plugins\n", MADE, introduction, table(heading, rows)])
+
+
+def _chosen_by(kind: str) -> str:
+    """The sentence of the record's docstring that says where the name goes."""
+    sentences = re.split(r"(?<=\.)\s+", " ".join((KINDS[kind].record.__doc__ or "").replace("``", "`").split()))
+    (sentence,) = [each for each in sentences if each.startswith(("Chosen by", "Placed by"))]
+    return re.sub(r"^(Chosen|Placed) by |[;,] (its|each with) .*", "", sentence).rstrip(".")
+
+
+def _ours(registry: Registry, kind: str) -> list[Registered[Any]]:
+    return [entry for entry in registry.all(kind) if entry.distribution in DISTRIBUTIONS]
+
+
+def _choosing(registry: Registry, kind: str) -> Iterator[str]:
+    yield "## Choose one\n"
+    yield doc_text(inspect.getdoc(KINDS[kind].record))
+    entries = _ours(registry, kind)
+    if not entries:
+        yield "None comes with rllm.\n"
+        return
+    rows = [(f"[`{entry.name}`](#{entry.name})", entry.distribution, cell(entry.plugin.summary)) for entry in entries]
+    yield table(("name", "comes from", "what it does"), rows)
+    for entry in entries:
+        yield from _entry(entry)
+
+
+def _entry(entry: Registered[Any]) -> Iterator[str]:
+    plugin = entry.plugin
+    yield f"### `{entry.name}`\n"
+    yield f"{plugin.summary} From {entry.distribution}.\n"
+    if plugin.deprecated:
+        yield f"Deprecated: {plugin.deprecated}\n"
+    facts = {name: words for name, words in facts_of(plugin).items() if name not in LONG_FACTS and words not in SAYS_NO}
+    acts_on = {"acts on": ", ".join(f"`{key}`" for key in sorted(plugin.honours))} if plugin.honours else {}
+    rows = [(name, cell(words)) for name, words in (facts | acts_on).items()]
+    if rows:
+        yield table(("fact", "value"), rows)
+    if entry.kind == "backend":
+        yield f"Its keys are in [Config keys](config.md#backend-{entry.name}).\n"
+        return
+    options = [
+        (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
+        for name, words, default, meaning in options_of(plugin.params)
+    ]
+    yield table(("option", "type", "default", "meaning"), options) if options else "It has no options.\n"
+
+
+def _writing(kind: str) -> Iterator[str]:
+    hook = KINDS[kind].hook
+    yield "## Write one\n"
+    if kind in TEMPLATES:
+        template = TEMPLATES[kind]
+        chosen = f"my_{kind}"
+        train = Text(template.train).substitute(chosen=chosen)
+        config = Text(template.config).substitute(chosen=chosen)
+        yield "This writes a package that installs, passes its tests and runs by name:\n"
+        yield (
+            f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
+            f"    pytest my-{kind}\n    {train}\n"
+        )
+        yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
+    yield f"The hook is `{hook}`. {doc_text(inspect.getdoc(getattr(specs, hook)))}"
+
+
+def _contract(kind: str) -> Iterator[str]:
+    module = import_module(f"rllm_core.contracts.{kind}")
+    classes = classes_of(module)
+    record = classes.pop(KINDS[kind].record.__name__)
+    yield "## Contract\n"
+    yield f"Import these names from `rllm_core.contracts`; they are defined in `rllm_core/contracts/{kind}.py`.\n"
+    load = next(field for field in record.fields if field.name == "load")
+    implemented = [name for name in re.findall(r"\w+", load.type) if name in classes][-1]
+    for described in (classes.pop(implemented), *classes.values()):
+        yield from _class(described)
+    yield f"### `{record.name}`\n"
+    yield "The record that the hook returns.\n"
+    own = {field.name: field for field in record.fields if field.name != "kind"}
+    shared = {field.name: field for field in classes_of(common)["Plugin"].fields if field.name != "kind"}
+    documented = [own.get(name, field) for name, field in shared.items()] + [
+        field for name, field in own.items() if name not in shared
+    ]
+    yield _fields([field if field.doc else _with_doc(field, shared) for field in documented])
+    constants, functions = others_of(module)
+    if constants:
+        yield "### Constants\n"
+        yield _fields(constants)
+    for function in functions:
+        yield f"### `{function.signature}`\n"
+        yield doc_text(function.doc)
+
+
+def _with_doc(field: Field, shared: dict[str, Field]) -> Field:
+    doc = shared[field.name].doc if field.name in shared else ""
+    return Field(name=field.name, type=field.type, default=field.default, doc=doc)
+
+
+def _class(described: Described) -> Iterator[str]:
+    yield f"### `{described.name}`\n"
+    bases = [base for base in described.bases if base not in ("ABC", "Protocol")]
+    inherited = f" It has everything that `{'` and `'.join(bases)}` has." if bases else ""
+    yield doc_text(described.doc + inherited)
+    if described.fields:
+        yield _fields(described.fields)
+    if described.methods:
+        rows = [(f"`{cell(method.signature)}`", doc_cell(method.doc)) for method in described.methods]
+        yield table(("method", "meaning"), rows)
+
+
+def _fields(fields: list[Field] | tuple[Field, ...]) -> str:
+    rows = [
+        (
+            f"`{field.name}`",
+            f"`{cell(field.type)}`" if field.type else "",
+            f"`{cell(EMPTY.get(field.default, field.default))}`" if field.default else "",
+            doc_cell(field.doc),
+        )
+        for field in fields
+    ]
+    return table(("field", "type", "default", "meaning"), rows)
+
+
+def _testing(kind: str) -> Iterator[str]:
+    if find_spec(f"rllm_plugin_kit.{kind}") is None:
+        return
+    module = import_module(f"rllm_plugin_kit.{kind}")
+    described = classes_of(module)[f"{kind.capitalize()}Contract"]
+    yield "## Contract test\n"
+    yield doc_text(described.doc)
+    yield (
+        f"    from rllm_plugin_kit import {described.name}\n\n\n"
+        f'    class TestMine({described.name}):\n        name = "my-{kind}/my_{kind}"\n'
+    )
+    attributes = [field for field in described.fields if field.doc]
+    overridden = [method for method in described.methods if method.doc and _is_for_authors(method.signature)]
+    if attributes or overridden:
+        yield "What a subclass may set, beside `name` and `options`:\n"
+        rows = [(f"`{field.name}`", f"`{field.default}`", doc_cell(field.doc)) for field in attributes]
+        rows += [(f"`{method.signature.partition(' ->')[0]}`", "", doc_cell(method.doc)) for method in overridden]
+        yield table(("attribute", "default", "meaning"), rows)
+    yield "Beside [what holds for every kind](testing.md#every-kind), it proves:\n"
+    proofs = [method for method in described.methods if method.signature.startswith("test_")]
+    yield "\n".join(f"- {_sentence(method.signature)}{_aside(method.doc)}" for method in proofs) + "\n"
+
+
+def _is_for_authors(signature: str) -> bool:
+    return not signature.startswith(("test_", "pytest_", "session(", "start("))
+
+
+def _sentence(signature: str) -> str:
+    return signature.partition("(")[0].removeprefix("test_").replace("_", " ")
+
+
+def _aside(doc: str) -> str:
+    return f". {doc_cell(doc)}" if doc else ""
+
+
+if __name__ == "__main__":
+    for name, text in pages(Registry.load(allow=DISTRIBUTIONS, environ={})).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,86 @@
+"""The contract of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.data.types import Task
+from rllm_core.errors import RllmError
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
+
+
+class DatasetContract(PluginContract[DatasetPlugin[Any]]):
+    """What every dataset must hold to. It is asked for its tasks with each of `options`."""
+
+    kind = "dataset"
+    bad_options: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Options that cannot be used, such as a file that is not there: each must be refused before a run starts."""
+
+    def test_it_has_tasks(self, params: Any) -> None:
+        if not self._tasks(params):
+            raise self.failure(
+                "has no task", "Raise ConfigError where there are none: a run that trains on nothing has no meaning."
+            )
+
+    def test_tasks_are_the_same_every_time(self, params: Any) -> None:
+        check_same_every_time(lambda: self._tasks(params), self.failure)
+
+    def test_tasks_have_ids_of_their_own(self, params: Any) -> None:
+        check_ids(self._tasks(params), self.failure)
+
+    def test_task_data_is_json(self, params: Any) -> None:
+        check_json(self._tasks(params), self.failure)
+
+    def test_tasks_do_not_share_their_data(self, params: Any) -> None:
+        """An attempt may note something in what it is given."""
+        owners: dict[int, Task] = {}
+        for task in self._tasks(params):
+            other = owners.setdefault(id(task.data), task)
+            if other is not task:
+                raise self.failure(
+                    f"has one mapping as the data of tasks {other.id!r} and {task.id!r}",
+                    "Make a mapping for every task.",
+                )
+
+    def test_bad_options_are_refused_with_a_reason(self) -> None:
+        if not self.bad_options:
+            pytest.skip("`bad_options` is empty")
+        for options in self.bad_options:
+            try:
+                tasks = self.loaded()(self.params_from(options))
+            except RllmError:
+                continue
+            except Exception as error:
+                raise self.failure(
+                    f"fails with the options {dict(options)!r}: {type(error).__name__}: {error}",
+                    "Raise rllm_core.errors.ConfigError(what is wrong, what to do): users see it as one paragraph.",
+                ) from error
+            raise self.failure(
+                f"takes the options {dict(options)!r}, and has {len(tasks)} tasks",
+                "Refuse what cannot be used: by the types and limits of its params, or with ConfigError.",
+            )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        self.loaded()
+        before = surroundings()
+        self._tasks(params)
+        if different := changed(before):
+            raise self.failure(
+                f"leaves {', '.join(different)} changed", "Draw from a generator of its own, and put back the rest."
+            )
+
+    def _tasks(self, params: Any) -> list[Task]:
+        try:
+            tasks = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot say what its tasks are: {type(error).__name__}: {error}",
+                "What `load` returns is called with the options, once before a run.",
+            ) from error
+        return some_of(tasks, self.failure)

@@ -1,0 +1,141 @@
+"""The contract of observers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.observer import Observer, ObserverPlugin
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.errors import did_you_mean
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.run_events import EVENTS, LOG, STEPS, Event, events
+from rllm_plugin_kit.steps import changed as changed_aspects, snapshot
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+VETO = "on_validation_start"
+RUNS = {
+    "a whole run": (0, STEPS),
+    "a resumed run": (2, STEPS),
+    "a run that is stopped after a step": (0, 1),
+    "a run without a step left": (STEPS, STEPS),
+}
+
+
+class ObserverContract(PluginContract[ObserverPlugin[Any]]):
+    """What every observer must hold to. It watches made-up runs, in the order of the training loop."""
+
+    kind = "observer"
+    deterministic: ClassVar[bool] = True
+    """Whether the same run always gets the same vetoes."""
+
+    def test_its_methods_are_events(self, params: Any) -> None:
+        """A misspelt one would never be called."""
+        observer = self._made(params)
+        for name in dir(observer):
+            if name.startswith("on_") and name not in EVENTS:
+                raise self.failure(
+                    f"has a method {name}, which is no event", f"{did_you_mean(name, EVENTS)} Or call it otherwise."
+                )
+            if name in EVENTS and inspect.iscoroutinefunction(getattr(observer, name)):
+                raise self.failure(
+                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                )
+
+    @pytest.mark.parametrize("run", RUNS)
+    def test_it_watches_any_run(self, params: Any, run: str) -> None:
+        self._watch(self._made(params), events(*RUNS[run]), run)
+
+    def test_a_veto_is_true_or_false(self, params: Any) -> None:
+        for finished, vote in self._votes(params):
+            if not isinstance(vote, bool):
+                raise self.failure(
+                    f"answers {VETO}({finished}) with {vote!r}",
+                    "Return True for a validation that is to be made, and False for one that is not.",
+                )
+
+    def test_the_same_run_gets_the_same_vetoes(self, params: Any) -> None:
+        """Also the second of a process: `rllm` may train several runs in one."""
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        if self._votes(params) != self._votes(params):
+            raise self.failure(
+                "votes otherwise in a second run", "Keep what it remembers in the instance, not in the class."
+            )
+
+    def test_it_leaves_steps_as_they_are(self, params: Any) -> None:
+        observer = self._made(params)
+        for event in self._heard(events()):
+            (step, *_) = event.arguments
+            before = _content(step) if isinstance(step, TrainStep) else repr(event.arguments)
+            self._tell(observer, event, "a whole run")
+            after = _content(step) if isinstance(step, TrainStep) else repr(event.arguments)
+            if before != after:
+                what = ", ".join(_differing(before, after))
+                raise self.failure(
+                    f"changes {what or 'the metrics of a validation'} in {event.name}",
+                    "An observer watches. What changes a step is a stage.",
+                )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        self.loaded()
+        before = surroundings()
+        self._watch(self._made(params), events(), "a whole run")
+        if different := changed(before):
+            raise self.failure(
+                f"leaves {', '.join(different)} changed after on_train_end", "Put back what it changes, by then."
+            )
+
+    def _made(self, params: Any) -> Observer:
+        try:
+            observer = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the options, once per run.",
+            ) from error
+        if not isinstance(observer, Observer):
+            raise self.failure(
+                f"makes {observer!r:.80}, which has not all methods of an observer",
+                "Derive its class from rllm_core.contracts.Observer.",
+            )
+        return observer
+
+    def _watch(self, observer: Observer, life: Iterable[Event], run: str) -> list[tuple[int, Any]]:
+        """Its votes, by finished steps."""
+        votes = []
+        for event in self._heard(life):
+            answer = self._tell(observer, event, run)
+            if event.name == VETO:
+                votes.append((event.arguments[0], answer))
+        return votes
+
+    def _votes(self, params: Any) -> list[tuple[int, Any]]:
+        return self._watch(self._made(params), events(), "a whole run")
+
+    def _heard(self, life: Iterable[Event]) -> list[Event]:
+        return [event for event in life if event.name != LOG]
+
+    def _tell(self, observer: Observer, event: Event, run: str) -> Any:
+        try:
+            return getattr(observer, event.name)(*event.arguments)
+        except Exception as error:
+            raise self.failure(
+                f"failed in {event.name} of {run}: {type(error).__name__}: {error}",
+                "An exception of an observer ends the run.",
+            ) from error
+
+
+def _content(step: TrainStep) -> dict[str, object]:
+    plain = {name: repr(getattr(step, name)) for name in ("metrics", "timing_dict", "extras", "skip_reason")}
+    return snapshot(step) | plain
+
+
+def _differing(before: Any, after: Any) -> list[str]:
+    if not isinstance(before, dict):
+        return []
+    plain = [name for name in ("metrics", "timing_dict", "extras", "skip_reason") if before[name] != after[name]]
+    return [*plain, *changed_aspects(before, after)]

@@ -1,0 +1,51 @@
+"""What all code of a process shares: taken down before a plugin works, and compared afterwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+THREADS = "running threads"
+PATIENCE = 10.0
+"""Seconds that a thread has to end after its owner was closed."""
+
+
+def surroundings() -> dict[str, object]:
+    """By what people call it."""
+    root = logging.getLogger()
+    name, keys, *position = np.random.get_state()
+    return {
+        "the working directory": Path.cwd(),
+        "environment variables": dict(os.environ),
+        "Python's random numbers": random.getstate(),
+        "NumPy's random numbers": (name, np.asarray(keys).tobytes(), *position),
+        "sys.exit": sys.exit,
+        "sys.excepthook": sys.excepthook,
+        "standard output": (sys.stdout, sys.stderr),
+        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "the root logger": (root.level, tuple(root.handlers)),
+        THREADS: frozenset(threading.enumerate()),
+    }
+
+
+def changed(before: Mapping[str, object], excused: Collection[str] = ()) -> list[str]:
+    """What is not as it was, `excused` aside. Threads that are about to end are waited for."""
+    if THREADS not in excused:
+        for thread in _new_threads(before):
+            thread.join(PATIENCE)
+    after = surroundings() | {THREADS: before[THREADS] if not _new_threads(before) else None}
+    return [name for name, value in before.items() if after[name] != value and name not in excused]
+
+
+def _new_threads(before: Mapping[str, object]) -> set[threading.Thread]:
+    threads = before[THREADS]
+    assert isinstance(threads, frozenset)
+    return set(threading.enumerate()) - threads

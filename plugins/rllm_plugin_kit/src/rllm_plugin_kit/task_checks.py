@@ -1,0 +1,80 @@
+"""What must hold for tasks, whether an environment or a dataset offers them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rllm_core.data.types import Task
+
+LOOKED_AT = 2000
+"""Tasks of a large sequence that are looked at: from its start, and its last."""
+
+Failure = Callable[[str, str], AssertionError]
+"""`PluginContract.failure`."""
+
+
+def some_of(tasks: Sequence[Task], failure: Failure) -> list[Task]:
+    """The tasks that are looked at, by index; the sequence may make them when they are asked for."""
+    try:
+        indices = [*range(min(len(tasks), LOOKED_AT)), *([len(tasks) - 1] if len(tasks) > LOOKED_AT else [])]
+        looked_at = [tasks[index] for index in indices]
+    except Exception as error:
+        raise failure(
+            f"has tasks that cannot be asked for by index: {type(error).__name__}: {error}",
+            "Return a sequence: `len(tasks)` and `tasks[index]`, the same task every time.",
+        ) from error
+    if strangers := [task for task in looked_at if not isinstance(task, Task)]:
+        raise failure(f"has {strangers[0]!r:.80} among its tasks", "Return rllm_core.data.types.Task records.")
+    return looked_at
+
+
+def check_same_every_time(ask: Callable[[], list[Task]], failure: Failure) -> None:
+    """Also when the program has drawn random numbers in between, which is put back."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        asked = []
+        for seed in (1, 2):
+            random.seed(seed)
+            np.random.seed(seed)
+            asked.append(ask())
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    if asked[0] != asked[1]:
+        raise failure(
+            "returns other tasks, or in another order, when it is asked again",
+            "Make tasks a function of the options, with a seed of their own where they are drawn: a resumed run goes "
+            "on in the same order.",
+        )
+
+
+def check_ids(tasks: Sequence[Task], failure: Failure) -> None:
+    """Each has an id of its own; seeds, groups and episodes are named by them."""
+    seen: set[str] = set()
+    for task in tasks:
+        if not isinstance(task.id, str) or not task.id:
+            raise failure(f"has a task with the id {task.id!r}", "Ids are text, and not empty.")
+        if task.id in seen:
+            raise failure(f"has several tasks with the id {task.id!r}", "Give each task an id of its own.")
+        seen.add(task.id)
+
+
+def check_json(tasks: Sequence[Task], failure: Failure) -> None:
+    """What a task holds can be written to a file and read back."""
+    for task in tasks:
+        try:
+            same = json.loads(json.dumps(task.data)) == task.data
+        except (TypeError, ValueError) as error:
+            raise failure(
+                f"has data in task {task.id!r} that is not JSON: {error}",
+                "Keep numbers, text, lists and mappings in Task.data; load the rest where a task is played.",
+            ) from error
+        if not same:
+            raise failure(
+                f"has data in task {task.id!r} that JSON changes",
+                "Use lists instead of tuples, and text as the keys of mappings.",
+            )

@@ -1,0 +1,242 @@
+"""The contract of trackers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.schema.run_sections import TrainerSection
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.run_events import LOG, STEPS, Event, events
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+Logged = tuple[int, str, float]
+"""Step, metric, value."""
+SAME = 1e-6
+"""Relative difference that a tracker which keeps float32 may make."""
+
+
+class TrackerContract(PluginContract[TrackerPlugin[Any]]):
+    """What every tracker must hold to. It is told of made-up runs, in the order of the training loop."""
+
+    kind = "tracker"
+    changes: ClassVar[frozenset[str]] = frozenset()
+    """What of the process it may change, in the words of the failure: for clients that put their own in place."""
+
+    def read_back(self, folder: Path) -> Sequence[tuple[int, Mapping[str, float | None]]] | None:
+        """What it has written, as (step, metrics) in order; None for a tracker that keeps nothing to be read here.
+
+        Override it where it can be read: a number that is not finite may be None.
+        """
+        return None
+
+    def test_making_it_leaves_the_run_folder_as_it_is(self, params: Any, tmp_path: Path) -> None:
+        """A run that cannot start must not touch what is there; a run that is replaced is removed after that."""
+        with self._folder(tmp_path) as folder:
+            (folder.path / "report.html").write_text("of another run")
+            before = _files(tmp_path)
+            self._do(self._made(folder, params).close, "close")
+            if _files(tmp_path) != before:
+                raise self.failure(
+                    "writes into the run folder when it is made",
+                    "Open files in on_train_start (derive the class from Observer), or with the first `log`.",
+                )
+
+    def test_it_writes_into_the_run_folder_alone(self, params: Any, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        with contextlib.chdir(elsewhere), self._folder(tmp_path) as folder:
+            self._live(folder, params)
+            strange = sorted(path for path in _files(tmp_path) if not Path(path).is_relative_to(folder.path))
+        if strange:
+            raise self.failure(
+                f"writes {strange[0]}, outside the run folder {folder.path}", "Put its files below `run.folder`."
+            )
+
+    def test_it_takes_every_number_at_every_step(self, params: Any, tmp_path: Path) -> None:
+        """Also NaN and infinity, no metric at all, one step twice, and -1: the validation before the first step."""
+        with self._folder(tmp_path) as folder:
+            tracker = self._begun(folder, params)
+            self._tell(tracker, Event(LOG, (-1, {})))
+            for event in [*events(), *events()]:
+                if event.name == LOG:
+                    self._tell(tracker, event)
+            self._do(tracker.close, "close")
+
+    def test_it_leaves_metrics_as_they_are(self, params: Any, tmp_path: Path) -> None:
+        with self._folder(tmp_path) as folder:
+            tracker = self._begun(folder, params)
+            for event in list(events())[1:]:
+                before = repr(event.arguments[1]) if event.name == LOG else ""
+                self._tell(tracker, event)
+                if event.name == LOG and repr(event.arguments[1]) != before:
+                    raise self.failure(
+                        "changes the metrics that it is given", "Copy them: other trackers are given the same mapping."
+                    )
+            self._do(tracker.close, "close")
+
+    def test_it_can_be_closed_at_any_time(self, params: Any, tmp_path: Path) -> None:
+        """Nothing follows on `close`; what comes before it may be any beginning of a run."""
+        for number in (0, 1, 3, 8):
+            with self._folder(tmp_path / str(number)) as folder:
+                tracker = self._begun(folder, params) if number else self._made(folder, params)
+                for event in list(events())[1:number]:
+                    self._tell(tracker, event)
+                self._do(tracker.close, f"close after {number} events")
+
+    def test_it_changes_nothing_that_others_share(self, params: Any, tmp_path: Path) -> None:
+        """Once it is closed; threads that still run would keep the process from ending, or write later."""
+        self.loaded()
+        with self._folder(tmp_path) as folder:
+            before = surroundings()
+            self._live(folder, params)
+            if different := changed(before, self.changes):
+                raise self.failure(
+                    f"leaves {', '.join(different)} changed",
+                    "Put back in `close` what it changes; where its client library cannot, say so with `changes` in "
+                    "the test.",
+                )
+
+    def test_two_runs_at_a_time_have_a_tracker_each(self, params: Any, tmp_path: Path) -> None:
+        with self._folder(tmp_path / "one") as one, self._folder(tmp_path / "other") as other:
+            trackers = [self._begun(folder, params) for folder in (one, other)]
+            for tracker, which in zip(trackers, ("the first", "the second, when the first is closed"), strict=True):
+                for event in list(events())[1:]:
+                    self._tell(tracker, event)
+                self._do(tracker.close, f"close of {which} of two runs at a time")
+            for folder in (one, other):
+                self._check_kept(folder, _logged(events()), "one of two runs at a time")
+
+    def test_what_is_logged_is_kept_with_its_step(self, params: Any, tmp_path: Path) -> None:
+        with self._folder(tmp_path) as folder:
+            self._live(folder, params)
+            self._needs_read_back(folder)
+            self._check_kept(folder, _logged(events()), "a run")
+
+    def test_a_resumed_run_has_every_step_once(self, params: Any, tmp_path: Path) -> None:
+        """A run is killed after three steps and goes on from a checkpoint after two."""
+        with self._folder(tmp_path) as folder:
+            self._live(folder, params, last_step=3)
+            self._live(folder, params, first_step=2)
+            self._needs_read_back(folder)
+            self._check_kept(folder, _logged(events()), "a run that was resumed after step 2")
+
+    def test_a_run_from_the_beginning_replaces_what_is_there(self, params: Any, tmp_path: Path) -> None:
+        """A run that is killed before its first checkpoint starts from the beginning in the same folder."""
+        with self._folder(tmp_path) as folder:
+            self._live(folder, params, last_step=3)
+            self._live(folder, params)
+            self._needs_read_back(folder)
+            self._check_kept(folder, _logged(events()), "a run that was started again")
+
+    @contextlib.contextmanager
+    def _folder(self, place: Path) -> Iterator[RunFolder]:
+        folder = RunFolder.open(TrainerSection(output_dir=str(place)), resume=True)
+        try:
+            yield folder
+        finally:
+            folder.close()
+
+    def _made(self, folder: RunFolder, params: Any) -> Tracker:
+        trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "jsonl"}]}
+        run = TrackedRun(
+            folder=folder.path,
+            project_name="numbers",
+            experiment_name="first",
+            config={"rllm": {"rollout": {"n": 8}, "trainer": trainer}, "data": None},
+            origins={"rllm.rollout.n": "command line"},
+        )
+        try:
+            tracker: Tracker = self.loaded()(run, params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the run (a TrackedRun) and the options.",
+            ) from error
+        return tracker
+
+    def _begun(self, folder: RunFolder, params: Any) -> Tracker:
+        """A tracker whose run has started, in a folder that has what every run writes there."""
+        tracker = self._made(folder, params)
+        folder.begin({"rllm": {}}, [])
+        self._tell(tracker, next(events()))
+        return tracker
+
+    def _live(self, folder: RunFolder, params: Any, first_step: int = 0, last_step: int = STEPS) -> None:
+        """A run from start to close."""
+        tracker = self._made(folder, params)
+        folder.begin({"rllm": {}}, [])
+        for event in events(first_step, last_step):
+            if event.name == LOG:
+                folder.log(*event.arguments)
+            self._tell(tracker, event)
+        self._do(tracker.close, "close")
+
+    def _tell(self, tracker: Tracker, event: Event) -> None:
+        if event.name == LOG or isinstance(tracker, Observer):
+            self._do(getattr(tracker, event.name), event.name, *event.arguments)
+
+    def _do(self, method: Any, name: str, *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except (Exception, SystemExit) as error:
+            shown = repr(arguments)[:160] if name == LOG else ""
+            raise self.failure(
+                f"failed in {name}{shown}: {type(error).__name__}: {error}",
+                "A tracker that raises is switched off for the rest of the run; take every number at every step, and "
+                "let `close` end whatever was begun.",
+            ) from error
+
+    def _needs_read_back(self, folder: RunFolder) -> None:
+        if self.read_back(folder.path) is None:
+            pytest.skip("the test does not say how to read what it writes (`read_back`)")
+
+    def _check_kept(self, folder: RunFolder, expected: Sequence[Logged], what: str) -> None:
+        entries = self.read_back(folder.path)
+        if entries is None:
+            return
+        kept = [(step, name, value) for step, metrics in entries for name, value in metrics.items()]
+        expected_names, names = ([(step, name) for step, name, _ in each] for each in (expected, kept))
+        if sorted(names) != sorted(expected_names):
+            surplus, missing = (
+                [each for each in one if one.count(each) > other.count(each)]
+                for one, other in ((names, expected_names), (expected_names, names))
+            )
+            raise self.failure(
+                f"has kept of {what} other figures than were logged: too often {surplus[:3]}, missing {missing[:3]}",
+                "Write everything that is logged; on_train_start says with `first_step` from which step on figures "
+                "come again, and those kept before must go.",
+            )
+        values = {(step, name): value for step, name, value in expected}
+        for step, name, value in kept:
+            if not _same(values[step, name], value):
+                raise self.failure(
+                    f"has kept {value!r} as {name!r} of step {step}, which was {values[step, name]!r}",
+                    "Keep numbers as they are, to float32 at least.",
+                )
+
+
+def _logged(life: Iterator[Event]) -> list[Logged]:
+    logs = [event.arguments for event in life if event.name == LOG]
+    return [(step, name, value) for step, metrics in logs for name, value in metrics.items()]
+
+
+def _same(logged: float, kept: float | None) -> bool:
+    if not math.isfinite(logged) or abs(logged) > 1e38:
+        return kept is None or not math.isfinite(kept) or kept == logged
+    return kept is not None and math.isclose(logged, kept, rel_tol=SAME)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Contents by path, the run folder's lock and own files left out."""
+    own = {".lock", "metrics.jsonl", "config.yaml", "origins.json", "plugins.json"}
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in own)
+    return {str(path): path.read_bytes() for path in paths}

@@ -1,0 +1,134 @@
+"""Observers that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts import NoParams, Observer, ObserverPlugin, TrainStep
+from rllm_plugin_kit import ObserverContract
+
+
+class Curious(Observer):
+    """Looks at everything, and vetoes every other validation."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.seen: list[object] = []
+
+    def on_batch_start(self, step: TrainStep) -> None:
+        self.seen.append((step.global_step, len(step.tasks)))
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.seen.append(sum(step.metrics.values()))
+
+    def on_validation_start(self, global_step: int) -> bool:
+        self.seen.append(global_step)
+        return global_step % 4 == 0
+
+
+class Misspelt(Curious):
+    def on_batch_finished(self, step: TrainStep) -> None:
+        pass
+
+
+class Asynchronous(Curious):
+    async def on_batch_end(self, step: TrainStep) -> None:  # type: ignore[override]
+        pass
+
+
+class NeedsAStart(Curious):
+    """Counts from the first step, as if no run were resumed."""
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        assert first_step == 0
+
+
+class DividesBySteps(Curious):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self.share = 1 / (total_steps - first_step)
+
+
+class NeedsABatch(Curious):
+    def on_batch_end(self, step: TrainStep) -> None:
+        assert step.filled_batch.n_rows
+
+
+class NeedsAnUpdateInEveryStep(Curious):
+    updated = -1
+
+    def on_policy_updated(self, step: TrainStep) -> None:
+        self.updated = step.global_step
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        assert self.updated == step.global_step
+
+
+class ForgetsToReturn(Curious):
+    def on_validation_start(self, global_step: int) -> bool:  # type: ignore[return]
+        self.seen.append(global_step)
+
+
+class VetoesOnceInAProcess(Curious):
+    vetoes: ClassVar[list[int]] = []
+
+    def on_validation_start(self, global_step: int) -> bool:
+        self.vetoes.append(global_step)
+        return len(self.vetoes) > 1
+
+
+class AddsAMetric(Curious):
+    def on_batch_end(self, step: TrainStep) -> None:
+        step.metrics["mine"] = 1.0
+
+
+class ScalesRewards(Curious):
+    def on_policy_updated(self, step: TrainStep) -> None:
+        for group in step.trajectory_groups:
+            for trajectory in group.trajectories:
+                trajectory.reward = 2 * (trajectory.reward or 0.0) + 1
+
+
+class AddsAFigure(Curious):
+    def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
+        metrics["val/mine"] = 1.0
+
+
+class Draws(Curious):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        random.random()
+
+
+def plugin(make: Any) -> ObserverPlugin[Any]:
+    return ObserverPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
+
+
+def test_a_good_observer_is_not_complained_about(complaints: Any) -> None:
+    assert complaints(ObserverContract, plugin(Curious)) == {}
+
+
+def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: Any) -> None:
+    assert complaints(ObserverContract, example("observer")) == {}
+
+
+@pytest.mark.parametrize(
+    ("observer", "test", "said"),
+    [
+        (Misspelt, "its_methods_are_events", "has a method on_batch_finished, which is no event"),
+        (Asynchronous, "its_methods_are_events", "has a coroutine function on_batch_end"),
+        (NeedsAStart, "it_watches_any_run", "failed in on_train_start of a resumed run"),
+        (DividesBySteps, "it_watches_any_run", "failed in on_train_start of a run without a step left"),
+        (NeedsABatch, "it_watches_any_run", "failed in on_batch_end of a whole run"),
+        (NeedsAnUpdateInEveryStep, "it_watches_any_run", "failed in on_batch_end of a whole run"),
+        (ForgetsToReturn, "a_veto_is_true_or_false", "answers on_validation_start(0) with None"),
+        (VetoesOnceInAProcess, "the_same_run_gets_the_same_vetoes", "votes otherwise in a second run"),
+        (AddsAMetric, "it_leaves_steps_as_they_are", "changes metrics in on_batch_end"),
+        (ScalesRewards, "it_leaves_steps_as_they_are", "changes rewards in on_policy_updated"),
+        (AddsAFigure, "it_leaves_steps_as_they_are", "changes the metrics of a validation in on_validation_end"),
+        (Draws, "it_changes_nothing_that_others_share", "leaves Python's random numbers changed"),
+        (lambda params: object(), "it_watches_any_run", "has not all methods of an observer"),
+    ],
+)
+def test_what_is_wrong_is_named(observer: Any, test: str, said: str, complaint: Any) -> None:
+    assert said in complaint(ObserverContract, plugin(observer), test)

@@ -1,0 +1,199 @@
+"""Trackers that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from rllm_core.contracts import NoParams, Observer, TrackedRun, TrackerPlugin
+from rllm_plugin_kit import TrackerContract
+
+
+class Lines(Observer):
+    """One JSON line per step; steps that come again are dropped."""
+
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
+        self.path = run.folder / "mine.jsonl"
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        kept = [line for line in read(self.path) if first_step and line[0] < first_step]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps([global_step, dict(metrics)]) + "\n")
+
+    def close(self) -> None:
+        pass
+
+
+def read(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class OpensAtOnce(Lines):
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
+        super().__init__(run, params)
+        self.path.touch()
+
+
+class WritesWhereItStands(Lines):
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
+        self.path = Path("mine.jsonl")
+
+
+class WritesBesideTheRun(Lines):
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
+        self.path = run.folder.parent / "mine.jsonl"
+
+
+class FiniteNumbersOnly(Lines):
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        json.dumps(dict(metrics), allow_nan=False)
+
+
+class NoNegativeStep(Lines):
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        assert global_step >= 0
+
+
+class ChangesMetrics(Lines):
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        metrics["step"] = global_step  # type: ignore[index]
+
+
+class ClosesWhatWasNeverOpened(Lines):
+    file: TextIO
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self.file = self.path.open("a")
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class SetsVariables(Lines):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        os.environ["MY_RUN"] = str(self.path)
+
+
+class LeavesAThread(Lines):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        threading.Thread(target=threading.Event().wait, args=(0.3,), daemon=True).start()
+
+
+class OneFileForAll(Lines):
+    shared: TextIO | None = None
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        if OneFileForAll.shared is None or OneFileForAll.shared.closed:
+            OneFileForAll.shared = self.path.open("w")
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        assert OneFileForAll.shared is not None
+        OneFileForAll.shared.write(json.dumps([global_step, dict(metrics)]) + "\n")
+
+    def close(self) -> None:
+        if OneFileForAll.shared is not None:
+            OneFileForAll.shared.close()
+
+
+class LosesWhatFollowsInAStep(Lines):
+    last = -2
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        if global_step != self.last:
+            super().log(global_step, metrics)
+        self.last = global_step
+
+
+class RoundsNumbers(Lines):
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        super().log(global_step, {name: round(value, 1) for name, value in metrics.items()})
+
+
+class KeepsEverything(Lines):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        pass
+
+
+class StartsAfresh(Lines):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class ForgetsOnlyWhatComesAgain(Lines):
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in read(self.path) if line[0] < first_step))
+
+
+def plugin(make: Any) -> TrackerPlugin[Any]:
+    return TrackerPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
+
+
+def read_back(self: TrackerContract, folder: Path) -> list[Any]:
+    return read(folder / "mine.jsonl")
+
+
+def test_a_good_tracker_is_not_complained_about(complaints: Any, tmp_path: Path) -> None:
+    assert complaints(TrackerContract, plugin(Lines), given={"tmp_path": tmp_path}, read_back=read_back) == {}
+
+
+def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any, tmp_path: Path) -> None:
+    assert complaints(TrackerContract, example("tracker"), given={"tmp_path": tmp_path}) == {}
+
+
+@pytest.mark.parametrize(
+    ("tracker", "test", "said"),
+    [
+        (OpensAtOnce, "making_it_leaves_the_run_folder_as_it_is", "writes into the run folder when it is made"),
+        (WritesWhereItStands, "it_writes_into_the_run_folder_alone", "mine.jsonl, outside the run folder"),
+        (WritesBesideTheRun, "it_writes_into_the_run_folder_alone", "mine.jsonl, outside the run folder"),
+        (FiniteNumbersOnly, "it_takes_every_number_at_every_step", "failed in log(0, {'reward/agent/mean': 0.5"),
+        (NoNegativeStep, "it_takes_every_number_at_every_step", "failed in log(-1, {}"),
+        (ChangesMetrics, "it_leaves_metrics_as_they_are", "changes the metrics that it is given"),
+        (ClosesWhatWasNeverOpened, "it_can_be_closed_at_any_time", "failed in close after 0 events: AttributeError"),
+        (SetsVariables, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+        (OneFileForAll, "two_runs_at_a_time_have_a_tracker_each", "failed in log"),
+        (LosesWhatFollowsInAStep, "what_is_logged_is_kept_with_its_step", "missing [(1, 'val/openai/gsm8k/pass@1')"),
+        (RoundsNumbers, "what_is_logged_is_kept_with_its_step", "has kept 0.2 as 'val/openai/gsm8k/pass@1' of step -1"),
+        (KeepsEverything, "a_resumed_run_has_every_step_once", "too often [(2, "),
+        (StartsAfresh, "a_resumed_run_has_every_step_once", "missing [(-1, "),
+        (ForgetsOnlyWhatComesAgain, "a_run_from_the_beginning_replaces_what_is_there", "too often [(-1, "),
+    ],
+)
+def test_what_is_wrong_is_named(
+    tracker: type[Lines], test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_RUN", "before")
+    given = {"tmp_path": tmp_path}
+    assert said in complaint(TrackerContract, plugin(tracker), test, given=given, read_back=read_back)
+
+
+def test_a_thread_that_goes_on_is_named(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
+    said = complaint(
+        TrackerContract,
+        plugin(LeavesAThread),
+        "it_changes_nothing_that_others_share",
+        given={"tmp_path": tmp_path},
+    )
+    assert "leaves running threads changed" in said
+
+
+def test_what_its_client_changes_is_excused(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_RUN", "before")
+    said = complaint(
+        TrackerContract,
+        plugin(SetsVariables),
+        "it_changes_nothing_that_others_share",
+        given={"tmp_path": tmp_path},
+        changes=frozenset({"environment variables"}),
+    )
+    assert said == ""

@@ -1,0 +1,68 @@
+"""Every tracker of ours is held to the contract of trackers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from rllm_plugin_kit import TrackerContract
+
+Kept = Sequence[tuple[int, Mapping[str, float | None]]]
+
+
+class TestConsole(TrackerContract):
+    name = "rllm-core/console"
+
+
+class TestReport(TrackerContract):
+    name = "rllm-trackers/report"
+
+
+class TestJsonl(TrackerContract):
+    name = "rllm-core/jsonl"
+    options = ({}, {"path": "deep/down/lines.jsonl"})
+
+    def read_back(self, folder: Path) -> Kept:
+        (file,) = [*folder.rglob("tracker.jsonl"), *folder.rglob("lines.jsonl")]
+        return [(line["step"], line["metrics"]) for line in map(json.loads, file.read_text().splitlines())]
+
+
+class TestTensorboard(TrackerContract):
+    name = "rllm-trackers/tensorboard"
+    options = ({}, {"folder": "board"})
+
+    def read_back(self, folder: Path) -> Kept:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        (events,) = [path for name in ("tensorboard", "board") if (path := folder / name).exists()]
+        read = EventAccumulator(str(events)).Reload()
+        return [(event.step, {tag: event.value}) for tag in read.Tags()["scalars"] for event in read.Scalars(tag)]
+
+
+class TestWandb(TrackerContract):
+    name = "rllm-trackers/wandb"
+    options = ({"mode": "offline"},)
+    # Its client serves all runs of a process, and puts its own in place for good.
+    changes = frozenset({"environment variables", "sys.exit", "sys.excepthook", "running threads"})
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def no_account(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Its client reads settings and keys of the user, and starts a process."""
+        import wandb
+
+        monkeypatch.setattr(sys, "exit", sys.exit)
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        before = dict(os.environ)
+        home = tmp_path_factory.mktemp("home")
+        for name in ("HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+            monkeypatch.setenv(name, str(home))
+        yield
+        wandb.teardown()
+        for name in set(os.environ) - set(before):
+            del os.environ[name]

@@ -1,0 +1,65 @@
+"""The pages of the kinds are what contracts, hooks, records and contract tests say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from config_reference import DISTRIBUTIONS
+from kind_pages import pages
+
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.registry import Registry
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return Registry.load(allow=DISTRIBUTIONS, environ={})
+
+
+@pytest.fixture(scope="module")
+def made(registry: Registry) -> dict[str, str]:
+    return pages(registry)
+
+
+@pytest.mark.parametrize("name", [*(f"{kind}.md" for kind in KINDS), "kinds.md"])
+def test_the_page_in_the_repository_is_the_one_made(name: str, made: dict[str, str]) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == made[name], f"docs/reference/{name} is stale: run `make docs`"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_plugin_of_ours_is_on_the_page_of_its_kind_with_its_options(
+    kind: str, made: dict[str, str], registry: Registry
+) -> None:
+    for entry in registry.all(kind):
+        section = made[f"{kind}.md"].partition(f"\n### `{entry.name}`\n")[2].partition("\n##")[0]
+        assert entry.plugin.summary in section
+        if kind != "backend":
+            assert [option for option in entry.plugin.params.model_fields if f"| `{option}` |" not in section] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_of_the_record_is_on_the_page(kind: str, made: dict[str, str]) -> None:
+    record = KINDS[kind].record
+    section = made[f"{kind}.md"].partition(f"\n### `{record.__name__}`\n")[2]
+    assert [field.name for field in fields(record) if f"| `{field.name}` |" not in section] == []
+
+
+def test_links_between_the_pages_lead_somewhere(made: dict[str, str]) -> None:
+    for name, text in made.items():
+        headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
+        for target in re.findall(r"\]\(([^)]*)\)", text):
+            path, _, anchor = target.partition("#")
+            assert (FOLDER / path).exists(), f"{name}: {target}"
+            assert path or anchor in headings, f"{name}: {target}"
+
+
+def test_other_packages_that_are_installed_change_nothing(made: dict[str, str]) -> None:
+    more = Registry.load(allow=DISTRIBUTIONS, environ={})
+    grpo = more.get("estimator", "grpo").plugin
+    more.add(replace(grpo, name="another"), distribution="rllm-another")
+    assert pages(more) == made
