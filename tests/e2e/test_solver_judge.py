@@ -126,7 +126,7 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
             "solver": {"name": "grpo", "loss_fn": "of_solver"},
             "judge": {"name": "reinforce", "loss_fn": "of_judge"},
         },
-        "rllm.rollout.n": 6,
+        "rllm.rollout.n": 40,
         "data.max_response_length": 4,
         "data.train_batch_size": 2,
         "rllm.trainer.total_batches": 1,
@@ -135,7 +135,7 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
     }
     step = carry_out(planned(settings, registry)).steps[0]
     # One row per trajectory: each has one turn.
-    assert step.batch.trajectory.tolist() == list(range(2 * 6 * (8 + 1)))
+    assert step.batch.trajectory.tolist() == list(range(2 * 40 * (8 + 1)))
     expected: dict[str, dict[int, float]] = {"solver": {}, "judge": {}}
     for group in step.trajectory_groups:
         rewards = np.array([trajectory.reward for trajectory in group.trajectories])

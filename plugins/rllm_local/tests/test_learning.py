@@ -41,7 +41,7 @@ def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_folder: P
 
 def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_folder: Path) -> None:
     steps = train(in_folder, "otb", "--estimator", "otb", "rllm.trainer.total_batches=40")
-    assert reward(steps[:3]) < 0.07
+    assert reward(steps[:3]) < 0.12
     assert reward(steps[-10:]) > 0.11
 
 

@@ -112,12 +112,22 @@ class KeepsObjects(Stage):
         return {"groups": {self.groups}}
 
 
+class KeepsNothing:
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        pass
+
+    async def __call__(self, step: TrainStep) -> None:
+        step.metrics["mine/episodes"] = float(len(step.episodes))
+
+
 class TakesOptionsAlone(Stage):
     def __init__(self, params: NoParams) -> None:
         pass
 
 
-def record(stage: type[Stage], reads: str = "trajectory_groups", writes: str = "") -> StagePlugin[NoParams]:
+def record(
+    stage: type[Any], reads: str = "trajectory_groups", writes: str = "", **fields: Any
+) -> StagePlugin[NoParams]:
     return StagePlugin(
         name="mine",
         summary="Mine.",
@@ -125,6 +135,7 @@ def record(stage: type[Stage], reads: str = "trajectory_groups", writes: str = "
         load=lambda: stage,
         reads=frozenset(reads.split()),
         writes=frozenset(writes.split()),
+        **fields,
     )
 
 
@@ -136,6 +147,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
     assert complaints(StageContract, record(ClipsAdvantages, reads="batch", writes="batch.advantages")) == {}
     assert complaints(StageContract, record(LooksAtAdvantages, reads="batch batch.advantages")) == {}
     assert complaints(StageContract, record(SkipsAhead, writes="weights")) == {}
+    assert complaints(StageContract, record(KeepsNothing, reads="episodes", plays=True)) == {}
 
 
 CHANGES = "it_changes_only_what_it_declares"
@@ -178,6 +190,11 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (record(Forgets), RESUMED, "goes on differently when it is resumed after step 0. Put everything"),
         (record(KeepsMoreThanItSays), RESUMED, "take all of it up in load_state_dict."),
         (record(KeepsObjects), RESUMED, "has a state that is not JSON data: Object of type set"),
+        (
+            record(Stage, plays=True),
+            "it_keeps_nothing_between_steps_if_it_plays",
+            "stage 'mine' plays, and keeps something between steps (it has a state_dict). Take `plays=True` out",
+        ),
         (
             record(TakesOptionsAlone),
             "it_works_on_what_it_reads_alone",

@@ -162,7 +162,7 @@ def bench(plan: Callable[..., RunPlan]) -> Callable[..., Bench]:
 def add_stage(registry: Registry) -> Callable[..., None]:
     """Offers a stage made of a function of the step, or of a class."""
 
-    def add(name: str, body: Any, reads: str = "", writes: str = "", always: bool = False) -> None:
+    def add(name: str, body: Any, reads: str = "", writes: str = "", **fields: Any) -> None:
         def load() -> Any:
             if isinstance(body, type):
                 return body
@@ -183,7 +183,7 @@ def add_stage(registry: Registry) -> Callable[..., None]:
                 load=load,
                 reads=frozenset(reads.split()),
                 writes=frozenset(writes.split()),
-                always=always,
+                **fields,
             )
         )
 

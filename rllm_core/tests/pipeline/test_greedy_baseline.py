@@ -159,17 +159,28 @@ def test_trajectories_that_were_told_nothing_have_nan(attempts: Any) -> None:
     assert np.isnan(rewards[1])
 
 
+TO_THE_END = {"stage": "late", "after": "update"}
+
+
 @pytest.mark.parametrize(
     "edit",
     [
         {"rllm.pipeline.remove": ["greedy_baseline"]},
-        {"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]},
+        {"rllm.pipeline.replace": {"greedy_baseline": {"name": "late"}}, "rllm.pipeline.move": [TO_THE_END]},
     ],
 )
-def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(plan: Any, edit: dict[str, Any]) -> None:
+def test_a_pipeline_without_the_stage_before_cannot_have_such_an_estimator(
+    plan: Any, add_stage: Any, edit: dict[str, Any]
+) -> None:
+    add_stage("late", lambda step: None, reads="episodes", writes="greedy_rewards")
     with pytest.raises(ConfigError) as caught:
         plan(CHOSEN | edit)
     assert caught.value.message == (
         "Estimator 'against_greedy' needs greedy_rewards, and no stage before the advantages writes that."
     )
     assert "The stage greedy_baseline writes greedy_rewards" in caught.value.hint
+
+
+def test_the_stage_plays_so_it_does_not_come_after_the_batch(plan: Any) -> None:
+    with pytest.raises(ConfigError, match="'greedy_baseline' plays, and must come before 'batch' is read"):
+        plan({"rllm.pipeline.move": [{"stage": "greedy_baseline", "after": "update"}]})

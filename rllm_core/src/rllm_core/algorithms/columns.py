@@ -15,6 +15,8 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 
+REWARD_ERROR = "reward_error"
+"""Key of `Trajectory.info`: why a reward of ``rllm.reward`` is missing."""
 REWARD_COMPONENTS = "reward_components"
 """Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""
 GREEDY_REWARD = "greedy_reward"

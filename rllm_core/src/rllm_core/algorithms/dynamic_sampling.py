@@ -43,10 +43,11 @@ class FillWithSignal:
         played = frozenset[tuple[int, str]]().union(*(entry.played for entry in batch))
         full = len(played) >= self._params.train_batch_size
         if not full and self._rounds - self._first_of_step < self._params.max_gen_batches:
-            return Verdict(train=[], waiting=_groups_of(self._kept), dropped=dropped, more=True)
+            return Verdict(train=[], waiting=[entry.group for entry in self._kept], dropped=dropped, more=True)
         self._first_of_step = self._rounds
         self._kept = surplus
-        return Verdict(train=_groups_of(batch), waiting=_groups_of(surplus), dropped=dropped)
+        train, waiting = ([entry.group for entry in entries] for entries in (batch, surplus))
+        return Verdict(train=train, waiting=waiting, dropped=dropped)
 
     def _first_batch(self) -> tuple[list[_Kept], list[_Kept]]:
         """The groups of the first tasks that fill a batch, whatever their role, and the others."""
@@ -76,10 +77,6 @@ class FillWithSignal:
             for entry in state["kept"]
         ]
         self._rounds = self._first_of_step = state["rounds"]
-
-
-def _groups_of(entries: list[_Kept]) -> list[TrajectoryGroup]:
-    return [entry.group for entry in entries]
 
 
 def _tasks_of(group: TrajectoryGroup) -> set[str]:

@@ -11,6 +11,8 @@ from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import PipelineError
 
+ByReason = dict[str, list[TrajectoryGroup]]
+
 
 class KeepAll:
     """Mode ``none``: every group is trained on, groups of one included."""
@@ -69,11 +71,9 @@ class DropWithoutSignal:
         pass
 
 
-def with_signal(
-    groups: list[TrajectoryGroup], smallest: int
-) -> tuple[list[TrajectoryGroup], dict[str, list[TrajectoryGroup]]]:
+def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], ByReason]:
     """Groups of at least `smallest` trajectories whose rewards differ, and the others by reason."""
-    by_reason: dict[str, list[TrajectoryGroup]] = {}
+    by_reason: ByReason = {}
     for group in groups:
         by_reason.setdefault(_why_drop(group, smallest), []).append(group)
     return by_reason.pop("", []), by_reason

@@ -25,14 +25,14 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="One prompt, one answer.",
         params=AgentWorkflowParams,
         load=load_from("rollout.workflows", "SingleTurnWorkflow"),
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args"}),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )
     yield WorkflowPlugin(
         name="multi_turn_workflow",
         summary="Turns with the environment until it is done.",
         params=AgentWorkflowParams,
         load=load_from("rollout.workflows", "MultiTurnWorkflow"),
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps"}),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps", "rllm.reward"}),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.builtin.lazy import load_from
@@ -10,111 +10,56 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.plugins.markers import hookimpl
 
+_ROLLOUT, _TRANSFORM, _UPDATE = "pipeline.rollout_stages", "pipeline.transform_stages", "pipeline.update_stages"
+_HONOURS = {
+    "generate": "rllm.rollout.n sampling.train.*",
+    "greedy_baseline": "rllm.algorithm.on_missing_reward",
+    "compact_filter": "rllm.compact_filtering.* rllm.agent.overlong_filter rllm.mask_truncated_samples",
+    "group": "rllm.transform.grouping",
+    "check_rewards": "rllm.algorithm.on_missing_reward",
+    "reject": "rllm.rejection_sample.enable rllm.rejection_sample.mode",
+    "advantages": "rllm.algorithm.adv_estimator rllm.algorithm.estimator_map rllm.algorithm.use_precomputed_advantage "
+    "rllm.algorithm.on_precomputed_mismatch rllm.stepwise_advantage.*",
+    "update": "rllm.algorithm.loss_fn rllm.algorithm.loss_map",
+}
+"""Keys that a stage acts on."""
+
 
 @hookimpl
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
-    def stage(
-        name: str,
-        summary: str,
-        load: Callable[[], Any],
-        reads: str,
-        writes: str,
-        honours: str = "",
-        always: bool = False,
-    ) -> StagePlugin[Any]:
+    def stage(name: str, flow: str, module: str, implementation: str, summary: str, **fields: Any) -> StagePlugin[Any]:
+        """`flow`: what it reads, an arrow, what it writes; `fields`: further ones of the record."""
+        reads, _, writes = flow.partition("->")
         return StagePlugin(
             name=name,
             summary=summary,
             params=NoParams,
-            load=load,
+            load=load_from(module, implementation),
             reads=frozenset(reads.split()),
             writes=frozenset(writes.split()),
-            honours=frozenset(key if key.startswith("sampling") else f"rllm.{key}" for key in honours.split()),
-            always=always,
+            honours=frozenset(_HONOURS.get(name, "").split()),
+            **fields,
         )
 
-    rollout, transform, update = "pipeline.rollout_stages", "pipeline.transform_stages", "pipeline.update_stages"
-    yield stage(
-        "generate",
-        "Play every task several times.",
-        load_from(rollout, "Generate"),
-        "tasks",
-        "episodes",
-        "rollout.n sampling.train.*",
-    )
-    yield stage(
-        "impute_names",
-        "Name nameless trajectories.",
-        load_from(rollout, "ImputeNames"),
-        "episodes",
-        "episodes trajectory_names",
-    )
-    yield stage(
-        "greedy_baseline",
-        "Play every task greedily as well, when an estimator compares with that.",
-        load_from(rollout, "GreedyBaseline"),
-        "tasks episodes trajectory_names",
-        "episodes greedy_rewards",
-        "algorithm.on_missing_reward",
-    )
-    yield stage(
-        "compact_filter",
-        "Take out attempts that ended in masked ways.",
-        load_from(transform, "CompactFilter"),
-        "episodes",
-        "episodes",
-        "compact_filtering.* agent.overlong_filter mask_truncated_samples",
-    )
-    yield stage(
-        "group",
-        "Put trajectories into groups.",
-        load_from(transform, "Group"),
-        "episodes trajectory_names",
-        "trajectory_groups",
-        "transform.grouping",
-    )
-    yield stage(
-        "check_rewards",
-        "Make sure every reward is a finite number.",
-        load_from(transform, "CheckRewards"),
-        "trajectory_groups",
-        "trajectory_groups rewards",
-        "algorithm.on_missing_reward",
-    )
-    yield stage(
-        "reject",
-        "Choose the groups to train on now.",
-        load_from("pipeline.reject_stage", "Reject"),
-        "trajectory_groups rewards",
-        "trajectory_groups",
-        "rejection_sample.enable rejection_sample.mode",
-        always=True,
-    )
-    yield stage(
-        "build_batch", "Lay all tokens end to end.", load_from(update, "BuildBatch"), "trajectory_groups", "batch"
-    )
-    yield stage(
-        "process",
-        "Fill log-probs and values that are needed.",
-        load_from(update, "Process"),
-        "batch",
-        "batch.old_logprobs",
-    )
-    yield stage(
-        "advantages",
-        "Estimate advantages, role by role.",
-        load_from(update, "EstimateAdvantages"),
-        "batch rewards",
-        "batch.advantages",
-        "algorithm.adv_estimator algorithm.estimator_map algorithm.use_precomputed_advantage "
-        "algorithm.on_precomputed_mismatch stepwise_advantage.*",
-    )
-    yield stage(
-        "update",
-        "Update the weights and publish them.",
-        load_from(update, "Update"),
-        "batch batch.old_logprobs batch.advantages",
-        "weights",
-        "algorithm.loss_fn algorithm.loss_map",
-    )
-    yield stage("log", "Send metrics to the trackers.", load_from(update, "Log"), "episodes", "metrics", always=True)
+    yield stage("generate", "tasks -> episodes", _ROLLOUT, "Generate", "Play every task several times.", plays=True)
+    flow = "episodes -> episodes trajectory_names"
+    yield stage("impute_names", flow, _ROLLOUT, "ImputeNames", "Name nameless trajectories.", plays=True)
+    flow = "tasks episodes trajectory_names -> episodes greedy_rewards"
+    summary = "Play every task greedily as well, when an estimator compares with that."
+    yield stage("greedy_baseline", flow, _ROLLOUT, "GreedyBaseline", summary, plays=True)
+    summary = "Take out attempts that ended in masked ways."
+    yield stage("compact_filter", "episodes -> episodes", _TRANSFORM, "CompactFilter", summary)
+    flow = "episodes trajectory_names -> trajectory_groups"
+    yield stage("group", flow, _TRANSFORM, "Group", "Put trajectories into groups.")
+    flow = "trajectory_groups -> trajectory_groups rewards"
+    yield stage("check_rewards", flow, _TRANSFORM, "CheckRewards", "Make sure every reward is a finite number.")
+    flow = "trajectory_groups rewards -> trajectory_groups"
+    yield stage("reject", flow, "pipeline.reject_stage", "Reject", "Choose the groups to train on now.", always=True)
+    yield stage("build_batch", "trajectory_groups -> batch", _UPDATE, "BuildBatch", "Lay all tokens end to end.")
+    summary = "Fill log-probs and values that are needed."
+    yield stage("process", "batch -> batch.old_logprobs", _UPDATE, "Process", summary)
+    flow = "batch rewards -> batch.advantages"
+    yield stage("advantages", flow, _UPDATE, "EstimateAdvantages", "Estimate advantages, role by role.")
+    flow = "batch batch.old_logprobs batch.advantages -> weights"
+    yield stage("update", flow, _UPDATE, "Update", "Update the weights and publish them.")
+    yield stage("log", "episodes -> metrics", _UPDATE, "Log", "Send metrics to the trackers.", always=True)

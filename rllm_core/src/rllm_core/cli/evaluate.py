@@ -27,6 +27,7 @@ PLAYED = (
     "rllm.plugins.",
     "rllm.rollout.n_val",
     "rllm.trainer.seed",
+    "rllm.reward",
     "rllm.renderer",
     "rllm.disable_thinking",
     "rllm.accumulate_reasoning",

@@ -81,6 +81,12 @@ from .renderer import (
     RendererPlugin as RendererPlugin,
     RendererSetup as RendererSetup,
 )
+from .reward import (
+    Attempt as Attempt,
+    Reward as Reward,
+    RewardPlugin as RewardPlugin,
+    Score as Score,
+)
 from .rollout import (
     RolloutOrder as RolloutOrder,
     Runner as Runner,

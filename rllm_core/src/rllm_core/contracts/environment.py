@@ -62,6 +62,10 @@ class Environment(ABC):
         An action is text; where `takes_objects` is set, a JSON object as well.
         """
 
+    def final_state(self) -> Any:
+        """What rewards may look at once the episode has ended, as JSON data; see `Attempt.state`."""
+        return None
+
     def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
         """Release what the episode held. Called once, also after an error; after a timeout `step` may still hang."""
 

@@ -38,3 +38,6 @@ class StagePlugin(Plugin[ParamsT]):
     """What it leaves behind for later stages."""
     always: bool = False
     """Whether it runs even when an earlier stage found nothing to train on."""
+    plays: bool = False
+    """Whether it only plays episodes, so that asynchronous training may run it ahead of the update of an earlier step.
+    It keeps nothing between steps, and comes before all stages that read or write the batch or the weights."""

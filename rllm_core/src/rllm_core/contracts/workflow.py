@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.agent import Agent
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
+    from rllm_core.contracts.reward import Attempt, Score
     from rllm_core.data.types import Episode
     from rllm_core.schema.run_config import RunConfig
 
@@ -45,6 +46,8 @@ class WorkflowContext:
     """As `RolloutOrder.label`: ``train``, ``val`` or what a stage calls its own rollouts."""
     attempt: int
     """Which try at this rollout it is, from 0; see ``rllm.workflow.retry_limit``."""
+    score: Callable[[Attempt], Awaitable[Score]] | None = None
+    """The rewards of ``rllm.reward`` as one; None where the run names none. Never raises for what a reward does."""
     resource: Any = None
     """What `WorkflowPlugin.open` has opened for the run; None where it opens nothing."""
 

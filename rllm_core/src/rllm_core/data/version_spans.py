@@ -23,10 +23,8 @@ def check_version_spans(spans: Sequence[VersionSpan], tokens: int, weight_versio
     """
     if not spans:
         return
-    if min(span.tokens for span in spans) < 1 or sum(span.tokens for span in spans) != tokens:
-        raise ValueError(
-            f"version spans of {[span.tokens for span in spans]} tokens for a response of {tokens}; "
-            "each has at least 1, and they add up to the response"
-        )
+    lengths = [span.tokens for span in spans]
+    if min(lengths) < 1 or sum(lengths) != tokens:
+        raise ValueError(f"version spans of {lengths} tokens, none empty, must add up to a response of {tokens}")
     if (oldest := min(span.version for span in spans)) != weight_version:
         raise ValueError(f"weight_version is {weight_version}, and the oldest version span is of version {oldest}")

@@ -69,7 +69,7 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
 
 def check(stages: Sequence[ChosenStage]) -> None:
     """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
-    changed since."""
+    changed since, or when a stage that plays cannot run ahead of the update of an earlier step."""
     written = set(GIVEN)
     made: dict[str, _Made] = {}
     for position, stage in enumerate(stages):
@@ -83,6 +83,12 @@ def check(stages: Sequence[ChosenStage]) -> None:
                 else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
             )
             raise ConfigError(f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+        for key in (*sorted(plugin.reads | plugin.writes), *sorted(written)) if plugin.plays else ():
+            if key.partition(".")[0] in ("batch", "weights"):
+                raise ConfigError(
+                    f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
+                    "Move it, or take `plays=True` out of its record.",
+                )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:
                 raise ConfigError(

@@ -54,34 +54,32 @@ class Reject:
 
     def _verdict(self, step: TrainStep) -> Verdict:
         """What the mode returns, if it accounts for every group."""
-        offered = list(step.trajectory_groups)
+        offered, mode = list(step.trajectory_groups), f"Rejection mode {self._name!r}"
         try:
             verdict = self._mode(step.trajectory_groups)
             if not isinstance(verdict, Verdict):
-                raise PipelineError(f"Rejection mode {self._name!r} returned {verdict!r:.80}.", "Return a Verdict.")
+                raise PipelineError(f"{mode} returned {verdict!r:.80}.", "Return a Verdict.")
             waited = recognised(verdict, offered, self._waiting_ids) if self._waiting is None else self._waiting
             problem = misplaced(verdict, [*offered, *waited])
         except RllmError:
             raise
         except Exception as error:
             raise PipelineError(
-                f"Rejection mode {self._name!r} failed: {type(error).__name__}: {error}.",
-                "Mend it; add --debug to see where it failed.",
+                f"{mode} failed: {type(error).__name__}: {error}.", "Mend it; add --debug to see where it failed."
             ) from error
         if problem:
             raise PipelineError(
-                f"Rejection mode {self._name!r} was offered {len(offered)} groups while {len(waited)} were waiting, "
-                f"and {problem}.",
+                f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
                 "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the Verdict.",
             )
         if verdict.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
-                f"Rejection mode {self._name!r} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
+                f"{mode} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
                 "Bound how often it asks.",
             )
         if verdict.more and verdict.train:
             raise PipelineError(
-                f"Rejection mode {self._name!r} asks for more groups and returns {len(verdict.train)} to train on.",
+                f"{mode} asks for more groups and returns {len(verdict.train)} to train on.",
                 "Keep them waiting until there are enough.",
             )
         return verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Coroutine
 
+from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
@@ -136,7 +137,8 @@ def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     episode = f"{entry.get('task_id', '?')}:{entry.get('rollout_idx', '?')}"
     reward: object = trajectory.reward
     shown = f"{reward!r:.80}" if isinstance(reward, str | bytes) else f"{reward!s:.80}"
+    why = f" ({trajectory.info[REWARD_ERROR]})" if REWARD_ERROR in trajectory.info else ""
     return RewardError(
-        f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}.",
+        f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}{why}.",
         "Mend the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
     )

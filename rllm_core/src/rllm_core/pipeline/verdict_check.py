@@ -27,15 +27,13 @@ def misplaced(verdict: Verdict, groups: Sequence[TrajectoryGroup]) -> str:
     return next((f"leaves out group {group_id!r}" for group_id in left_out), "")
 
 
-def recognised(
-    verdict: Verdict, offered: Sequence[TrajectoryGroup], waiting_ids: Sequence[str]
-) -> list[TrajectoryGroup]:
-    """The groups that waited when a checkpoint was made, as the verdict names them.
+def recognised(verdict: Verdict, offered: Sequence[TrajectoryGroup], ids: Sequence[str]) -> list[TrajectoryGroup]:
+    """The groups of these ids, which waited when a checkpoint was made, as the verdict names them.
 
     A resumed mode has made them anew, so that only their ids tell them. For an id that the verdict does not name, a
     group without trajectories stands in.
     """
-    missing, known, found = Counter(waiting_ids), {id(group) for group in offered}, []
+    missing, known, found = Counter(ids), {id(group) for group in offered}, []
     for _, group in _named(verdict):
         if id(group) not in known and missing[group.group_id]:
             missing[group.group_id] -= 1

@@ -22,6 +22,7 @@ from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.pipeline.graph import ChosenStage
+from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.run_config import RunConfig
 
 PluginT = TypeVar("PluginT")
@@ -55,6 +56,7 @@ class RunPlan:
     train_dataset: Chosen[DatasetPlugin[Any]] | None
     """Where training tasks come from; None: the environment."""
     val_dataset: Chosen[DatasetPlugin[Any]] | None
+    rewards: tuple[WeightedReward, ...]
     agent: Chosen[AgentPlugin[Any]]
     workflow: Chosen[WorkflowPlugin[Any]]
     grouping: Chosen[GroupingPlugin[Any]]
@@ -97,6 +99,7 @@ class RunPlan:
         return [
             *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),
             *(entry for entry in one_or_none if entry),
+            *(entry.chosen for entry in self.rewards),
             *(*self.trackers, *self.observers, *self.stages),
         ]
 

@@ -24,6 +24,7 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 from rllm_core.schema.section import ROLE_LOSS, Choice
@@ -72,6 +73,7 @@ class _Planner:
             environment=self._environment(workflow),
             train_dataset=self._pick_if("dataset", data.train_dataset, "data.train_dataset"),
             val_dataset=self._pick_if("dataset", data.val_dataset, "data.val_dataset"),
+            rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
             agent=self._agent(workflow),
             workflow=workflow,
             grouping=self._pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
@@ -105,6 +107,14 @@ class _Planner:
 
     def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
+
+    def _reward(self, choice: Choice, where: str) -> WeightedReward:
+        """``weight`` beside the name is the core's, not the plugin's."""
+        options = {} if isinstance(choice, str) else dict(choice)
+        weight = options.pop("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise ConfigError(f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
+        return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 
     def _trackers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
         """Those that are chosen, and those that every run has."""

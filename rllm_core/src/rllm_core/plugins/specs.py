@@ -25,6 +25,7 @@ from rllm_core.contracts import (
     ObserverPlugin,
     RejectionPlugin,
     RendererPlugin,
+    RewardPlugin,
     StagePlugin,
     TrackerPlugin,
     WorkflowPlugin,
@@ -355,6 +356,42 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         return [
             EnvironmentPlugin(
                 name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+            )
+        ]
+    """
+    return ()
+
+
+@hookspec
+def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
+    """Offer rewards, listed in ``rllm.reward``: how good an attempt was. `load` returns a factory::
+
+    from rllm_core.contracts import Params, RewardPlugin, Score
+    from rllm_core.plugins import hookimpl
+
+    class ContainsParams(Params):
+        ignore_case: bool = True
+
+    class Contains:
+        def __init__(self, params):
+            self.ignore_case = params.ignore_case
+
+        def __call__(self, attempt):
+            answer, said = str(attempt.data["answer"]), attempt.reply.content
+            if self.ignore_case:
+                answer, said = answer.lower(), said.lower()
+            return Score(value=float(answer in said), correct=answer in said)
+
+    @hookimpl
+    def rllm_rewards():
+        return [
+            RewardPlugin(
+                name="contains",
+                summary="Whether the reply contains the answer.",
+                params=ContainsParams,
+                load=lambda: Contains,
+                needs=frozenset({"answer"}),
+                blocking=False,
             )
         ]
     """

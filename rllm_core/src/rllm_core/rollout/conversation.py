@@ -78,10 +78,10 @@ class Conversation:
             # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
             prompt, reply = without_reasoning(prompt, reply, renderer.reasoning_ids)
         bridged = renderer.bridge(prompt, reply, self._heard[-1], self._tools)
-        return renderer.prompt(self._history(), self._tools) if bridged is None else bridged
+        return renderer.prompt(self.history(), self._tools) if bridged is None else bridged
 
-    def _history(self) -> list[Message]:
-        """All messages so far, for models whose template rewrites what came before."""
+    def history(self) -> list[Message]:
+        """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""
         history = list(self._heard[0])
         for step, heard in zip(self.trajectory.steps, self._heard[1:], strict=True):
             reply = self.parsed(step)

@@ -7,9 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from rllm_core.algorithms.columns import REWARD_COMPONENTS
+from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
+from rllm_core.contracts.reward import Attempt
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Reply
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
@@ -31,7 +32,7 @@ class EnvironmentWorkflow(Workflow):
     """
 
     role = "agent"
-    honours: ClassVar[frozenset[str]] = frozenset({"rllm.agent.name", "rllm.agent.agent_args"})
+    honours: ClassVar[frozenset[str]] = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"})
 
     def __init__(
         self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **options: Any
@@ -61,6 +62,7 @@ class EnvironmentWorkflow(Workflow):
         environment = await self._ask(make_environment)
         try:
             await self._play(environment, agent, conversation, task, self.episode)
+            await self._score(environment, conversation, task, self.episode)
         finally:
             # Also after a timeout: what was played by then is trained on.
             self._shape_step_rewards(trajectory)
@@ -107,6 +109,33 @@ class EnvironmentWorkflow(Workflow):
                 return
             conversation.hear(_messages(agent, outcome.observation))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+
+    async def _score(
+        self, environment: Environment, conversation: Conversation, task: dict[str, Any], episode: Episode
+    ) -> None:
+        """Add the rewards of ``rllm.reward`` to what the environment gave, for the last step."""
+        trajectory = conversation.trajectory
+        if self.context.score is None or not trajectory.steps:
+            return
+        last = trajectory.steps[-1]
+        attempt = Attempt(
+            data=task,
+            messages=conversation.history(),
+            reply=conversation.parsed(last),
+            response_tokens=trajectory.response_length,
+            state=await self._ask(environment.final_state),
+        )
+        score = await self.context.score(attempt)
+        _add_components(trajectory, score.components)
+        episode.metrics.update({f"reward/{name}": float(value) for name, value in score.components.items()})
+        episode.metrics.update({name: float(value) for name, value in score.metrics.items()})
+        if score.value is None:
+            trajectory.reward = last.reward = None
+            trajectory.info[REWARD_ERROR] = score.feedback
+            return
+        trajectory.reward = (trajectory.reward or 0.0) + score.value
+        last.reward = (last.reward or 0.0) + score.value
+        episode.is_correct = trajectory.reward > 0 if score.correct is None else score.correct
 
     def _shape_step_rewards(self, trajectory: Trajectory) -> None:
         rewarded = [(step, step.reward) for step in trajectory.steps if step.reward is not None]

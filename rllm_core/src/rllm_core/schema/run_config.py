@@ -56,6 +56,11 @@ class RllmSection(Section):
     stepwise_advantage: StepwiseAdvantageSection = Field(
         default_factory=StepwiseAdvantageSection, description="How an advantage reaches the steps of a trajectory."
     )
+    reward: Annotated[list[Choice], ByPlugins(), Names("reward")] = Field(
+        default_factory=list,
+        description="Rewards of an attempt, by name, added to what the environment gives: `[exact]`, or "
+        "`[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
+    )
     renderer: Annotated[Choice, ByPlugins(), Names("renderer")] = Field(
         "template", description="How messages become tokens, and tokens replies, by name."
     )

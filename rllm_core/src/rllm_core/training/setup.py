@@ -19,6 +19,7 @@ from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.rollout.scoring import Scorer
 
 
 def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -88,6 +89,8 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunne
     make_agent, make_environment = _agent_maker(plan), _environment_maker(plan)
     blocks = plan.environment.plugin.blocking if plan.environment else True
 
+    score = Scorer(plan.rewards) if plan.rewards else None
+
     def make_workflow(attempt: AttemptSetup) -> Workflow:
         context = WorkflowContext(
             engine=AttemptEngine(engine),
@@ -101,6 +104,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunne
             environment_blocks=blocks,
             label=attempt.label,
             attempt=attempt.number,
+            score=score,
             resource=resource,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)

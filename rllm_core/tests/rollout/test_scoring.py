@@ -1,0 +1,143 @@
+"""Rewards chosen by name, summed by weight; what fails is missing, never 0."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.reward import Attempt, RewardPlugin, Score
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Reply
+from rllm_core.data.types import Episode
+from rllm_core.rollout.scoring import Scorer, WeightedReward
+from rllm_core.rollout.workflows import MultiTurnWorkflow
+
+ATTEMPT = Attempt(
+    data={"answer": "4"}, messages=[], reply=Reply(text="2 + 2 = 4", content="2 + 2 = 4"), response_tokens=9
+)
+
+
+def _weighted(function: Callable[[Attempt], Any], name: str = "mine", weight: float = 1.0, **fields: Any) -> Any:
+    plugin = RewardPlugin(
+        name=name, summary="For tests.", params=NoParams, load=lambda: lambda params: function, **fields
+    )
+    registered = Registered(plugin=plugin, distribution="tests", version="0")
+    return WeightedReward(chosen=Chosen(registered=registered, params=NoParams()), weight=weight)
+
+
+def _score(*rewards: WeightedReward) -> Score:
+    return asyncio.run(Scorer(rewards)(ATTEMPT))
+
+
+async def _later(attempt: Attempt) -> float:
+    await asyncio.sleep(0)
+    return 0.25
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (lambda attempt: 1, 1.0),
+        (lambda attempt: attempt.data["answer"] in attempt.reply.content, 1.0),
+        (lambda attempt: Score(value=0.5), 0.5),
+        (lambda attempt: {"value": -2, "correct": False}, -2.0),
+        (_later, 0.25),
+    ],
+)
+def test_a_reward_is_a_number_a_score_or_a_mapping_at_once_or_later(function: Any, value: float) -> None:
+    assert _score(_weighted(function)).value == value
+
+
+def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
+    one = _weighted(lambda attempt: Score(value=1.0, correct=True, metrics={"tries": 3}), "exact", 0.75)
+    other = _weighted(lambda attempt: Score(value=-1.0, components={"tag": 0.0}), "format", 0.5)
+    score = _score(one, other, other)
+    assert score.value == 0.75 - 0.5 - 0.5
+    assert score.correct is True
+    assert score.components == {"exact": 1.0, "format": -1.0, "format#2": -1.0, "format/tag": 0.0, "format#2/tag": 0.0}
+    assert score.metrics == {"exact/tries": 3}
+
+
+def test_an_attempt_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
+    def says(correct: bool | None) -> WeightedReward:
+        return _weighted(lambda attempt: Score(value=0.0, correct=correct))
+
+    assert _score(says(None), says(None)).correct is None
+    assert _score(says(True), says(None)).correct is True
+    assert _score(says(True), says(False)).correct is False
+
+
+def _divide(attempt: Attempt) -> float:
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("function", "fields", "why"),
+    [
+        (_divide, {}, "ZeroDivisionError: division by zero"),
+        (lambda attempt: None, {}, "it returned None"),
+        (lambda attempt: float("nan"), {}, "ValueError: its value is nan"),
+        (lambda attempt: float("inf"), {}, "ValueError: its value is inf"),
+        (lambda attempt: [1.0], {}, "TypeError: it returned [1.0], which is no number"),
+        (lambda attempt: {"score": 1.0}, {}, "TypeError: Score.__init__() got an unexpected keyword argument 'score'"),
+        (lambda attempt: 1.0, {"needs": frozenset({"proof", "answer"})}, "the task's data has no 'proof'"),
+        (lambda attempt: time.sleep(3600), {"timeout": 0.01}, "not there after 0.01 s"),
+        (lambda attempt: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not there after 0.01 s"),
+    ],
+)
+def test_a_reward_that_fails_is_missing_and_says_why(function: Any, fields: dict[str, Any], why: str) -> None:
+    score = _score(_weighted(function, **fields), _weighted(lambda attempt: 1.0, "other"))
+    assert score.value is None
+    assert score.feedback == f"reward mine: {why}"
+    assert score.components == {"other": 1.0}
+
+
+@pytest.fixture
+def play(engine: Any, environment: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
+    """Two turns, of which the environment pays 0.5 each, scored by this reward."""
+
+    def run(function: Callable[[Attempt], Any]) -> Episode:
+        outcomes = iter([Outcome(observation="more", reward=0.5), Outcome(done=True, reward=0.5)])
+        world = environment(step=lambda action: next(outcomes))
+        world.final_state = lambda: {"moves": 2}
+        made = context(make_environment=lambda: world, score=Scorer([_weighted(function)]))
+        return asyncio.run(MultiTurnWorkflow(made).run({"answer": "4"}, "t:0"))
+
+    return run
+
+
+def test_an_attempt_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -> None:
+    seen: list[Attempt] = []
+    play(lambda attempt: seen.append(attempt) or 1.0)
+    (attempt,) = seen
+    assert attempt.data == {"answer": "4"}
+    assert [(message["role"], message["content"]) for message in attempt.messages] == [
+        ("user", "go"),
+        ("assistant", "ok"),
+        ("user", "more"),
+        ("assistant", "ok"),
+    ]
+    assert (attempt.reply.content, attempt.reply.finish_reason) == ("ok", "stop")
+    assert (attempt.response_tokens, attempt.state) == (6, {"moves": 2})
+
+
+def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: Callable[..., Episode]) -> None:
+    episode = play(lambda attempt: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1}))
+    (trajectory,) = episode.trajectories
+    assert (trajectory.reward, [step.reward for step in trajectory.steps]) == (3.0, [0.5, 2.5])
+    assert episode.is_correct is False
+    assert trajectory.info["reward_components"] == {"mine": 2.0, "mine/form": 1.0}
+    assert episode.metrics == {"reward/mine": 2.0, "reward/mine/form": 1.0, "mine/digits": 1.0}
+
+
+def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:
+    (trajectory,) = play(_divide).trajectories
+    assert trajectory.reward is None
+    assert trajectory.info["reward_error"] == "reward mine: ZeroDivisionError: division by zero"
