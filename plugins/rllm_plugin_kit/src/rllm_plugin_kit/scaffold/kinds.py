@@ -93,6 +93,20 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  rollout:\n    engine: {name: $chosen, threads: 2}",
             dependencies=("numpy>=2.0", *_TORCH, "transformers>=5.6.1"),
         ),
+        "workflow": Template(
+            title="Workflow",
+            summary="Two answers to one question; the second is the action.",
+            train="rllm train sum rllm.workflow.name=$chosen",
+            config="rllm:\n  workflow:\n    name: $chosen\n    workflow_args: {request: once more}",
+            dependencies=_PLAIN,
+        ),
+        "agent": Template(
+            title="Agent",
+            summary="The last line of a reply is the action.",
+            train="rllm train guess rllm.agent.name=$chosen",
+            config="rllm:\n  agent:\n    name: $chosen\n    agent_args: {request: last line}",
+            dependencies=_PLAIN,
+        ),
         "dataset": Template(
             title="Dataset",
             summary="Pairs of numbers to add, whose sum is small.",
