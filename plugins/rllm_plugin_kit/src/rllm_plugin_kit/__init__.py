@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.loss import LossContract
     from rllm_plugin_kit.observer import ObserverContract
     from rllm_plugin_kit.rejection import RejectionContract
+    from rllm_plugin_kit.renderer import RendererContract
+    from rllm_plugin_kit.reward import RewardContract
     from rllm_plugin_kit.stage import StageContract
     from rllm_plugin_kit.tracker import TrackerContract
     from rllm_plugin_kit.workflow import WorkflowContract
@@ -42,6 +44,8 @@ __all__ = [
     "LossContract",
     "ObserverContract",
     "RejectionContract",
+    "RendererContract",
+    "RewardContract",
     "StageContract",
     "TrackerContract",
     "WorkflowContract",

@@ -8,6 +8,7 @@ from typing import Any
 
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.reward import Attempt as Scored, Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.codec import trajectory_to_json
 from rllm_core.data.types import Episode
@@ -45,6 +46,7 @@ class Played:
     engine: Answering
     world: World = field(default_factory=lambda: World(1))
     agents: int = 0
+    scored: int = 0
     workflow: Workflow | None = None
     episode: Any = None
     """What the workflow returned."""
@@ -53,6 +55,11 @@ class Played:
         """An agent for the attempt, counted."""
         self.agents += 1
         return MathAgent(MathAgentParams())
+
+    async def score(self, attempt: Scored) -> Score:
+        """A reward that adds nothing, counted."""
+        self.scored += 1
+        return Score(value=0.0)
 
 
 async def play(make: Callable[..., Workflow], params: Any, attempt: Attempt, played: Played, resource: Any) -> None:
@@ -69,6 +76,7 @@ async def play(make: Callable[..., Workflow], params: Any, attempt: Attempt, pla
         make_environment=played.world.make,
         environment_blocks=False,
         label="train",
+        score=played.score,
         attempt=0,
         resource=resource,
     )

@@ -138,10 +138,14 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_acts_on_the_keys_that_it_honours_and_on_no_others(self, params: Any) -> None:
         """A key that is set and not acted on is refused by its record; one that acts unsaid would be refused too."""
-        agent = "rllm.agent.name" in self.plugin.honours
-        used = self._play(params).agents > 0
-        if agent != used:
-            raise self._honour("rllm.agent.name", agent, "makes the agent that is chosen by name")
+        played = self._play(params)
+        for key, used, what in (
+            ("rllm.agent.name", played.agents, "makes the agent that is chosen by name"),
+            ("rllm.reward", played.scored, "adds what `context.score` says"),
+        ):
+            said = key in self.plugin.honours
+            if said != (used > 0):
+                raise self._honour(key, said, what)
         turns = "rllm.agent.max_steps" in self.plugin.honours
         if self.turns > 1 or turns:
             made = [

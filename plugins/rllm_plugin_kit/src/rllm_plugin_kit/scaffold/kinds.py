@@ -107,6 +107,20 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  agent:\n    name: $chosen\n    agent_args: {request: last line}",
             dependencies=_PLAIN,
         ),
+        "reward": Template(
+            title="Reward",
+            summary="1 for a reply of the asked for form, else 0.",
+            train="rllm train sum rllm.reward=[$chosen]",
+            config="rllm:\n  reward: [{name: $chosen, weight: 0.5, pattern: '[0-9]+'}]",
+            dependencies=_PLAIN,
+        ),
+        "renderer": Template(
+            title="Renderer",
+            summary="The template of the model; the content of a reply is what follows a mark.",
+            train="rllm train guess rllm.renderer=$chosen",
+            config="rllm:\n  renderer: {name: $chosen, mark: result}",
+            dependencies=_NUMPY,
+        ),
         "dataset": Template(
             title="Dataset",
             summary="Pairs of numbers to add, whose sum is small.",
