@@ -104,15 +104,6 @@ def test_ragged_requests_at_once_equal_plain_forward_passes(
         assert_as_without_cache(model, prompt, sampling, completion)
 
 
-def test_tokens_do_not_depend_on_what_else_is_in_the_batch(make_engine: Callable[..., LocalEngine]) -> None:
-    prompt, params = _ids(31), _params(40, seed=3)
-    alone = _alone(make_engine(), prompt, params)
-    for others in (1, 7, 40):
-        engine = make_engine()
-        calls = [engine.generate(_ids(5 + 3 * i, i), _params(1 + i, seed=i), session=f"{i}") for i in range(others)]
-        _same(_gather(*calls, engine.generate(prompt, params, session="it"))[-1], alone)
-
-
 def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
     make_engine: Callable[..., LocalEngine],
 ) -> None:
@@ -127,18 +118,6 @@ def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
         return late
 
     _same(asyncio.run(join()), expected)
-
-
-def test_different_seeds_give_different_tokens_and_the_same_seed_the_same(
-    make_engine: Callable[..., LocalEngine],
-) -> None:
-    engine = make_engine()
-    calls = [engine.generate(_ids(10), _params(30, seed=seed), session=f"{seed}") for seed in range(8)]
-    first = [tuple(completion.token_ids.tolist()) for completion in _gather(*calls)]
-    assert len(set(first)) == 8
-    again = make_engine()
-    calls = [again.generate(_ids(10), _params(30, seed=seed), session=f"{seed}") for seed in range(8)]
-    assert [tuple(completion.token_ids.tolist()) for completion in _gather(*calls)] == first
 
 
 def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
@@ -374,13 +353,6 @@ def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., 
 def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., LocalEngine], count: int) -> None:
     with pytest.raises(RolloutError, match=f"max_tokens is {count}"):
         _alone(make_engine(), _ids(5), _params(count))
-
-
-@pytest.mark.parametrize("length", [100, 101, 5000])
-def test_a_prompt_that_leaves_no_room_is_a_rollout_error(make_engine: Callable[..., LocalEngine], length: int) -> None:
-    with pytest.raises(RolloutError, match=f"prompt of {length} tokens .* context of 100") as caught:
-        _alone(make_engine(max_context=100), _ids(length), _params(1))
-    assert "training.max_length" in caught.value.hint
 
 
 def test_a_reply_ends_where_the_context_is_full(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rllm_plugin_kit.backend import BackendContract
     from rllm_plugin_kit.dataset import DatasetContract
+    from rllm_plugin_kit.engine import EngineContract
     from rllm_plugin_kit.environment import EnvironmentContract
     from rllm_plugin_kit.estimator import EstimatorContract
     from rllm_plugin_kit.fakes import stage_context
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendContract",
     "DatasetContract",
+    "EngineContract",
     "EnvironmentContract",
     "EstimatorContract",
     "GroupingContract",

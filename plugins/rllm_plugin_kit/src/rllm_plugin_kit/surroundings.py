@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+OF_PYTEST = {signal.SIGALRM}
+"""It limits the time of each test by it."""
 THREADS = "running threads"
 PATIENCE = 10.0
 """Seconds that a thread has to end after its owner was closed."""
@@ -24,13 +26,13 @@ def surroundings() -> dict[str, object]:
     name, keys, *position = np.random.get_state()
     return {
         "the working directory": Path.cwd(),
-        "environment variables": dict(os.environ),
+        "environment variables": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "Python's random numbers": random.getstate(),
         "NumPy's random numbers": (name, np.asarray(keys).tobytes(), *position),
         "sys.exit": sys.exit,
         "sys.excepthook": sys.excepthook,
         "standard output": (sys.stdout, sys.stderr),
-        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals() - OF_PYTEST},
         "the root logger": (root.level, tuple(root.handlers)),
         THREADS: frozenset(threading.enumerate()),
     }

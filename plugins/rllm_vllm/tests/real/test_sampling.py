@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import RolloutError
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import Hosting
 from rllm_local.model import LoadedModel
@@ -65,17 +64,6 @@ def test_replies_agree_with_those_of_the_model_that_is_trained(
         _assert_agrees(sampled, sampling["temperature"], plain_logprobs, PROMPT)
 
 
-def test_a_seed_gives_the_same_reply_alone_and_among_others(runner: asyncio.Runner, vllm: VllmEngine) -> None:
-    async def together() -> list[Completion]:
-        seeds = range(16)
-        calls = (vllm.generate(PROMPT, SamplingParams(max_tokens=24, seed=seed), session=str(seed)) for seed in seeds)
-        return await asyncio.gather(*calls)
-
-    replies = runner.run(together())
-    assert _reply(runner, vllm, seed=7).token_ids.tolist() == replies[7].token_ids.tolist()
-    assert len({tuple(reply.token_ids.tolist()) for reply in replies}) > 8
-
-
 def test_conversations_of_several_turns_run_at_once(
     runner: asyncio.Runner, vllm: VllmEngine, plain_logprobs: Plain
 ) -> None:
@@ -94,48 +82,3 @@ def test_conversations_of_several_turns_run_at_once(
 
     for prompt, completion in (turn for turns in runner.run(all_of_them()) for turn in turns):
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)
-
-
-def test_a_reply_ends_with_a_stop_token_or_where_there_is_no_more_room(
-    runner: asyncio.Runner, vllm: VllmEngine
-) -> None:
-    replies = [_reply(runner, vllm, seed=seed, max_tokens=250) for seed in range(8)]
-    stopped = [reply for reply in replies if reply.finish_reason == "stop"]
-    assert stopped
-    for reply in replies:
-        ends = [token in vllm.renderer.stop_ids for token in reply.token_ids.tolist()]
-        assert ends == [False] * (len(ends) - 1) + [reply.finish_reason == "stop"]
-    cut = _reply(runner, vllm, prompt=[5] * (vllm.max_context - 1), max_tokens=9)
-    assert len(cut.token_ids) == 1
-    with pytest.raises(RolloutError, match="leaves no room"):
-        _reply(runner, vllm, prompt=[5] * vllm.max_context)
-
-
-def test_a_request_that_nobody_waits_for_is_dropped_and_others_go_on(runner: asyncio.Runner, vllm: VllmEngine) -> None:
-    async def give_up() -> Completion:
-        long = SamplingParams(max_tokens=250, seed=1)
-        abandoned = asyncio.create_task(vllm.generate([5], long, session="abandoned"))
-        await asyncio.sleep(0.01)
-        abandoned.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await abandoned
-        return await vllm.generate(PROMPT, SamplingParams(max_tokens=4, seed=1), session="b")
-
-    assert len(runner.run(give_up()).token_ids) <= 4
-
-
-def test_a_reply_that_is_under_way_goes_on_with_new_weights_and_says_the_older_version(
-    runner: asyncio.Runner, vllm: VllmEngine, hosting: Hosting
-) -> None:
-    async def change_meanwhile() -> list[Completion]:
-        running = [
-            asyncio.create_task(vllm.generate([5 + i], SamplingParams(max_tokens=250, seed=i), session=str(i)))
-            for i in range(24)
-        ]
-        await asyncio.sleep(0.05)
-        await hosting.publish(9)
-        return await asyncio.gather(*running)
-
-    before = _reply(runner, vllm).weight_version
-    assert {reply.weight_version for reply in runner.run(change_meanwhile())} == {before}
-    assert _reply(runner, vllm).weight_version == 9

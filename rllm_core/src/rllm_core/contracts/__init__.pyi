@@ -28,7 +28,9 @@ from .engine import (
     Completion as Completion,
     EnginePlugin as EnginePlugin,
     EngineSetup as EngineSetup,
+    FinishReason as FinishReason,
     HostedEngine as HostedEngine,
+    NamedTensors as NamedTensors,
     RolloutEngine as RolloutEngine,
     SamplingParams as SamplingParams,
 )
@@ -36,14 +38,21 @@ from .environment import (
     Environment as Environment,
     EnvironmentPlugin as EnvironmentPlugin,
     Outcome as Outcome,
+    Split as Split,
 )
 from .estimator import (
+    ALWAYS_FILLED as ALWAYS_FILLED,
+    FILLED_BY_STAGES as FILLED_BY_STAGES,
     AdvantageEstimator as AdvantageEstimator,
     AdvantageInput as AdvantageInput,
     Advantages as Advantages,
     EstimatorPlugin as EstimatorPlugin,
+    Level as Level,
+    Scope as Scope,
 )
 from .grouping import (
+    MIXED_ROLES as MIXED_ROLES,
+    Compared as Compared,
     Grouping as Grouping,
     GroupingPlugin as GroupingPlugin,
 )
@@ -57,6 +66,7 @@ from .observer import (
     ObserverPlugin as ObserverPlugin,
 )
 from .plugin import (
+    API_VERSION as API_VERSION,
     NoParams as NoParams,
     Params as Params,
     Plugin as Plugin,

@@ -86,6 +86,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  backend: $chosen\ntraining:\n  learning_rate: 50.0",
             dependencies=("numpy>=2.0", *_TORCH),
         ),
+        "engine": Template(
+            title="Rollout engine",
+            summary="Samples with transformers, every token from the whole conversation.",
+            train="rllm train guess rllm.rollout.engine=$chosen",
+            config="rllm:\n  rollout:\n    engine: {name: $chosen, threads: 2}",
+            dependencies=("numpy>=2.0", *_TORCH, "transformers>=5.6.1"),
+        ),
         "dataset": Template(
             title="Dataset",
             summary="Pairs of numbers to add, whose sum is small.",

@@ -1,0 +1,330 @@
+"""The contract of rollout engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.engine import Completion, EnginePlugin, HostedEngine, SamplingParams
+from rllm_core.errors import BackendError, RolloutError
+from rllm_plugin_kit.engine_session import EngineSession, Request
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.small_model import STOP_ID, SmallModel
+from rllm_plugin_kit.surroundings import THREADS, changed, surroundings
+
+SAME = 1e-3
+"""Log-probs nearer to each other than this are of one model: kernels add up in another order."""
+MAX_TOKENS = 24
+PROMPT = (7, 8, 9, 10, 11)
+TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 3}, {"top_p": 0.4}, {"top_k": 8, "top_p": 0.6})
+SAMPLINGS: tuple[Mapping[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperature": 0.0}, *TRUNCATIONS)
+
+
+class EngineContract(PluginContract[EnginePlugin[Any]]):
+    """What every rollout engine must hold to. It is given a small Llama, and compared with transformers.
+
+    Started once for each of `options`, and a few times more. Needs torch and transformers.
+    """
+
+    kind = "engine"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def session(cls, request: pytest.FixtureRequest) -> Iterator[EngineSession]:
+        """The started engine, shared by the tests."""
+        session = cls().start(request.param)
+        yield session
+        if not session.closed:
+            session.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        super().pytest_generate_tests(metafunc)
+        if "session" in metafunc.fixturenames:
+            metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
+
+    def start(self, options: Mapping[str, Any]) -> EngineSession:
+        """An engine that has been started with these options and has weights."""
+        params = self.params_from(options)
+        try:
+            return EngineSession(lambda: self._made(params))
+        except Exception as error:
+            raise self.failure(
+                f"cannot be started: {type(error).__name__}: {error}",
+                "It is called with an EngineSetup, and then given all weights of the model, as a generator.",
+            ) from error
+
+    def test_making_it_starts_nothing(self, params: Any) -> None:
+        self.loaded()
+        before = surroundings()
+        engine = self._made(params)
+        if THREADS in changed(before):
+            raise self.failure("starts threads when it is made", "Start them in `start`.")
+        self._close_twice(engine, "before it was started")
+
+    def test_tokens_end_as_it_says(self, session: EngineSession) -> None:
+        for completion in session.generate(*_requests()):
+            tokens, logprobs = completion.token_ids, completion.logprobs
+            if tokens.dtype != np.int32 or not 1 <= len(tokens) <= MAX_TOKENS:
+                raise self.failure(
+                    f"sampled {tokens!r} where {MAX_TOKENS} tokens were asked for at most",
+                    "Return one to `max_tokens` token ids as int32.",
+                )
+            if logprobs.shape != tokens.shape or logprobs.dtype != np.float32:
+                raise self.failure(
+                    f"gave {logprobs!r} as the log-probs of {len(tokens)} tokens",
+                    "Return one for every sampled token, as float32.",
+                )
+            stops = [token == STOP_ID for token in tokens.tolist()]
+            if stops != [False] * (len(stops) - 1) + [completion.finish_reason == "stop"]:
+                raise self.failure(
+                    f"says {completion.finish_reason!r} of tokens that end with {tokens[-3:].tolist()}, where "
+                    f"{STOP_ID} stops",
+                    "A reply ends with the first of the renderer's `stop_ids`, which is one of its tokens; the reason "
+                    "is 'stop' then, and 'length' otherwise.",
+                )
+
+    @pytest.mark.parametrize("how", SAMPLINGS, ids=str)
+    def test_log_probs_are_those_of_the_model(self, session: EngineSession, how: Mapping[str, Any]) -> None:
+        """Under softmax(logits / temperature), before top-p and top-k; NaN only where the record says so."""
+        requests = _requests(**how)
+        for request, completion in zip(requests, session.generate(*requests), strict=True):
+            unknown = np.isnan(completion.logprobs)
+            if unknown.any() and (self.plugin.full_logprobs or how not in TRUNCATIONS):
+                raise self.failure(
+                    f"reports no log-probs (NaN) with {how or 'no truncation'}, and does not say so",
+                    "Set full_logprobs=False in its record, which allows it where top-p or top-k truncate.",
+                )
+            self._check_logprobs(session.model, request, completion, f"with {how or 'the defaults'}")
+
+    @pytest.mark.parametrize("how", [{"temperature": 0.0}, *TRUNCATIONS[:1]], ids=str)
+    def test_only_the_likeliest_tokens_are_sampled(self, session: EngineSession, how: Mapping[str, Any]) -> None:
+        """The likeliest at temperature 0, one of the first k with top-k."""
+        kept = how.get("top_k", 1)
+        for request, completion in zip(_requests(**how), session.generate(*_requests(**how)), strict=True):
+            tokens = completion.token_ids.tolist()
+            logits = session.model.logits(request.prompt, tokens)
+            least = np.sort(logits, axis=1)[:, -kept]
+            if (logits[np.arange(len(tokens)), tokens] < least - SAME).any():
+                raise self.failure(
+                    f"samples tokens with {dict(how)} that are not among the {kept} likeliest",
+                    "top-k keeps that many; temperature 0 takes the likeliest.",
+                )
+
+    def test_tokens_are_a_function_of_prompt_and_seed(self, session: EngineSession) -> None:
+        requests = _requests()
+        together = [each.token_ids.tolist() for each in session.generate(*requests)]
+        alone = [each.token_ids.tolist() for request in requests[:4] for each in session.generate(_renamed(request))]
+        backwards = [each.token_ids.tolist() for each in session.generate(*map(_renamed, requests[::-1]))][::-1]
+        if alone != together[:4] or backwards != together:
+            raise self.failure(
+                "samples other tokens from the same prompt and seed when other requests are served with it",
+                "Draw every token with the request's seed and the number of the token, never from a shared generator.",
+            )
+        if len(set(map(tuple, together))) < len(requests) // 2:
+            raise self.failure("samples the same tokens with different seeds", "Use `sampling.seed`.")
+
+    def test_turns_of_a_conversation_see_all_of_it(self, session: EngineSession) -> None:
+        """Each turn extends what the engine may have cached; the last one has rewritten its history."""
+        prompt: Sequence[int] = PROMPT
+        for turn in range(3):
+            request = Request(prompt, SamplingParams(max_tokens=8, seed=turn), "turns")
+            (completion,) = session.generate(request)
+            self._check_logprobs(session.model, request, completion, f"in turn {turn} of a conversation")
+            prompt = [*prompt, *completion.token_ids.tolist(), 12, 13]
+        rewritten = Request([*PROMPT, 20, 21, 22], SamplingParams(max_tokens=8, seed=3), "turns")
+        (completion,) = session.generate(rewritten)
+        self._check_logprobs(session.model, rewritten, completion, "where the history was rewritten")
+        session.end(rewritten)
+
+    def test_any_session_can_be_ended(self, session: EngineSession) -> None:
+        """An unknown one, and one twice; it may begin anew."""
+        request = Request(PROMPT, SamplingParams(max_tokens=8, seed=1), "ended")
+        try:
+            session.end(request)
+            (first,) = session.generate(request)
+            session.end(request, request)
+            (again,) = session.generate(request)
+        except Exception as error:
+            raise self.failure(
+                f"fails where a session is ended: {type(error).__name__}: {error}", "Unknown names are fine."
+            ) from error
+        if first.token_ids.tolist() != again.token_ids.tolist():
+            raise self.failure("goes on otherwise after a session was ended", "Forget what was cached for it.")
+
+    def test_a_full_context_ends_a_reply_or_is_refused(self, session: EngineSession) -> None:
+        room = session.engine.max_context
+        last = Request([7] * (room - 1), SamplingParams(max_tokens=9), "last")
+        (completion,) = session.generate(last)
+        if len(completion.token_ids) != 1:
+            raise self.failure(
+                f"samples {len(completion.token_ids)} tokens where its context of {room} has room for one",
+                "Sample as many as there is room for.",
+            )
+        full = Request([7] * room, SamplingParams(max_tokens=9), "full")
+        try:
+            session.generate(full)
+        except RolloutError:
+            pass
+        except Exception as error:
+            raise self._no_room(f"fails with {type(error).__name__}") from error
+        else:
+            raise self._no_room("samples")
+        session.generate(last)
+        session.end(last, full)
+
+    def test_a_request_that_nobody_waits_for_leaves_others_as_they_are(self, session: EngineSession) -> None:
+        requests = _requests()
+
+        async def give_up_on_some() -> list[Completion]:
+            calls = [asyncio.ensure_future(session.call(request)) for request in map(_renamed, requests)]
+            await asyncio.sleep(0)
+            for call in calls[::2]:
+                call.cancel()
+            done = await asyncio.gather(*calls, return_exceptions=True)
+            return [each for each in done[1::2] if isinstance(each, Completion)]
+
+        expected = [each.token_ids.tolist() for each in session.generate(*requests)[1::2]]
+        if [each.token_ids.tolist() for each in session.ask(give_up_on_some())] != expected:
+            raise self.failure(
+                "answers otherwise when requests beside it are cancelled", "Drop those, and go on with the rest."
+            )
+
+    def test_new_weights_are_sampled_with(self, session: EngineSession) -> None:
+        """Under their version, with nothing cached under others, and from a copy of its own."""
+        request = Request(PROMPT, SamplingParams(max_tokens=MAX_TOKENS, seed=5), "kept")
+        (before,) = session.generate(request)
+        old, version = session.model, session.version
+        session.load(SmallModel(1), version + 1)
+        (after,) = session.generate(request)
+        self._check_logprobs(session.model, request, after, "after new weights were loaded")
+        session.load(old, version + 2)
+        (again,) = session.generate(request)
+        versions = [each.weight_version for each in (before, after, again)]
+        if versions != [version, version + 1, version + 2]:
+            raise self.failure(
+                f"says {versions} of completions that were sampled with versions {version} to {version + 2}",
+                "`weight_version` is what `load_weights` was told last when the completion began.",
+            )
+        if again.token_ids.tolist() != before.token_ids.tolist():
+            raise self.failure(
+                "samples otherwise when it is given the weights of before once more",
+                "Put all weights in place, and forget what is cached.",
+            )
+        session.end(request)
+
+    def test_a_reply_under_way_says_the_older_weights(self, session: EngineSession) -> None:
+        """One that says the new weights has no token of the old ones."""
+        old, new, version = session.model, SmallModel(1), session.version
+        requests = [_renamed(request) for request in _requests(max_tokens=100)]
+        weights = new.weights()
+
+        async def change_meanwhile() -> list[Completion]:
+            calls = [asyncio.ensure_future(session.call(request)) for request in requests]
+            await asyncio.sleep(0)
+            await session.engine.load_weights(weights.items(), version + 1)
+            return await asyncio.gather(*calls)
+
+        completions = session.ask(change_meanwhile())
+        session.load(old, version + 2)
+        for request, completion in zip(requests, completions, strict=True):
+            if completion.weight_version not in (version, version + 1):
+                raise self.failure(
+                    f"says version {completion.weight_version} of a reply between versions {version} and {version + 1}",
+                    "The oldest weights that sampled a token of a reply are its version.",
+                )
+            model, whole = (new, len(completion.token_ids)) if completion.weight_version > version else (old, 1)
+            self._check_logprobs(model, request, completion, "in a reply during which weights changed", whole)
+
+    def test_weights_of_another_model_are_refused(self, params: Any) -> None:
+        session = EngineSession(lambda: self._made(params))
+        try:
+            strange = {f"strange.{name}": tensor for name, tensor in session.model.weights().items()}
+            session.ask(session.engine.load_weights(strange.items(), 1))
+        except BackendError:
+            return
+        except Exception as error:
+            raise self._strange_weights(f"fails with {type(error).__name__}") from error
+        finally:
+            session.close()
+        raise self._strange_weights("takes them")
+
+    def test_it_can_be_closed_twice(self, session: EngineSession) -> None:
+        """Nothing of it runs afterwards."""
+        try:
+            session.close()
+        except Exception as error:
+            raise self.failure(
+                f"fails when it is closed twice: {type(error).__name__}: {error}",
+                "A second time there is nothing to do.",
+            ) from error
+        if different := changed(session.before):
+            raise self.failure(
+                f"leaves {', '.join(different)} changed", "Release in `close` what `start` took, and put back the rest."
+            )
+
+    def _made(self, params: Any) -> HostedEngine:
+        try:
+            engine: HostedEngine = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}", "What `load` returns is called with the options."
+            ) from error
+        return engine
+
+    def _close_twice(self, engine: HostedEngine, when: str) -> None:
+        async def twice() -> None:
+            await engine.close()
+            await engine.close()
+
+        try:
+            asyncio.run(twice())
+        except Exception as error:
+            raise self.failure(
+                f"cannot be closed {when}: {type(error).__name__}: {error}", "`close` is fine at any time, and twice."
+            ) from error
+
+    def _check_logprobs(
+        self, model: SmallModel, request: Request, completion: Completion, where: str, first: int | None = None
+    ) -> None:
+        """Of the first few tokens, or all."""
+        tokens = completion.token_ids.tolist()[:first]
+        expected = model.logprobs(request.prompt, tokens, request.sampling)
+        given = completion.logprobs[:first]
+        off = float(np.abs(given - expected)[~np.isnan(given)].max(initial=0.0))
+        if not off <= SAME:
+            raise self.failure(
+                f"gives log-probs {where} that are up to {off:.4f} from the model's",
+                "They are of the sampled tokens under softmax(logits / temperature) of the newest weights, given the "
+                "whole prompt, before top-p and top-k; under softmax(logits) at temperature 0.",
+            )
+
+    def _no_room(self, what: str) -> AssertionError:
+        return self.failure(
+            f"{what} where the prompt leaves no room for a token",
+            "Raise RolloutError: rllm_core.rollout.prompts.checked_prompt does.",
+        )
+
+    def _strange_weights(self, what: str) -> AssertionError:
+        return self.failure(
+            f"{what} when it is given weights of another model", "Compare the names, and raise BackendError."
+        )
+
+
+def _requests(**sampling: Any) -> list[Request]:
+    """Prompts of different lengths, each with a few seeds."""
+    return [
+        Request(
+            PROMPT[: 2 + number % 4],
+            SamplingParams(**{"max_tokens": MAX_TOKENS, "seed": 2**62 + number, **sampling}),
+            f"session-{number}",
+        )
+        for number in range(12)
+    ]
+
+
+def _renamed(request: Request) -> Request:
+    return request._replace(session=f"{request.session}-again")

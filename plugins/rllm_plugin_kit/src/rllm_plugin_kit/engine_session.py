@@ -1,0 +1,99 @@
+"""A started engine and what it is asked for while it is tested, called from synchronous code."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from rllm_core.contracts.engine import Completion, EngineSetup, HostedEngine, SamplingParams
+from rllm_plugin_kit.small_model import MAX_CONTEXT, SmallModel, make_renderer, save_without_weights
+from rllm_plugin_kit.surroundings import surroundings
+
+T = TypeVar("T")
+
+CONCURRENCY = 16
+
+
+class Request(NamedTuple):
+    """A prompt, and how to go on from it."""
+
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    session: str
+
+
+class EngineSession:
+    """One engine from start to close, on an event loop of its own, with the weights of `model`."""
+
+    def __init__(self, make: Callable[[], HostedEngine]) -> None:
+        self._loop = asyncio.Runner()
+        self.model = SmallModel(0)
+        self.version = 0
+        self.closed = False
+        make_renderer()  # Imports what it needs, which is nobody's change.
+        self.before = surroundings()
+        self.engine = make()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                save_without_weights(Path(folder))
+                self.ask(self.engine.start(_setup(Path(folder))))
+            self.load(self.model, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a method of the engine returns."""
+        return self._loop.run(coroutine)
+
+    def load(self, model: SmallModel, version: int) -> None:
+        """Sample with these weights, which are overwritten as soon as the engine has taken them."""
+        weights = model.weights()
+        self.ask(self.engine.load_weights(((name, tensor) for name, tensor in weights.items()), version))
+        for tensor in weights.values():
+            tensor.zero_()
+        self.model, self.version = model, version
+
+    def generate(self, *requests: Request) -> list[Completion]:
+        """The completions of requests that are made at once."""
+
+        async def at_once() -> list[Completion]:
+            return list(await asyncio.gather(*(self.call(request) for request in requests)))
+
+        return self.ask(at_once())
+
+    async def call(self, request: Request) -> Completion:
+        """One completion."""
+        return await self.engine.generate(request.prompt, request.sampling, session=request.session)
+
+    def end(self, *requests: Request) -> None:
+        """End the sessions of requests."""
+
+        async def one_by_one() -> None:
+            for request in requests:
+                await self.engine.end_session(request.session)
+
+        self.ask(one_by_one())
+
+    def close(self) -> None:
+        """Close the engine, twice, and the event loop."""
+        self.closed = True
+        try:
+            self.ask(self.engine.close())
+            self.ask(self.engine.close())
+        finally:
+            self._loop.close()
+
+
+def _setup(folder: Path) -> EngineSetup:
+    return EngineSetup(
+        folder=folder,
+        renderer=make_renderer(),
+        max_context=MAX_CONTEXT,
+        max_concurrency=CONCURRENCY,
+        kv_cache_bytes=1 << 26,
+        dtype="float32",
+    )

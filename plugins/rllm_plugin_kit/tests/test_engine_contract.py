@@ -1,0 +1,359 @@
+"""Engines that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.contracts import (
+    Completion,
+    EnginePlugin,
+    EngineSetup,
+    HostedEngine,
+    NamedTensors,
+    NoParams,
+    SamplingParams,
+)
+from rllm_core.errors import BackendError
+from rllm_core.rollout.prompts import checked_prompt
+from rllm_plugin_kit import EngineContract
+from rllm_plugin_kit.engine_session import EngineSession
+from rllm_plugin_kit.small_model import STOP_ID
+
+
+class Good:
+    """Every token from the whole conversation, one request after the other."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.version = -1
+
+    async def start(self, setup: EngineSetup) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        self.renderer, self.max_context = setup.renderer, setup.max_context
+        self.model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.folder)).eval()
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        _, strange = self.model.load_state_dict(dict(weights), strict=False)
+        if strange:
+            raise BackendError("The weights are another model's.")
+        self.version = version
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        version = self.version
+        tokens, logprobs, reason = await self.reply(prompt.tolist(), sampling, room)
+        return Completion(
+            token_ids=np.array(tokens, np.int32),
+            logprobs=np.array(logprobs, np.float32),
+            finish_reason=reason,
+            weight_version=version,
+        )
+
+    async def reply(self, prompt: list[int], sampling: SamplingParams, room: int) -> tuple[list[int], list[float], Any]:
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        while len(tokens) < room:
+            known = self.logprobs([*prompt, *tokens], sampling)
+            token = self.draw(self.truncated(known, sampling), sampling, len(tokens))
+            tokens.append(token)
+            logprobs.append(float(known[token]))
+            if token == STOP_ID:
+                return tokens, logprobs, "stop"
+            await asyncio.sleep(0)
+        return tokens, logprobs, "length"
+
+    def logprobs(self, tokens: list[int], sampling: SamplingParams) -> Any:
+        with torch.inference_mode():
+            logits = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].double()
+        return torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1).numpy()
+
+    def truncated(self, logprobs: Any, sampling: SamplingParams) -> Any:
+        kept = np.argsort(-logprobs)[: sampling.top_k if sampling.top_k > 0 else None]
+        shares = np.exp(logprobs[kept])
+        kept = kept[np.cumsum(shares) - shares < sampling.top_p * shares.sum()]
+        cut = np.full_like(logprobs, -np.inf)
+        cut[kept] = logprobs[kept]
+        return cut
+
+    def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
+        noise = np.random.default_rng((sampling.seed, number)).gumbel(size=len(logprobs))
+        return int((logprobs + (noise if sampling.temperature else 0.0)).argmax())
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class StartsAtOnce(Good):
+    def __init__(self, params: NoParams) -> None:
+        self.stopped = threading.Event()
+        threading.Thread(target=self.stopped.wait, args=(0.2,), daemon=True).start()
+
+
+class LeavesTheStopTokenOut(Good):
+    async def reply(self, *arguments: Any) -> Any:
+        tokens, logprobs, reason = await super().reply(*arguments)
+        kept = slice(None, -1) if reason == "stop" and len(tokens) > 1 else slice(None)
+        return tokens[kept], logprobs[kept], reason
+
+
+class NeverStops(Good):
+    async def reply(self, prompt: list[int], sampling: SamplingParams, room: int) -> Any:
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        for number in range(room):
+            known = self.logprobs([*prompt, *tokens], sampling)
+            tokens.append(self.draw(known, sampling, number))
+            logprobs.append(float(known[tokens[-1]]))
+        return tokens, logprobs, "length"
+
+
+class LogProbsAfterTruncation(Good):
+    def logprobs(self, tokens: list[int], sampling: SamplingParams) -> Any:
+        cut = super().truncated(super().logprobs(tokens, sampling), sampling)
+        return cut - np.log(np.exp(cut).sum())
+
+
+class LogProbsWithoutTemperature(Good):
+    def logprobs(self, tokens: list[int], sampling: SamplingParams) -> Any:
+        return super().logprobs(tokens, replace(sampling, temperature=1.0))
+
+
+class NoLogProbs(Good):
+    async def reply(self, *arguments: Any) -> Any:
+        tokens, _, reason = await super().reply(*arguments)
+        return tokens, [np.nan] * len(tokens), reason
+
+
+class ForgetsTopK(Good):
+    def truncated(self, logprobs: Any, sampling: SamplingParams) -> Any:
+        return super().truncated(logprobs, replace(sampling, top_k=-1))
+
+
+class SamplesAtZero(Good):
+    def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
+        return super().draw(logprobs, replace(sampling, temperature=1.0), number)
+
+
+class OneGeneratorForAll(Good):
+    generator = np.random.default_rng(0)
+
+    def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
+        return int((logprobs + self.generator.gumbel(size=len(logprobs))).argmax())
+
+
+class ForgetsTheSeed(Good):
+    def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
+        return super().draw(logprobs, replace(sampling, seed=1), number)
+
+
+class SeesTheLastTurnAlone(Good):
+    def logprobs(self, tokens: list[int], sampling: SamplingParams) -> Any:
+        return super().logprobs(tokens[-12:], sampling)
+
+
+class KnowsItsSessions(Good):
+    sessions: frozenset[str] = frozenset()
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        self.sessions |= {session}
+        return await super().generate(prompt_ids, sampling, session=session)
+
+    async def end_session(self, session: str) -> None:
+        if session not in self.sessions:
+            raise KeyError(session)
+        self.sessions -= {session}
+
+
+class CutsThePrompt(Good):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return await super().generate(list(prompt_ids)[-100:], sampling, session=session)
+
+
+class RaisesAnything(Good):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        assert len(prompt_ids) < self.max_context
+        return await super().generate(prompt_ids, sampling, session=session)
+
+
+class KeepsTheFirstWeights(Good):
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        if self.version < 0:
+            await super().load_weights(weights, version)
+        self.version = version
+
+
+class SharesTheTensors(Good):
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        named = dict(weights)
+        for name, parameter in self.model.named_parameters():
+            parameter.data = named[name]
+        self.version = version
+
+
+class SaysNoVersion(Good):
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        await super().load_weights(weights, 0)
+
+
+class SaysTheNewestVersion(Good):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        completion = await super().generate(prompt_ids, sampling, session=session)
+        return replace(completion, weight_version=self.version)
+
+
+class TakesAnyWeights(Good):
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        self.model.load_state_dict(dict(weights), strict=False)
+        self.version = version
+
+
+class RaisesOnStrangeWeights(Good):
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        named = dict(weights)
+        self.model.load_state_dict({name: named[name] for name, _ in self.model.named_parameters()}, strict=False)
+        self.version = version
+
+
+class ClosesOnce(Good):
+    closed = False
+
+    async def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+class LeavesAVariable(Good):
+    async def start(self, setup: EngineSetup) -> None:
+        os.environ["MY_ENGINE"] = "running"
+        await super().start(setup)
+
+
+class ReadsTheFolderLater(Good):
+    async def start(self, setup: EngineSetup) -> None:
+        self.setup = setup
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        await super().start(self.setup)
+        await super().load_weights(weights, version)
+
+
+def plugin(make: Any) -> EnginePlugin[Any]:
+    return EnginePlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
+
+
+Start = Callable[[type[HostedEngine]], EngineSession]
+
+
+@pytest.fixture
+def started() -> Iterator[Start]:
+    """Starts engines as their contract does; what a test leaves open is closed."""
+    sessions: list[EngineSession] = []
+
+    def start(make: type[HostedEngine]) -> EngineSession:
+        tests = type("Tests", (EngineContract,), {"record": lambda self: plugin(make)})
+        sessions.append(tests().start({}))
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        if not session.closed:
+            with suppress(AssertionError):
+                session.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start) -> None:
+    assert complaints(EngineContract, plugin(Good), given={"session": started(Good)}) == {}
+
+
+CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
+    (LeavesTheStopTokenOut, "tokens_end_as_it_says", "says 'stop' of tokens that end with"),
+    (NeverStops, "tokens_end_as_it_says", "says 'length' of tokens that end with"),
+    (LogProbsAfterTruncation, "log_probs_are_those_of_the_model", "gives log-probs with {'top_k': 3} that are up to"),
+    (LogProbsWithoutTemperature, "log_probs_are_those_of_the_model", "with {'temperature': 0.7} that are up to"),
+    (NoLogProbs, "log_probs_are_those_of_the_model", "reports no log-probs (NaN) with no truncation"),
+    (ForgetsTopK, "only_the_likeliest_tokens_are_sampled", "not among the 3 likeliest"),
+    (SamplesAtZero, "only_the_likeliest_tokens_are_sampled", "not among the 1 likeliest"),
+    (OneGeneratorForAll, "tokens_are_a_function_of_prompt_and_seed", "when other requests are served with it"),
+    (ForgetsTheSeed, "tokens_are_a_function_of_prompt_and_seed", "samples the same tokens with different seeds"),
+    (SeesTheLastTurnAlone, "turns_of_a_conversation_see_all_of_it", "in turn 1 of a conversation that are up to"),
+    (KnowsItsSessions, "any_session_can_be_ended", "fails where a session is ended: KeyError"),
+    (CutsThePrompt, "a_full_context_ends_a_reply_or_is_refused", "where its context of 256 has room for one"),
+    (RaisesAnything, "a_full_context_ends_a_reply_or_is_refused", "fails with AssertionError where the prompt leaves"),
+    (
+        OneGeneratorForAll,
+        "a_request_that_nobody_waits_for_leaves_others_as_they_are",
+        "answers otherwise when requests",
+    ),
+    (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
+    (SharesTheTensors, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
+    (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
+    (SaysTheNewestVersion, "a_reply_under_way_says_the_older_weights", "during which weights changed that are up to"),
+    (ClosesOnce, "it_can_be_closed_twice", "fails when it is closed twice: AssertionError"),
+    (LeavesAVariable, "it_can_be_closed_twice", "leaves environment variables changed"),
+]
+
+
+@pytest.mark.parametrize(("engine", "test", "said"), CASES, ids=[f"{case[0].__name__}-{case[1]}" for case in CASES])
+def test_what_is_wrong_is_named(
+    engine: type[HostedEngine], test: str, said: str, complaint: Any, started: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_ENGINE", "no")
+    assert said in complaint(EngineContract, plugin(engine), test, given={"session": started(engine)})
+
+
+@pytest.mark.parametrize(
+    ("engine", "test", "said"),
+    [
+        (TakesAnyWeights, "weights_of_another_model_are_refused", "takes them when it is given weights of another"),
+        (RaisesOnStrangeWeights, "weights_of_another_model_are_refused", "fails with KeyError when it is given"),
+    ],
+)
+def test_what_is_wrong_with_an_engine_of_its_own_is_named(
+    engine: type[HostedEngine], test: str, said: str, complaint: Any
+) -> None:
+    assert said in complaint(EngineContract, plugin(engine), test)
+
+
+def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
+    assert "starts threads when it is made" in complaint(
+        EngineContract, plugin(StartsAtOnce), "making_it_starts_nothing"
+    )
+
+
+def test_one_that_reads_the_folder_of_the_model_later_cannot_be_started(started: Start) -> None:
+    with pytest.raises(AssertionError, match="cannot be started"):
+        started(ReadsTheFolderLater)
+
+
+def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, started: Start) -> None:
+    class Unknown(NoLogProbs):
+        async def reply(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:
+            known = await Good.reply(self, prompt, sampling, room)
+            cut = sampling.top_k > 0 or sampling.top_p < 1
+            return await super().reply(prompt, sampling, room) if cut else known
+
+    record = replace(plugin(Unknown), full_logprobs=False)
+    given = {"session": started(Unknown)}
+    assert complaint(EngineContract, record, "log_probs_are_those_of_the_model", given=given) == ""
