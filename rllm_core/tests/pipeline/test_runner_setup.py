@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import virtual_time
 
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
@@ -269,7 +270,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
         order = RolloutOrder(
             tasks=tasks_of(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
         )
-        return asyncio.run(make_runner(made, engine).run(order))
+        return virtual_time.run(make_runner(made, engine).run(order))
 
     return run
 
