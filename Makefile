@@ -31,7 +31,7 @@ help:
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
-	@echo "make test-long    whole trainings, kills and resumes: the tests that take more than 20 seconds each"
+	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make docs     make the pages of docs/reference that schemas and records give"

@@ -1,16 +1,17 @@
-"""Starts `rllm` commands as forks of this process, which has imported the large libraries: four seconds less for each.
+"""Starts commands as forks of this process, which has imported the large libraries: four seconds less for each.
 
 A script. Every line that it reads is a request, every line that it writes the answer, both in JSON:
 ``{"start": {...}}``, the fields of `Command`, is answered with the process's id, and ``{"status": id}`` with what
 `subprocess` calls its return code, or null while it runs. It ends with its input.
 
-A fork does what ``python -W error -m rllm_core.cli.main WORDS`` does, from the import of our first module to the end of
+A fork does what ``python -W error -m MODULE WORDS`` does, from the import of our first module to the end of
 the interpreter, and is a process like any other to signals. It shares with other forks the seed of hashes alone: what
 must not depend on that is compared with a process that was not forked.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,7 @@ LIBRARIES = (
 class Command:
     """What a process is to run, and where."""
 
+    module: str
     words: list[str]
     folder: str
     environ: dict[str, str]
@@ -72,13 +74,17 @@ def main() -> None:
         importlib.import_module(name)
     # Python's own generator is seeded anew in every fork.
     os.register_at_fork(after_in_child=importlib.import_module("numpy.random").seed)
+    # Or every fork copies the pages of all libraries as soon as it collects garbage.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         if "start" in request:
             answer: int | None = fork()
             if answer == 0:
-                Command(**request["start"]).become()
-                runpy.run_module("rllm_core.cli.main", run_name="__main__", alter_sys=True)
+                command = Command(**request["start"])
+                command.become()
+                runpy.run_module(command.module, run_name="__main__", alter_sys=True)
                 return
         else:
             answer = status(request["status"])

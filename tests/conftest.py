@@ -1,14 +1,18 @@
-"""Runs the real `rllm` command in processes of its own, started anew (`rllm`) or forked (`forked_rllm`)."""
+"""Runs the real `rllm` command in a process started anew (`rllm`) or forked (`forked_rllm`), or here (`rllm_here`)."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from rllm_core.cli.main import main
 
 from .forked import CommandServer, ForkedProcess, running
 
@@ -21,12 +25,13 @@ SMALL = (
 )
 """A few games per step: what is tested is the machinery, not whether it learns."""
 
+RLLM = "rllm_core.cli.main"
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 StartRllm = Callable[..., "subprocess.Popen[str]"]
 
 
 def command(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", *words]
+    return [sys.executable, "-W", "error", "-m", RLLM, *words]
 
 
 @pytest.fixture
@@ -41,8 +46,24 @@ def rllm(tmp_path: Path, environ: dict[str, str]) -> Rllm:
 
     def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command(words), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, **options
+            command(words), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, **options
         )
+
+    return run
+
+
+@pytest.fixture
+def rllm_here(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Rllm:
+    """Run `rllm WORDS` in an empty folder, in this process: for tests that say nothing about a process."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        output, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(output), redirect_stderr(errors):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
 
     return run
 
@@ -73,7 +94,7 @@ def start_forked_rllm(
     started: list[ForkedProcess] = []
 
     def start(*words: str) -> ForkedProcess:
-        started.append(command_server.start(words, tmp_path, environ))
+        started.append(command_server.start(RLLM, words, tmp_path, environ))
         return started[-1]
 
     yield start
@@ -87,7 +108,7 @@ def forked_rllm(start_forked_rllm: Callable[..., ForkedProcess]) -> Rllm:
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         process = start_forked_rllm(*words)
-        stdout, stderr = process.communicate(timeout=100)
+        stdout, stderr = process.communicate(timeout=200)
         assert process.returncode is not None
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 

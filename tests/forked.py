@@ -43,7 +43,7 @@ class ForkedProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+    def communicate(self, timeout: float = 200) -> tuple[str, str]:
         """What it wrote to stdout and stderr, once it has ended."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
@@ -73,13 +73,15 @@ class CommandServer:
         assert answer, "the command server has ended; what it wrote is above"
         return json.loads(answer)
 
-    def start(self, words: Sequence[str], folder: Path, environ: dict[str, str]) -> ForkedProcess:
-        """Start `rllm WORDS` in a folder."""
+    def start(self, module: str, words: Sequence[str], folder: Path, environ: dict[str, str]) -> ForkedProcess:
+        """Start `python -m MODULE WORDS` in a folder."""
         output = self.folder / str(len(self.started))
         output.mkdir()
         files = {name: str(output / name) for name in ("stdout", "stderr")}
-        pid = self.ask("start", {"words": list(words), "folder": str(folder), "environ": environ, **files})
-        forked = ForkedProcess(self, ["rllm", *words], pid, output)
+        pid = self.ask(
+            "start", {"module": module, "words": list(words), "folder": str(folder), "environ": environ, **files}
+        )
+        forked = ForkedProcess(self, [module, *words], pid, output)
         self.started.append(forked)
         return forked
 

@@ -322,7 +322,7 @@ for step in itertools.count(first):
 
 def test_a_disk_that_takes_no_more_is_an_error_and_leaves_the_older_ones(store: CheckpointStore, saved: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SAVES, str(saved), "3", "20000"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SAVES, str(saved), "3", "20000"], capture_output=True, text=True, timeout=200
     )
     message, hint = done.stdout.splitlines()
     assert message.startswith(f"The checkpoint of step 3 could not be written to {saved}: ")

@@ -73,6 +73,11 @@ def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[La
     return make_plan(compose(registry, [*layers, layer_from_dotted(settings, "the test")]), registry)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_picture(without_picture: None) -> None:
+    """For all runs of this process; `test_commands.py` looks at the picture of one in a process of its own."""
+
+
 @pytest.fixture(scope="session")
 def planned() -> Callable[..., RunPlan]:
     return plan_of

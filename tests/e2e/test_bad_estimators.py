@@ -130,8 +130,8 @@ def test_an_estimator_that_goes_wrong_ends_the_run_in_one_paragraph(
 
 
 @pytest.mark.slow
-def test_the_command_itself_says_so_and_exits_with_1(rllm: Any, tmp_path: Path) -> None:
-    done = rllm("train", "guess", "--estimator", "too_short", *QUICK)
+def test_the_command_itself_says_so_and_exits_with_1(forked_rllm: Any, tmp_path: Path) -> None:
+    done = forked_rllm("train", "guess", "--estimator", "too_short", *QUICK)
     assert done.returncode == 1
     assert "whose rewards have shape (2,). Return one number per trajectory.\n" in done.stderr
 

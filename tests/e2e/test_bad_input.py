@@ -21,7 +21,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which `rllm train guess` was called, once, and came to its end."""
     folder = tmp_path_factory.mktemp("made")
     command = [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", "train", "guess", *FAST]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=200)
     return folder
 
 
@@ -69,8 +69,10 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         ([], "No environment is named, and no dataset."),
     ],
 )
-def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(rllm: Any, words: list[str], message: str) -> None:
-    result = rllm("train", *words)
+def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(
+    rllm_here: Any, words: list[str], message: str
+) -> None:
+    result = rllm_here("train", *words)
     assert message in result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1 or "\n  " in result.stderr, "one paragraph, or one line per problem"
@@ -86,20 +88,22 @@ def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(rllm: Any, 
         ("./file", "it is a file, not a folder."),
     ],
 )
-def test_a_model_that_is_not_there_is_a_clear_error(rllm: Any, tmp_path: Path, model: str, message: str) -> None:
+def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Path, model: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    result = rllm("train", "guess", "--model", model)
+    result = rllm_here("train", "guess", "--model", model)
     assert f"model.name='{model}'" in result.stderr
     assert message in result.stderr
     assert result.returncode == 2
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
+def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(
+    rllm_here: Any, forked_rllm: Any, finished_run: Path
+) -> None:
     metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
 
-    refused = rllm("train", "guess", *FAST)
+    refused = rllm_here("train", "guess", *FAST)
 
     assert refused.returncode == 2
     assert "holds a run already. Continue it with --resume, replace it with --overwrite" in refused.stderr
@@ -107,9 +111,9 @@ def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm: Any, forked_
     assert forked_rllm("train", "guess", "--overwrite", *FAST).returncode == 0
 
 
-def test_a_folder_that_cannot_be_written_is_named(rllm: Any, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    result = rllm("train", "guess", *FAST)
+    result = rllm_here("train", "guess", *FAST)
     assert "The run folder runs/rllm-training/default cannot be written: Not a directory." in result.stderr
     assert "rllm.trainer.output_dir=FOLDER" in result.stderr
     assert result.returncode == 1
@@ -215,7 +219,7 @@ def test_an_environment_that_raises_can_be_passed_over(forked_rllm: Any, tmp_pat
 
 @pytest.mark.usefixtures("bad_environments")
 def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(rllm: Any, tmp_path: Path) -> None:
-    result = rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=1")
+    result = rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=2")
     assert result.returncode == 0, result.stderr
     assert last_metrics(tmp_path)["batch/ended_timeout"] == 0.5
 
@@ -253,13 +257,13 @@ def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(fo
 
 
 def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(
-    rllm: Any, forked_rllm: Any, finished_run: Path
+    rllm_here: Any, forked_rllm: Any, finished_run: Path
 ) -> None:
     run = finished_run
     (run / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
-    assert rllm("train", "guess", *FAST, "--overwrite", "--model", "./nope").returncode == 2
+    assert rllm_here("train", "guess", *FAST, "--overwrite", "--model", "./nope").returncode == 2
 
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert forked_rllm("train", "guess", *FAST, "--overwrite").returncode == 0
@@ -283,17 +287,17 @@ def test_a_refused_resume_does_not_spoil_the_next_one(forked_rllm: Any, words: l
     assert "resuming after step 4 of 5" in resumed.stdout
 
 
-def test_resume_and_overwrite_exclude_each_other(rllm: Any) -> None:
-    result = rllm("train", "guess", "--resume", "--overwrite")
+def test_resume_and_overwrite_exclude_each_other(rllm_here: Any) -> None:
+    result = rllm_here("train", "guess", "--resume", "--overwrite")
     assert "--resume continues the run in the folder, --overwrite replaces it: choose one." in result.stderr
     assert result.returncode == 2
 
 
-def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm: Any, forked_rllm: Any) -> None:
+def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm_here: Any, forked_rllm: Any) -> None:
     """Alone it would have no effect: what it belongs to is in the saved config."""
     assert forked_rllm("train", "guess", *FAST, "--rejection", "group").returncode == 0
     words = ("rllm.trainer.total_batches=5", "rllm.rejection_sample.min_trajs_per_group=1")
-    assert "has no effect" in rllm("train", "guess", *words, "--overwrite").stderr
+    assert "has no effect" in rllm_here("train", "guess", *words, "--overwrite").stderr
     resumed = forked_rllm("train", "guess", *words, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
@@ -306,15 +310,15 @@ def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(
     run = tmp_path / "runs" / "rllm-training" / "default"
     (run / "checkpoints" / "x").mkdir(parents=True)
     (run / "config.yaml").write_text(content)
-    for words in (["train", "guess", *FAST, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
+    for words in (["train", "guess", *QUICK, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
         result = forked_rllm(*words)
         assert "KeyError" not in result.stderr
         assert "Traceback" not in result.stderr
 
 
-def test_a_class_of_a_python_program_is_not_known_on_the_command_line(rllm: Any, tmp_path: Path) -> None:
+def test_a_class_of_a_python_program_is_not_known_on_the_command_line(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("rllm: {workflow: {name: in-process/adder}}\n")
-    result = rllm("train", "guess", "--config", "config.yaml")
+    result = rllm_here("train", "guess", "--config", "config.yaml")
     assert "workflow 'in-process/adder' was a class or function of a Python program" in result.stderr
     assert "Start the run from that program again" in result.stderr
     assert result.returncode == 2

@@ -53,8 +53,8 @@ def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any,
     assert used["estimator", "grpo"] == "rllm-core"
 
 
-def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(rllm: Any) -> None:
-    result = rllm("train", "guess", *FEW_STEPS)
+def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
+    result = forked_rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
     assert lines[0] == "training on guess with backend local; run folder runs/rllm-training/default"
     assert lines[1].startswith("validation after step 0: guess: pass@1 ")
@@ -77,7 +77,7 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
             shown += chunk
     except OSError:
         pass  # the terminal is closed when the process ends
-    assert process.wait(timeout=60) == 0, shown.decode()
+    assert process.wait(timeout=200) == 0, shown.decode()
     text = shown.decode()
     assert "\x1b[" in text, "colours and cursor movements"
     assert "4/4" in text
@@ -85,10 +85,10 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
     assert "tokens/s" in text
 
 
-def test_a_checkpoint_is_played_with_the_config_of_its_run(rllm: Any, forked_rllm: Any) -> None:
+def test_a_checkpoint_is_played_with_the_config_of_its_run(forked_rllm: Any) -> None:
     trained = forked_rllm("train", "guess", *FEW_STEPS)
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
-    played = rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
+    played = forked_rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
     assert played.returncode == 0, played.stderr
     model = "runs/rllm-training/default/checkpoints/latest"
     assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stdout
@@ -109,9 +109,9 @@ def test_a_local_model_folder_is_trained(forked_rllm: Any, run: Path, tmp_path: 
     assert "name: ./some-hf-folder" in (run / "config.yaml").read_text()
 
 
-def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(rllm: Any, tmp_path: Path) -> None:
+def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("rllm:\n  rollout:\n    n: 5\n")
-    result = rllm(
+    result = rllm_here(
         "train",
         "guess",
         "--dry-run",
@@ -141,13 +141,13 @@ def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str])
         "import sys; from rllm_core.cli.main import main; main(['train', 'guess', '--dry-run']); "
         "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
     )
-    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=200)
     assert result.stderr == "set()\n"
 
 
-def test_a_resumed_run_keeps_the_values_it_was_started_with(rllm: Any, forked_rllm: Any, run: Path) -> None:
+def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, run: Path) -> None:
     assert forked_rllm("train", "guess", *FEW_STEPS, "--estimator", "rloo").returncode == 0
-    result = rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
+    result = forked_rllm("train", "guess", "--resume", "rllm.trainer.total_batches=6")
     assert result.returncode == 0, result.stderr
     assert "resuming after step 4 of 6" in result.stdout
     config = (run / "config.yaml").read_text()
@@ -155,12 +155,12 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(rllm: Any, forked_rl
     assert "total_batches: 6" in config
 
 
-def test_two_processes_cannot_train_in_one_folder(rllm: Any, start_rllm: Any, run: Path) -> None:
-    first = start_rllm("train", "guess", "rllm.trainer.total_batches=1000")
+def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
+    first = start_forked_rllm("train", "guess", "rllm.trainer.total_batches=1000")
     try:
         while not (run / "metrics.jsonl").exists():
             assert first.poll() is None
-        second = rllm("train", "guess", "--overwrite", *FEW_STEPS)
+        second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
         assert second.returncode == 1
         assert "Another process is training in runs/rllm-training/default." in second.stderr
     finally:

@@ -63,7 +63,7 @@ def stopped_after(start_forked_rllm: Any, tmp_path: Path) -> int:
     process = start_forked_rllm(*WORDS, "rllm.trainer.total_batches=500")
     wait_for_steps(tmp_path / RUNS / "default", 6, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)
     (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
     return int(steps)
 

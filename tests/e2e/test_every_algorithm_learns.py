@@ -42,11 +42,25 @@ NEEDED: dict[str, dict[str, Any]] = {
 FOR_THE_BEST = "grpo_passk"
 """Follows a group's only success, and nothing once there are two: it raises pass@16 and not the mean reward."""
 
+ONE_OF_EACH_FAMILY = (
+    "grpo",  # baselines of the group
+    "reinforce_plus_plus",  # an advantage for every token
+    "ppo",  # losses that clip the ratio
+    "cispo",  # losses that detach it
+    "cross_entropy",  # losses that do not look at it
+    "dynamic",  # rejection
+)
+"""Those that are trained by `make test`; `make test-long` trains the others. `gae` and `otb` learn in `rllm_local`."""
+
 Learn = Callable[..., list[float]]
 
 
 def _names(kind: str) -> list[str]:
     return [entry.name for entry in INSTALLED.all(kind) if entry.distribution in FIRST_PARTY]
+
+
+def _long_but_for_one_of_each_family(names: list[str]) -> list[Any]:
+    return [name if name in ONE_OF_EACH_FAMILY else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 def _only_solved() -> StagePlugin[Any]:
@@ -81,13 +95,19 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: Any, carry_o
     return run
 
 
+def test_the_families_have_members_that_are_installed() -> None:
+    assert {*ONE_OF_EACH_FAMILY} <= {*_names("estimator"), *_names("loss"), "dynamic"}
+
+
 def check_learnt(rewards: list[float]) -> None:
     """From chance to two of the four sums at least; which of them come first, and when, is the seed's."""
     assert np.mean(rewards[:2]) < 0.2
     assert np.mean(rewards[-5:]) > 0.4
 
 
-@pytest.mark.parametrize("name", [name for name in _names("estimator") if name != FOR_THE_BEST])
+@pytest.mark.parametrize(
+    "name", _long_but_for_one_of_each_family([name for name in _names("estimator") if name != FOR_THE_BEST])
+)
 def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
     check_learnt(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
 
@@ -98,11 +118,11 @@ def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> 
     assert np.mean(unsolved[-5:]) < 0.4
 
 
-@pytest.mark.parametrize("name", _names("loss"))
+@pytest.mark.parametrize("name", _long_but_for_one_of_each_family(_names("loss")))
 def test_a_loss_raises_the_reward(name: str, learn: Learn) -> None:
     check_learnt(learn({"rllm.algorithm.loss_fn": name, **NEEDED.get(name, {})}))
 
 
-@pytest.mark.parametrize("mode", ["episode", "group", "dynamic"])
+@pytest.mark.parametrize("mode", _long_but_for_one_of_each_family(["episode", "group", "dynamic"]))
 def test_a_rejection_mode_lets_the_reward_rise(mode: str, learn: Learn) -> None:
     check_learnt(learn({"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode}))

@@ -104,20 +104,20 @@ def test_an_estimator_that_names_no_loss_has_the_fallback(planned: Planned, worl
 
 
 @pytest.mark.slow
-def test_a_loss_chosen_at_the_first_start_is_not_questioned_when_the_run_goes_on(rllm: Any) -> None:
+def test_a_loss_chosen_at_the_first_start_is_not_questioned_when_the_run_goes_on(forked_rllm: Any) -> None:
     quick = [f"{key}={value}" for key, value in QUICK.items() if key != "rllm.trainer.total_batches"]
     words = ("train", "guess", "--estimator", "rloo", "--loss", "ppo", *quick)
-    assert rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
+    assert forked_rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
     for batches in (2, 3):  # of the second start too nothing is lost
         word = f"rllm.trainer.total_batches={batches}"
-        done = rllm("train", "guess", "--resume", "rllm.trainer.output_dir=runs", word)
+        done = forked_rllm("train", "guess", "--resume", "rllm.trainer.output_dir=runs", word)
         assert done.returncode == 0, done.stderr
         assert "the loss is" not in done.stdout + done.stderr
 
 
-def test_a_dry_run_lists_the_loss_of_every_role(rllm: Any) -> None:
+def test_a_dry_run_lists_the_loss_of_every_role(rllm_here: Any) -> None:
     words = ("rllm/backend=verl", "--profile", "cpu", "--estimator", "rloo", "--role-estimator", "judge=grpo")
-    done = rllm("train", "guess", *words, "--dry-run")
+    done = rllm_here("train", "guess", *words, "--dry-run")
     assert done.returncode == 0, done.stderr
     (table,) = re.findall(r"^Losses:\n((?:.+\n)+)", done.stdout, re.MULTILINE)
     rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]

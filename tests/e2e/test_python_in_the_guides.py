@@ -81,19 +81,19 @@ rllm: {trainer: {project_name: mine}}
 
 def start(folder: Path, environ: dict[str, str], *words: str) -> None:
     command = [sys.executable, "-W", "error", *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_the_hydra_script_makes_the_same_run_as_the_command(
-    tmp_path: Path, environ: dict[str, str], rllm: Callable[..., Any]
+    tmp_path: Path, environ: dict[str, str], forked_rllm: Callable[..., Any]
 ) -> None:
     (script,) = blocks("configure", "python")
     (tmp_path / "train.py").write_text(script)
     words = ("rllm/backend=local", *WORDS, "rllm.trainer.output_dir=")
     start(tmp_path, environ, "train.py", "rllm.env.name=guess", *words[:-1], f"{words[-1]}{tmp_path}/script")
-    assert rllm("train", "guess", *words[:-1], f"{words[-1]}{tmp_path}/command").returncode == 0
+    assert forked_rllm("train", "guess", *words[:-1], f"{words[-1]}{tmp_path}/command").returncode == 0
 
     (by_script,) = tmp_path.glob("script/*/*")
     (by_command,) = tmp_path.glob("command/*/*")

@@ -197,21 +197,23 @@ def median(rewards, algorithm_config, **kwargs):
 
 
 @pytest.mark.slow
-def test_a_module_beside_the_configuration_registers_what_the_command_line_chooses(rllm: Any, tmp_path: Path) -> None:
+def test_a_module_beside_the_configuration_registers_what_the_command_line_chooses(
+    forked_rllm: Any, tmp_path: Path
+) -> None:
     (tmp_path / "my_estimators.py").write_text(MODULE)
     (tmp_path / "my.yaml").write_text("rllm: {plugins: {import_modules: [my_estimators]}}\n")
     words = ("guess", "--config", "my.yaml", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
     short = ("rllm.trainer.test_freq=-1", "rllm.trainer.total_batches=1")
-    done = rllm("train", *words, *short, "--estimator", "median")
+    done = forked_rllm("train", *words, *short, "--estimator", "median")
     assert done.returncode == 0, done.stderr
     assert '"in-process"' in (tmp_path / "runs/rllm-training/default/plugins.json").read_text()
 
-    resumed = rllm("train", "--resume", "rllm.trainer.total_batches=2")
+    resumed = forked_rllm("train", "--resume", "rllm.trainer.total_batches=2")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 1 of 2" in resumed.stdout
 
     (tmp_path / "my_estimators.py").unlink()
-    failed = rllm("train", "--resume", "rllm.trainer.total_batches=3")
+    failed = forked_rllm("train", "--resume", "rllm.trainer.total_batches=3")
     assert failed.returncode == 2
     assert failed.stderr.startswith(
         "error: `rllm.plugins.import_modules` names 'my_estimators', which cannot be imported: ModuleNotFoundError: "

@@ -78,10 +78,10 @@ def test_rescoring_with_the_runs_own_estimator_gives_the_runs_own_metrics(
 
 
 @pytest.mark.slow
-def test_other_estimators_are_compared_and_explained_a_third_partys_too(rllm: Any, stranger: None) -> None:
-    _train(rllm)
+def test_other_estimators_are_compared_and_explained_a_third_partys_too(forked_rllm: Any, stranger: None) -> None:
+    _train(forked_rllm)
     names = ("{name: grpo, norm_adv_by_std_in_grpo: true}", "rloo", "reinforce", "opo", "best_only")
-    data = _rescored(rllm, *(word for name in names for word in ("--estimator", name)), "--loss", "ppo")
+    data = _rescored(forked_rllm, *(word for name in names for word in ("--estimator", name)), "--loss", "ppo")
     (role,) = data["roles"]
     formulas = [setup["law"]["formula"] for setup in role["setups"]]
     assert formulas == [

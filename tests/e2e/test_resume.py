@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-STEPS = 40
+STEPS = 25
+STOPPED = 12
+"""Steps after which a run is stopped."""
 WORDS = (
     "train",
     "guess",
     f"rllm.trainer.total_batches={STEPS}",
     "rllm.rollout.n=4",
     "rllm.rollout.n_val=1",
-    "rllm.trainer.test_freq=10",
+    "rllm.trainer.test_freq=8",
     "rllm.trainer.save_freq=5",
 )
 # Steps without an update in between: what waits must survive as well.
@@ -46,7 +49,7 @@ def weights(run: Path) -> dict[str, bytes]:
 
 
 def wait_for_steps(run: Path, count: int, process: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         file = run / "metrics.jsonl"
         if file.exists() and len(file.read_text().splitlines()) > count:
@@ -56,30 +59,41 @@ def wait_for_steps(run: Path, count: int, process: Any) -> None:
     raise AssertionError("the run made no progress")
 
 
-@pytest.fixture(scope="module", params=[(), WAITING], ids=["update every step", "groups waiting"])
-def uninterrupted(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, tuple[str, ...]]:
+Uninterrupted = Callable[[tuple[str, ...]], tuple[Path, tuple[str, ...]]]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """The folder of a run with these terms that was left alone, and its words. Made once."""
+    return cache(partial(_left_alone, tmp_path_factory))
+
+
+def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    words = (*WORDS, *request.param)
-    subprocess.run([sys.executable, "-m", "rllm_core.cli.main", *words], cwd=folder, check=True, timeout=100)
+    words = (*WORDS, *terms)
+    subprocess.run([sys.executable, "-m", "rllm_core.cli.main", *words], cwd=folder, check=True, timeout=200)
     return folder / "runs" / "rllm-training" / "default", words
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("number", "terms"),
+    [(signal.SIGTERM, ()), (signal.SIGKILL, ()), (signal.SIGINT, WAITING), (signal.SIGKILL, WAITING)],
+    ids=["SIGTERM", "SIGKILL", "SIGINT, groups waiting", "SIGKILL, groups waiting"],
+)
 def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
-    uninterrupted: tuple[Path, tuple[str, ...]],
+    uninterrupted: Uninterrupted,
     number: signal.Signals,
+    terms: tuple[str, ...],
     start_forked_rllm: Any,
     forked_rllm: Any,
     tmp_path: Path,
 ) -> None:
-    reference, words = uninterrupted
+    reference, words = uninterrupted(terms)
     run = tmp_path / "runs" / "rllm-training" / "default"
     process = start_forked_rllm(*words)
-    wait_for_steps(run, 17, process)
+    wait_for_steps(run, STOPPED, process)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=200)
     if number is signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
     else:
@@ -106,9 +120,9 @@ def killed_and_resumed(
         left_alone = rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
         assert left_alone.returncode == 0, left_alone.stderr
         process = start_forked_rllm(*words)
-        wait_for_steps(runs / "default", 17, process)
+        wait_for_steps(runs / "default", STOPPED, process)
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
         resumed = forked_rllm(*words, "--resume")
         assert resumed.returncode == 0, resumed.stderr
         return runs / "default", runs / "uninterrupted"
@@ -136,9 +150,9 @@ def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_a
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    uninterrupted: tuple[Path, tuple[str, ...]], forked_rllm: Any, tmp_path: Path
+    uninterrupted: Uninterrupted, forked_rllm: Any, tmp_path: Path
 ) -> None:
-    reference, words = uninterrupted
+    reference, words = uninterrupted(())
     again = forked_rllm(*words, "rllm.trainer.experiment_name=again")
     other = forked_rllm(*words, "rllm.trainer.experiment_name=other", "--seed", "1")
     assert again.returncode == other.returncode == 0, again.stderr + other.stderr
@@ -149,9 +163,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
-    uninterrupted: tuple[Path, tuple[str, ...]], forked_rllm: Any, tmp_path: Path
+    uninterrupted: Uninterrupted, forked_rllm: Any, tmp_path: Path
 ) -> None:
-    reference, words = uninterrupted
+    reference, words = uninterrupted(WAITING)
     run = tmp_path / "runs" / "rllm-training" / "default"
     shutil.copytree(reference, run, symlinks=True)
     newest = (run / "checkpoints" / "latest").resolve()

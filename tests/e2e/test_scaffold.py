@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -11,11 +13,14 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rllm_core.cli.main import main
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 FEW = (
@@ -41,7 +46,7 @@ def next_commands(rllm: Rllm, *words: str) -> list[list[str]]:
 
 def start(words: Sequence[object], folder: Path, environ: dict[str, str]) -> str:
     finished = subprocess.run(
-        [str(word) for word in words], cwd=folder, env=environ, capture_output=True, text=True, timeout=200
+        [str(word) for word in words], cwd=folder, env=environ, capture_output=True, text=True, timeout=400
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
@@ -52,18 +57,49 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "batch/episodes" in line]
 
 
+@dataclass(frozen=True)
+class Packages:
+    """A new package of each kind, and a folder that all of them are installed in."""
+
+    folder: Path
+    site: Path
+    next_commands: dict[str, list[list[str]]]
+    """By kind: the words of what installs, tests and trains."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    folder = tmp_path_factory.mktemp("packages")
+
+    def rllm(*words: str) -> subprocess.CompletedProcess[str]:
+        output, errors = io.StringIO(), io.StringIO()
+        with chdir(folder), redirect_stdout(output), redirect_stderr(errors):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
+
+    commands = {kind: next_commands(rllm, f"my-{kind}", "--kind", kind) for kind in TEMPLATES}
+    paths = [f"./my-{kind}" for kind in TEMPLATES]
+    pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", *paths)
+    start(pip, folder, dict(os.environ))
+    return Packages(folder, folder / "site", commands)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_new_package_passes_its_tests_and_trains_by_name(
-    kind: str, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+    kind: str,
+    packages: Packages,
+    command_server: Any,
+    forked_rllm: Rllm,
+    tmp_path: Path,
+    environ: dict[str, str],
 ) -> None:
-    _, test, train = next_commands(forked_rllm, f"my-{kind}", "--kind", kind)
-    pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", f"./my-{kind}")
-    start(pip, tmp_path, environ)
-    environ["PYTHONPATH"] = str(tmp_path / "site")
+    _, test, train = packages.next_commands[kind]
+    environ["PYTHONPATH"] = str(packages.site)
 
-    printed = start((sys.executable, "-W", "error", "-m", *test), tmp_path, environ)
+    tested = command_server.start(test[0], test[1:], packages.folder, environ)
+    printed, errors = tested.communicate(timeout=200)
+    assert tested.returncode == 0, printed + errors
     assert re.search(r"\d+ passed", printed.splitlines()[-1])
 
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
@@ -80,16 +116,11 @@ def test_a_new_package_passes_its_tests_and_trains_by_name(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_the_readme_shows_a_config_file_that_works(
-    kind: str, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+    kind: str, packages: Packages, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    next_commands(forked_rllm, f"my-{kind}", "--kind", kind)
-    info = tmp_path / f"my_{kind}-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: my-{kind}\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(f"[rllm.plugins]\nmy-{kind} = my_{kind}.plugin\n")
-    environ["PYTHONPATH"] = f"{tmp_path}:{tmp_path / f'my-{kind}' / 'src'}"
+    environ["PYTHONPATH"] = str(packages.site)
 
-    (config,) = re.findall(r"```yaml\n(.*?)```", (tmp_path / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
+    (config,) = re.findall(r"```yaml\n(.*?)```", (packages.folder / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
     (tmp_path / "my.yaml").write_text(config)
     environment = [] if kind == "environment" else ["guess"]
     planned = forked_rllm("train", *environment, "--dry-run", "--config", "my.yaml")

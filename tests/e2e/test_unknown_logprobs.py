@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.conversation import Conversation
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import running_server
 
 ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 
@@ -62,7 +65,15 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None) -> list[TrainStep]:
+@pytest.fixture(scope="module")
+def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server in this process, shared by all runs."""
+    options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
+    with opened_service(options) as service, running_server(service) as running:
+        yield running.url
+
+
+def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None, **arguments: Any) -> list[TrainStep]:
     kept = Steps()
     trainer = UnifiedTrainer(
         config={
@@ -74,7 +85,7 @@ def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None) -
             },
             "data": {"train_batch_size": 4, "max_response_length": 6},
         },
-        backend_args={"tinker_base_url": "local"} if backend == "tinker" else None,
+        **arguments,
         workflow_class=Echo,
         workflow_args={"known": known},
         train_dataset=ROWS,
@@ -93,8 +104,15 @@ COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(backend: str) -> None:
-    told, untold = trained("log-probs", backend), trained("tokens", backend)
+def test_tokens_without_log_probs_are_trained_on_as_if_they_had_them(
+    backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {}
+    if backend == "tinker":
+        monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+        url = request.getfixturevalue("tinker_server")
+        arguments["backend_args"] = {"tinker_base_url": url, "model": {"name": "tiny"}}
+    told, untold = trained("log-probs", backend, **arguments), trained("tokens", backend, **arguments)
     for one, other in zip(told, untold, strict=True):
         assert one.filled_batch.tokens.tolist() == other.filled_batch.tokens.tolist()
         assert other.filled_batch.unknown_logprobs.sum() == other.filled_batch.loss_mask.sum()

@@ -217,9 +217,9 @@ def test_loss_functions(run: Run) -> None:
     assert loss != 0
 
 
-def test_cli_flags(rllm: Any) -> None:
+def test_cli_flags(rllm_here: Any) -> None:
     """Grouping, estimator, estimators of roles, rejection and loss are flags."""
-    done = rllm(
+    done = rllm_here(
         *("train", "guess", "--estimator", "rloo", "--role-estimator", "judge=reinforce", "--grouping", "task"),
         *("--rejection", "group", "--loss", "importance_sampling", "--dry-run"),
     )

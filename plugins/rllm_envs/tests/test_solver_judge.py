@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import virtual_time
 from pydantic import ValidationError
 
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
@@ -228,7 +229,7 @@ def test_solvers_answer_side_by_side() -> None:
 
     async def run() -> Episode:
         workflow = SolverJudge(context(ScriptedEngine(reply), lambda: Paid({"7": 1.0})), n_solvers=3)
-        return await asyncio.wait_for(workflow.run({}, "t:0"), timeout=10)
+        return await asyncio.wait_for(workflow.run({}, "t:0"), timeout=100)
 
     assert asyncio.run(run()).is_correct
 
@@ -268,7 +269,7 @@ def test_after_a_timeout_what_was_played_is_the_result(
         lambda attempt: SolverJudge(context(engine, make_environment, sampling=attempt.sampling)), settings
     )
     order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=40), label="train")
-    (episode,) = asyncio.run(runner.run(order))
+    (episode,) = virtual_time.run(runner.run(order))
     assert episode.termination_reason is TerminationReason.TIMEOUT
     assert rewards_of(episode) == expected
     assert [len(trajectory.steps) for trajectory in episode.trajectories] == steps

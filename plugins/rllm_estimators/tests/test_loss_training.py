@@ -16,6 +16,8 @@ NAMES = [record.name for record in loss_records()]
 Metrics = list[dict[str, float]]
 Train = Callable[..., Metrics]
 
+pytestmark = pytest.mark.usefixtures("without_picture")
+
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Train:

@@ -113,7 +113,7 @@ def test_listing_the_plugin_imports_neither_torch_nor_numpy() -> None:
     script = (
         "import sys; from rllm_estimators.plugin import rllm_estimators; list(rllm_estimators()); print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     modules = set(done.stdout.split())
     assert "rllm_estimators.plugin" in modules
     assert not {"torch", "numpy", "rllm_estimators.centred", "rllm_estimators.statistics"} & modules

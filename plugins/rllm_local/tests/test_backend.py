@@ -317,5 +317,5 @@ def test_the_yaml_of_the_plugin_holds_every_setting_with_its_default() -> None:
 
 def test_listing_the_plugin_imports_no_torch() -> None:
     script = "import sys; from rllm_local.plugin import rllm_backends; list(rllm_backends()); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     assert not {"torch", "transformers", "numpy", "safetensors"} & set(done.stdout.split())

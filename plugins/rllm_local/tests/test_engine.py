@@ -31,7 +31,7 @@ def _ids(length: int, seed: int = 0) -> list[int]:
 
 def _gather(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     async def together() -> list[Any]:
-        return await asyncio.wait_for(asyncio.gather(*calls), 60)
+        return await asyncio.wait_for(asyncio.gather(*calls), 100)
 
     return asyncio.run(together())
 
@@ -418,7 +418,7 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
 
     async def all_fail() -> list[Any]:
         waiting = [engine.generate(_ids(12, i), _params(20, seed=i), session=f"{i}") for i in range(9)]
-        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 100)
 
     answers = asyncio.run(all_fail())
     assert len(answers) == 9

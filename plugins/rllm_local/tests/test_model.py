@@ -316,7 +316,7 @@ def test_nothing_leaks_to_the_terminal_while_loading_and_saving(save: Callable[.
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
         env={"HF_HUB_OFFLINE": "1", "PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")

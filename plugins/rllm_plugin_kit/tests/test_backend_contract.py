@@ -18,6 +18,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
+from rllm_core.errors import RolloutError
 from rllm_plugin_kit import BackendContract
 
 VOCABULARY = 8
@@ -30,6 +31,9 @@ class Renderer:
 
     def prompt(self, messages: Sequence[Any]) -> Any:
         return np.array([1, 2], np.int32)
+
+    def text(self, token_ids: Any) -> str:
+        return "".join(chr(ord("a") + int(token)) for token in token_ids if token != STOP)
 
 
 class Engine:
@@ -49,10 +53,15 @@ class Engine:
         """(VOCABULARY,) what is recorded of a token; `kept` are the probabilities that it is drawn with."""
         return logprobs
 
+    def check_stop(self, sampling: SamplingParams) -> None:
+        if sampling.stop:
+            raise RolloutError("It cannot stop at texts.")
+
     def generator(self, sampling: SamplingParams) -> np.random.Generator:
         return np.random.default_rng(sampling.seed)
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        self.check_stop(sampling)
         logprobs, generator = self.logprobs(sampling.temperature), self.generator(sampling)
         order = np.argsort(-logprobs)
         kept = np.zeros(VOCABULARY)
@@ -295,6 +304,10 @@ class ForwardPassOfAnother(Table):
         return batch.with_columns(old_logprobs=(old - 0.01 * batch.loss_mask).astype(np.float32))
 
 
+class IgnoresStopTexts(Engine):
+    def check_stop(self, sampling: SamplingParams) -> None: ...
+
+
 class AlwaysStops(Engine):
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         return replace(await super().generate(prompt_ids, sampling, session=session), finish_reason="stop")
@@ -340,6 +353,12 @@ EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if na
 @pytest.mark.parametrize("test", EVERY_TEST)
 def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
     assert told(record(Table), test) == ""
+
+
+def test_an_engine_that_ignores_stop_texts_is_told_so(told: Any) -> None:
+    ignoring, test = with_engine(IgnoresStopTexts), "a_reply_ends_at_a_stop_text_or_the_engine_refuses_it"
+    assert "ignores a stop text" in told(record(ignoring), test)
+    assert "End with the first token that completes the text" in told(record(ignoring, stop_texts=True), test)
 
 
 SAMPLES = "it_samples_tokens_with_their_log_probs"

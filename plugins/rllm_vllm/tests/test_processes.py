@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import virtual_time
 
 from rllm_core.contracts.engine import EngineSetup, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
@@ -17,21 +17,32 @@ from rllm_vllm.engine import VllmEngine
 from rllm_vllm.options import VllmOptions
 
 Serving = Callable[[str], None]
-NEVER_IMPORTED = "import time; print('importing', flush=True); time.sleep(100)"
+NEVER_IMPORTED = "import time; print('importing', flush=True); time.sleep(1000)"
+"""Longer than any test may take: to wait for it is to hang."""
 
 
-def _with_engine(play: Callable[[VllmEngine], Awaitable[Any]], **options: Any) -> VllmEngine:
+async def _closed_after(play: Callable[[VllmEngine], Awaitable[Any]], engine: VllmEngine) -> None:
+    try:
+        await play(engine)
+    finally:
+        await engine.close()
+
+
+def _with_engine(play: Callable[[VllmEngine], Awaitable[Any]]) -> VllmEngine:
     """Runs `play` with an engine that is closed in the end."""
-    engine = VllmEngine(VllmOptions(**options))
-
-    async def start_and_play() -> None:
-        try:
-            await play(engine)
-        finally:
-            await engine.close()
-
-    asyncio.run(start_and_play())
+    engine = VllmEngine(VllmOptions())
+    asyncio.run(_closed_after(play, engine))
     return engine
+
+
+def _imports(engine: VllmEngine) -> bool:
+    """Whether its process has come as far as `NEVER_IMPORTED`."""
+    return engine._process is not None and "importing" in engine._process.log_tail()
+
+
+async def _until_it_imports(engine: VllmEngine) -> None:
+    while not _imports(engine):
+        await asyncio.sleep(0.01)
 
 
 def _alive(group: int) -> bool:
@@ -65,9 +76,9 @@ def test_a_start_that_takes_too_long_is_given_up(
             await engine.start(setup)
         assert "Last lines of vLLM's log:\nimporting" in error.value.hint
 
-    started = time.monotonic()
-    assert not _alive(_with_engine(play, start_timeout=3.0).process_group)
-    assert time.monotonic() - started < 60
+    engine = VllmEngine(VllmOptions(start_timeout=3.0))
+    virtual_time.run(_closed_after(play, engine), until=lambda: engine._files is None or _imports(engine))
+    assert not _alive(engine.process_group)
 
 
 def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, serving: Serving) -> None:
@@ -75,16 +86,14 @@ def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, servin
 
     async def play(engine: VllmEngine) -> None:
         starting = asyncio.create_task(engine.start(setup))
-        await asyncio.sleep(0.5)
+        await _until_it_imports(engine)
         os.killpg(engine.process_group, signal.SIGKILL)
         with pytest.raises(BackendError, match=r"Starting vLLM: vLLM's process has ended\. Go on .* with --resume"):
             await starting
         with pytest.raises(BackendError, match="vLLM's process has ended"):
             await engine.load_weights([], 1)
 
-    started = time.monotonic()
     _with_engine(play)
-    assert time.monotonic() - started < 60
 
 
 def test_a_cancelled_start_leaves_no_process(
@@ -95,7 +104,7 @@ def test_a_cancelled_start_leaves_no_process(
 
     async def play(engine: VllmEngine) -> None:
         starting = asyncio.create_task(engine.start(setup))
-        await asyncio.sleep(0.5)
+        await _until_it_imports(engine)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting

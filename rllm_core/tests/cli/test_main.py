@@ -197,7 +197,7 @@ def test_the_process_exits_with_what_main_returns(rllm) -> None:
 def test_python_m_rllm_core_is_rllm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rllm_core", "train", "--no-such-flag"]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
 
     assert done.returncode == 2
     assert done.stderr.startswith("error: No such option")

@@ -117,7 +117,7 @@ def script(workplace: Path) -> Run:
         text = SCRIPT.replace("{config_path}", config_path).replace("{config_name}", config_name)
         (workplace / "script.py").write_text(text)
         command = [sys.executable, "-W", "error", "script.py", *words]
-        return subprocess.run(command, capture_output=True, text=True, cwd=workplace, env=os.environ, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, cwd=workplace, env=os.environ, timeout=200)
 
     return run
 

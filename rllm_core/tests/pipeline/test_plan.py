@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
@@ -34,6 +37,24 @@ def needy(registry: Registry) -> None:
     registry.add(EstimatorPlugin(name="needy", needs=frozenset({"values"}), default_loss="ppo", **common))
     registry.add(LossPlugin(name="needy", needs=frozenset({"ref_logprobs", "ref_values"}), **common))
     registry.add(EstimatorPlugin(name="modest", needs=frozenset({"old_logprobs"}), **common))
+
+
+def test_a_workflow_that_ends_replies_at_texts_needs_an_engine_that_can(
+    plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    plugin: WorkflowPlugin[Any] = WorkflowPlugin(
+        name="reacts", summary="For tests.", params=NoParams, load=lambda: None, stop_texts=True
+    )
+    registry.add(plugin)
+    able = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}), stop_texts=True)
+    for name, capabilities in (("able", able), ("unable", replace(able, stop_texts=False))):
+        backend: BackendPlugin[Any] = BackendPlugin(
+            name=name, summary="For tests.", params=NoParams, load=lambda: None, capabilities=capabilities
+        )
+        registry.add(backend)
+    plan({"rllm.workflow.name": "reacts", "rllm.backend": "able"})
+    with pytest.raises(ConfigError, match="Workflow 'reacts' ends replies at texts, and backend 'unable' cannot"):
+        plan({"rllm.workflow.name": "reacts", "rllm.backend": "unable"})
 
 
 def test_defaults(plan: MakePlan) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import virtual_time
 
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
@@ -311,7 +312,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
             async with open_runner(made, engine) as runner:
                 return await runner.run(order)
 
-        return asyncio.run(rolled_out())
+        return virtual_time.run(rolled_out())
 
     return run
 

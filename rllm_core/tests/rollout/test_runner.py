@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import virtual_time
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
@@ -66,7 +67,7 @@ def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train
 
 def _run(body: Body, order: RolloutOrder | None = None, **settings: Any) -> list[Episode]:
     runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, body), _settings(**settings))
-    return asyncio.run(runner.run(order or _order()))
+    return virtual_time.run(runner.run(order or _order()))
 
 
 async def _succeed(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -207,7 +208,7 @@ def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
             await runner.run(_order(3))
 
     with pytest.raises(TimeoutError):
-        asyncio.run(run())
+        virtual_time.run(run())
     assert sorted(cleaned) == ["t0:0", "t1:0", "t2:0"]
 
 
@@ -228,7 +229,7 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
         lambda attempt: MultiTurnWorkflow(context(sampling=attempt.sampling, make_environment=make_environment)),
         _settings(trajectory_timeout=0.1),
     )
-    (episode,) = asyncio.run(runner.run(_order()))
+    (episode,) = virtual_time.run(runner.run(_order()))
     assert episode.termination_reason is TerminationReason.TIMEOUT
     assert episode.error == "not finished after 0.1 s"
     assert len(episode.trajectories[0].steps) == 3
@@ -254,8 +255,13 @@ def test_an_environment_that_hangs_in_a_thread_times_out_alone(
         ),
         _settings(trajectory_timeout=0.2),
     )
+
+    def others_are_done() -> bool:
+        closing = [thread for thread in threading.enumerate() if thread.name == "rllm-close"]
+        return [world.closed for world in worlds[1:]] == [1, 1] and not closing
+
     try:
-        episodes = asyncio.run(runner.run(_order(3)))
+        episodes = virtual_time.run(runner.run(_order(3)), until=others_are_done)
     finally:
         release.set()
     assert [episode.termination_reason.value for episode in episodes] == ["timeout", "env_done", "env_done"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import virtual_time
 from pydantic import ValidationError
 
 from rllm_core.contracts.engine import SamplingParams
@@ -433,7 +434,7 @@ def test_what_was_played_before_a_cancellation_is_there_and_the_environment_clos
             await workflow.run({}, "t:0")
 
     with pytest.raises(TimeoutError):
-        asyncio.run(run())
+        virtual_time.run(run())
     assert workflow.episode is not None
     assert len(workflow.episode.trajectories[0].steps) == 1
     assert world.closed == 1
@@ -462,7 +463,7 @@ def test_what_was_played_before_a_cancellation_is_shaped_too(environment: Any, c
             await workflow.run({}, "t:0")
 
     with pytest.raises(TimeoutError):
-        asyncio.run(run())
+        virtual_time.run(run())
     assert workflow.episode is not None
     (trajectory,) = workflow.episode.trajectories
     # The third answer was under way to the environment: it has earned nothing yet.

@@ -17,7 +17,8 @@ import pytest
 
 from rllm_core.cli.main import main
 
-DEADLINE = 60.0
+DEADLINE = 100.0
+"""Seconds after which something hangs, however busy the machine is."""
 KEY = "tml-test"
 TIMES = "time/"
 
@@ -40,7 +41,6 @@ class Ended:
     code: int
     output: str
     errors: str
-    seconds: float
 
     @property
     def error(self) -> str:
@@ -63,10 +63,10 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
 
     def run(*words: str) -> Ended:
-        output, errors, begun = io.StringIO(), io.StringIO(), time.monotonic()
+        output, errors = io.StringIO(), io.StringIO()
         with redirect_stdout(output), redirect_stderr(errors):
             code = main(words)
-        return Ended(code, output.getvalue(), errors.getvalue(), time.monotonic() - begun)
+        return Ended(code, output.getvalue(), errors.getvalue())
 
     return run
 

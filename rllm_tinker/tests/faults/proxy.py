@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
-DEADLINE = 30.0
+DEADLINE = 100.0
 LATE = 0.5
 """Seconds by which `Fault.LATE` holds an answer back."""
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,6 @@ def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
     assert ended.code == 1
     assert "Opening a session: the service does not accept the API key (401)" in ended.error
     assert "Set TINKER_API_KEY to a key of that service." in ended.error
-    assert ended.seconds < 10
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8017", "localhost", "ftp://host", "http://", "http://h:99999"])
@@ -92,26 +92,27 @@ def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch)
     assert "TINKER_BASE_URL is 'localhost:8017', which is no URL." in ended.error
 
 
-def test_nobody_listens(train: Rllm, nobody: str) -> None:
+def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_tinker.health.REFUSED", 1000.0)
     ended = train(nobody, "tinker_connect_timeout=1")
     assert ended.code == 1
     assert f"No Tinker service can be reached at {nobody}" in ended.error
     assert "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local" in ended.error
-    assert ended.seconds < 5
 
 
 def test_a_web_server_that_is_no_tinker_service_is_not_waited_for(train: Rllm, web_server: str) -> None:
-    ended = train(web_server)
+    ended = train(web_server, "tinker_connect_timeout=1000")
     assert ended.code == 1
     assert f"What answers at {web_server} is no Tinker service (/api/v1/healthz has status 200)" in ended.error
     assert "Check tinker_base_url" in ended.error
-    assert ended.seconds < 10
 
 
-def test_an_unknown_model(train: Rllm, server: RunningServer) -> None:
+def test_an_unknown_model(train: Rllm, server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[Any] = []
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *name, **_: looked_for.append(name))
     ended = train(server.url, "model.name=some/model")
     assert ended.code == 1
-    assert ended.seconds < 5, "the tokenizer was looked for"
+    assert looked_for == []
     assert "Creating a LoRA model of 'some/model': the service does not know it (404): " in ended.error
     assert "There is no model 'some/model'; this server has 'tiny'." in ended.error
     assert "Check tinker_base_url and the names in the configuration." in ended.error
@@ -121,7 +122,6 @@ def test_an_unknown_model_of_a_local_server(train: Rllm) -> None:
     ended = train("local", "model.name=./nowhere")
     assert ended.code == 2
     assert "model.name='./nowhere': there is no such folder. Use `tiny`, a folder saved by" in ended.error
-    assert ended.seconds < 5
 
 
 @pytest.mark.parametrize(("estimator", "column"), [("gae", "values"), ("otb", "sum_pi_squared")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -70,13 +69,10 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
 
     for finished, moment in enumerate(MOMENTS):
         server.kill_at(moment)
-        begun = time.monotonic()
         killed = train(server.url, *settings, *(["--resume"] if finished else []))
         assert killed.code == 1
         assert "no Tinker service can be reached at http://127.0.0.1" in killed.error
         assert "go on from the newest checkpoint with --resume" in killed.error
-        # Two of the steps were made, sampled from and saved.
-        assert time.monotonic() - begun < PATIENCE + 8
         server.start()
     resumed = train(server.url, *settings, "--resume")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rllm_verl.cpu.gate import Gate
 
-DEADLINE = 5.0
+DEADLINE = 60.0
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

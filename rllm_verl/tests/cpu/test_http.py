@@ -18,7 +18,7 @@ from rllm_verl.cpu.server import RolloutServer
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.token_output import Reply
 
-DEADLINE = 30.0
+DEADLINE = 100.0
 SAMPLING: dict[str, Any] = {"max_tokens": 6, "seed": 11, "temperature": 0.8}
 
 

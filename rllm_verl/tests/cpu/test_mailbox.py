@@ -12,7 +12,7 @@ from rllm_core.errors import BackendError
 from rllm_verl.cpu.buckets import Arrays, Buckets
 from rllm_verl.cpu.mailbox import Mailbox
 
-DEADLINE = 5.0
+DEADLINE = 60.0
 
 
 def test_every_reader_gets_every_message_in_order_and_the_sender_waits_for_the_slowest() -> None:

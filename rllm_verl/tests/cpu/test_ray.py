@@ -19,7 +19,7 @@ import torch
 
 from rllm_core.errors import BackendError, RolloutError
 
-DEADLINE = 60.0
+DEADLINE = 100.0
 WORKERS = 1
 PROMPTS = [[10, 11, 12], [40, 41], [13, 14, 15, 16, 17], [20, 21, 22, 23]]
 SAMPLING = {"max_tokens": 12, "temperature": 0.7, "top_p": 1.0, "top_k": -1, "logprobs": True}

@@ -24,7 +24,7 @@ from rllm_verl.cpu.server import RolloutServer
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.token_output import Reply
 
-DEADLINE = 30.0
+DEADLINE = 100.0
 PROMPT = [10, 11, 12]
 ASKED: dict[str, Any] = {"max_tokens": 8, "seed": 7, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "logprobs": True}
 Weights = dict[str, NDArray[np.float32]]

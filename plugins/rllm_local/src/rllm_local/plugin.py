@@ -46,6 +46,8 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         ),
         column_sections={"values": "critic"},
         capabilities=Capabilities(
-            custom_losses=True, columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"})
+            custom_losses=True,
+            stop_texts=True,
+            columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
     )

@@ -17,7 +17,7 @@ from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererPlugin
-from rllm_core.errors import RllmError, did_you_mean
+from rllm_core.errors import RllmError, RolloutError, did_you_mean
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -126,6 +126,28 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
                 raise self.failure(
                     f"says {completion.finish_reason!r} of a completion that ends with token {int(tokens[-1])}",
                     "The reason is 'stop' when the last token is one of the renderer's `stop_ids`, else 'length'.",
+                )
+
+    def test_a_reply_ends_at_a_stop_text_or_the_engine_refuses_it(self, session: Session) -> None:
+        text_of = session.engine.renderer.text
+        whole = [text_of(completion.token_ids) for completion in session.sample(REQUESTS)]
+        text = next((text[len(text) // 2] for text in whole if len(text) > 1), "a")
+        if not self.plugin.capabilities.stop_texts:
+            try:
+                session.sample(REQUESTS[:1], stop=(text,))
+            except RolloutError:
+                return
+            raise self.failure("ignores a stop text", "Call `rllm_core.rollout.prompts.checked_prompt`, or end there.")
+        for before, completion in zip(whole, session.sample(REQUESTS, stop=(text,)), strict=True):
+            said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
+            if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
+                raise self.failure(
+                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    "End with the first token that completes the text; tokens before it do not change.",
+                )
+            if text in said and completion.finish_reason != "stop":
+                raise self.failure(
+                    f"says {completion.finish_reason!r} of a reply that ends at its stop text", "Say 'stop'."
                 )
 
     def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:

@@ -17,13 +17,13 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
-from rllm_local.engine import LocalEngine, Stops
+from rllm_local.engine import LocalEngine
+from rllm_local.stop_rules import Stops, stop_rule
 from rllm_tinker_server.example_checks import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
 from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings
-from rllm_tinker_server.stop_rules import stop_rule
 
 MIN_TEMPERATURE = 1e-6
 """Below it, but for 0, logits / temperature leave float32."""
@@ -82,7 +82,7 @@ class Samplers:
             self._check_prompt(prompt, room=1)
         _check_settings(settings, len(prompts))
         stop_ids = self._host.stop_ids if settings.stop_ids is None else settings.stop_ids
-        stops = stop_rule(self._host.tokenizer, stop_ids, settings.stop_strings)
+        stops = stop_rule(self._text, stop_ids, settings.stop_strings)
         seed = secrets.randbits(63) if settings.seed is None else settings.seed
         async with self.models.use(weights) as sampler:
             calls = (
@@ -118,6 +118,10 @@ class Samplers:
         finally:
             await engine.end_session(session)
         return Sampled(tokens=completion.token_ids, logprobs=completion.logprobs, stop_reason=completion.finish_reason)
+
+    def _text(self, tokens: list[int]) -> str:
+        tokenizer = self._host.tokenizer
+        return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _check_prompt(self, prompt: NDArray[np.int32], *, room: int) -> None:
         base = self._host.base

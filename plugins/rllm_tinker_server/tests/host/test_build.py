@@ -12,7 +12,7 @@ import pytest
 from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.serve import running_server
 
-DEADLINE = 30.0
+DEADLINE = 100.0
 
 
 @pytest.fixture

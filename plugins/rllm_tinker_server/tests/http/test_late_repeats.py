@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import virtual_time
 
 from rllm_tinker_server.futures import Answer, Futures
 from rllm_tinker_server.limits import Limits
@@ -95,7 +96,7 @@ def in_turns(limits: Limits, scenario: Callable[[Turns, Futures], Awaitable[None
         futures = Futures(limits)
         await scenario(Turns("a:train:0", futures, Backlog(), limits, user_failure), futures)
 
-    asyncio.run(main())
+    virtual_time.run(main())
     return faults
 
 

@@ -141,7 +141,7 @@ def test_a_pending_result_is_asked_for_again(start: Start) -> None:
     request_id = gradient(server, model_id, 1)
     begun = time.monotonic()
     response = server.result(request_id)
-    assert 0.2 <= time.monotonic() - begun < DEADLINE
+    assert time.monotonic() - begun >= 0.2
     assert (response.status_code, response.json()["queue_state"]) == (408, "active")
     server.host.gate.set()
     until = time.monotonic() + DEADLINE
@@ -154,9 +154,10 @@ def test_results_are_discarded_after_they_were_fetched(start: Start) -> None:
     sampler_id = sampler_of(server, server.session())
     request_id = sample(server, sampler_id, 0).json()["request_id"]
     assert server.result(request_id).status_code == 200
-    time.sleep(0.4)
-    response = server.result(request_id)
-    assert response.status_code == 410
+    until = time.monotonic() + DEADLINE
+    while (response := server.result(request_id)).status_code != 410:
+        assert time.monotonic() < until
+        time.sleep(0.02)
     assert "Send the request again" in response.json()["detail"]
 
 
@@ -165,15 +166,21 @@ def test_a_client_is_told_at_once_of_an_unknown_result(server: Server) -> None:
 
 
 def test_a_silent_session_is_ended(start: Start) -> None:
-    server = start(session_idle=0.3, sweep_interval=0.05)
+    server = start(session_idle=30.0, sweep_interval=0.02)
+    now = 1000.0
+    server.running.service.sessions._clock = lambda: now
     session_id = server.session()
     model_id = server.model(session_id)
-    for _ in range(5):
-        time.sleep(0.1)
+    for _ in range(3):
+        now += 20.0
+        time.sleep(0.1)  # Sweeps, several of them.
         assert server.post("session_heartbeat", session_id=session_id).status_code == 200
     assert model_id in server.host.models
-    time.sleep(0.6)
-    assert model_id not in server.host.models
+    now += 31.0
+    until = time.monotonic() + DEADLINE
+    while model_id in server.host.models:
+        assert time.monotonic() < until
+        time.sleep(0.02)
     response = server.post("optim_step", model_id=model_id, seq_id=1, adam_params={})
     assert response.status_code == 410
     assert "without a sign of its client" in response.json()["detail"]
@@ -381,10 +388,8 @@ def test_a_server_that_restarted_is_told_from_one_that_is_slow(start: Start) -> 
     sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
     # Another server at the same address knows nothing: the sessions of this one are forgotten.
     before.running.service.sessions._open.clear()
-    begun = time.monotonic()
     with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
         trainer.optim_step(types.AdamParams()).result(DEADLINE)
     with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
         sampler.sample(types.ModelInput.from_ints([1]), 1, types.SamplingParams(max_tokens=1)).result(DEADLINE)
-    assert time.monotonic() - begun < DEADLINE
     client.close("errored").result(DEADLINE)

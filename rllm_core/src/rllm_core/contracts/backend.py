@@ -37,6 +37,8 @@ class Capabilities:
     full_logprobs: bool = True
     """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
     there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
+    stop_texts: bool = False
+    """Whether its own engine ends replies at `SamplingParams.stop`."""
     token_trace: bool = False
     """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 

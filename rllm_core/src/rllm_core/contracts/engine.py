@@ -38,6 +38,8 @@ class SamplingParams:
     top_k: int = -1
     seed: int = 0
     """Sampled tokens are a function of the weights, the prompt and this seed, whatever else is in the batch."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,3 +154,5 @@ class EnginePlugin(Plugin[ParamsT]):
     load: Callable[[], Callable[[Any], HostedEngine]]
     full_logprobs: bool = True
     """As `Capabilities.full_logprobs`."""
+    stop_texts: bool = False
+    """As `Capabilities.stop_texts`."""

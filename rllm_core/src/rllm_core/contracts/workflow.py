@@ -101,6 +101,8 @@ class WorkflowPlugin(Plugin[ParamsT]):
 
     load: Callable[[], Callable[..., Workflow]]
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""
+    stop_texts: bool = False
+    """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""

@@ -81,6 +81,11 @@ class RunPlan:
         return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
 
     @property
+    def stop_texts(self) -> bool:
+        """Whether rollouts can end at texts; see `Capabilities.stop_texts`."""
+        return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
+
+    @property
     def tasks_per_step(self) -> int:
         """How many tasks a step draws at a time; fewer where there are no more."""
         rejection = self.config.rllm.rejection_sample

@@ -32,6 +32,7 @@ def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
     _check_step_rewards(plan, unused)
     _check_multiplier(plan)
     _check_trackers(plan.trackers)
+    _check_stop_texts(plan)
 
 
 def _check_multiplier(plan: RunPlan) -> None:
@@ -41,6 +42,15 @@ def _check_multiplier(plan: RunPlan) -> None:
         raise ConfigError(
             f"`rllm.rejection_sample.multiplier` is {multiplier}, and mode dynamic draws as many tasks as it needs.",
             "Leave multiplier out, or choose mode group.",
+        )
+
+
+def _check_stop_texts(plan: RunPlan) -> None:
+    if plan.workflow.plugin.stop_texts and not plan.stop_texts:
+        engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
+        raise ConfigError(
+            f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
+            "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",
         )
 
 

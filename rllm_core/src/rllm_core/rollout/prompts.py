@@ -22,6 +22,11 @@ def checked_prompt(
     prompt = np.asarray(prompt_ids, np.int32)
     if sampling.max_tokens < 1:
         raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
+    if sampling.stop:
+        raise RolloutError(
+            f"This engine cannot end a reply at a text, such as {sampling.stop[0]!r}.",
+            "Sample without `SamplingParams.stop`, or with an engine that has `stop_texts`.",
+        )
     if not len(prompt):
         raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
     if len(prompt) >= max_context:
