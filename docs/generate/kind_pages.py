@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template as Text
 from typing import Any
@@ -124,17 +123,16 @@ def _entry(entry: Registered[Any]) -> Iterator[str]:
 def _writing(kind: str) -> Iterator[str]:
     hook = KINDS[kind].hook
     yield "## Write one\n"
-    if kind in TEMPLATES:
-        template = TEMPLATES[kind]
-        chosen = f"my_{kind}"
-        train = Text(template.train).substitute(chosen=chosen)
-        config = Text(template.config).substitute(chosen=chosen)
-        yield "This writes a package that installs, passes its tests and runs by name:\n"
-        yield (
-            f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
-            f"    pytest my-{kind}\n    {train}\n"
-        )
-        yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
+    template = TEMPLATES[kind]
+    chosen = f"my_{kind}"
+    train = Text(template.train).substitute(chosen=chosen)
+    config = Text(template.config).substitute(chosen=chosen)
+    yield "This writes a package that installs, passes its tests and runs by name:\n"
+    yield (
+        f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
+        f"    pytest my-{kind}\n    {train}\n"
+    )
+    yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
     yield f"The hook is `{hook}`. {doc_text(inspect.getdoc(getattr(specs, hook)))}"
 
 
@@ -196,8 +194,6 @@ def _fields(fields: list[Field] | tuple[Field, ...]) -> str:
 
 
 def _testing(kind: str) -> Iterator[str]:
-    if find_spec(f"rllm_plugin_kit.{kind}") is None:
-        return
     module = import_module(f"rllm_plugin_kit.{kind}")
     described = classes_of(module)[f"{kind.capitalize()}Contract"]
     yield "## Contract test\n"

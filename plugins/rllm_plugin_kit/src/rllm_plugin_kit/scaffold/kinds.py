@@ -72,13 +72,6 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             ),
             dependencies=_PLAIN,
         ),
-        "environment": Template(
-            title="Environment",
-            summary="Say which of two numbers is larger (one turn).",
-            train="rllm train $chosen",
-            config="rllm:\n  env:\n    name: $chosen\n    env_args: {largest: 20}",
-            dependencies=_PLAIN,
-        ),
         "backend": Template(
             title="Backend",
             summary="A table of which character follows which: the smallest model that can be trained.",
@@ -105,6 +98,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             summary="The last line of a reply is the action.",
             train="rllm train guess rllm.agent.name=$chosen",
             config="rllm:\n  agent:\n    name: $chosen\n    agent_args: {request: last line}",
+            dependencies=_PLAIN,
+        ),
+        "environment": Template(
+            title="Environment",
+            summary="Say which of two numbers is larger (one turn).",
+            train="rllm train $chosen",
+            config="rllm:\n  env:\n    name: $chosen\n    env_args: {largest: 20}",
             dependencies=_PLAIN,
         ),
         "reward": Template(
