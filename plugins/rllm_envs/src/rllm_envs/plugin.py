@@ -64,5 +64,5 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
         params=SolverJudgeParams,
         load=_solver_judge,
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args"}),
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )

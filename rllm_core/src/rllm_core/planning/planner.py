@@ -44,7 +44,9 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     settled, warnings = settle_effects(composed, plan.registered(), taking, registry, unused)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
-    plan = replace(plan, composed=settled, engine=engine)
+    # So are rewards that no workflow of the run asks for.
+    rewards = plan.rewards if settled.config.rllm.reward else ()
+    plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
     check_terms(plan, unused)
     return replace(
         plan, warnings=(*composed.warnings, *unused.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan))
