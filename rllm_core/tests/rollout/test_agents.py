@@ -45,11 +45,6 @@ def test_a_system_prompt_comes_before_the_first_observation_only(observation: An
     assert list(agent.observe("bye")) == [BYE]
 
 
-def test_every_agent_has_its_own_opening() -> None:
-    params = MathAgentParams(system_prompt="be brief")
-    assert [list(MathAgent(params).observe("hi")) for _ in range(2)] == [[SYSTEM, HI]] * 2
-
-
 class LastLine(Agent):
     """Numbers what it hears; acts by the last line."""
 

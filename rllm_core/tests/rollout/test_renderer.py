@@ -190,7 +190,7 @@ def test_tools_and_structured_messages_reach_the_template_as_they_are(tokenizer:
 
     def remember(conversation: Any, **options: Any) -> str:
         given.append((conversation, options.get("tools")))
-        return "<a>"
+        return f"{options.get('tools')}<a>"
 
     tokenizer.apply_chat_template = remember
     parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
@@ -198,7 +198,14 @@ def test_tools_and_structured_messages_reach_the_template_as_they_are(tokenizer:
     renderer = TemplateRenderer(tokenizer, [STOP])
     renderer.prompt(parts, tools)
     renderer.prompt(parts)
-    assert given == [(parts, tools), (parts, None)]
+    assert given[0] == (parts, tools)
+    assert given[-1] == (parts, None)
+
+
+def test_tools_that_the_template_leaves_out_are_refused(tokenizer: Any) -> None:
+    tokenizer.apply_chat_template = lambda conversation, **options: "<a>"
+    with pytest.raises(RolloutError, match="does not show tools"):
+        TemplateRenderer(tokenizer, [STOP]).prompt([{"role": "user", "content": "hi"}], [{"type": "function"}])
 
 
 def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -> None:

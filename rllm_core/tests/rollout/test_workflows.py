@@ -370,17 +370,6 @@ def test_an_environment_that_raises_is_closed_and_its_session_ended(
     assert len(engine.ended) == 1
 
 
-@BOTH
-def test_an_engine_that_raises_leaves_the_environment_closed(
-    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
-) -> None:
-    engine.answer = _boom
-    world = environment()
-    with pytest.raises(ValueError, match="boom"):
-        _play(kind, context(make_environment=lambda: world))
-    assert world.closed == 1
-
-
 def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(
     engine: Any, environment: Any, context: MakeContext
 ) -> None:

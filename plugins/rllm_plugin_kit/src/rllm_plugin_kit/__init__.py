@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rllm_plugin_kit.agent import AgentContract
     from rllm_plugin_kit.backend import BackendContract
     from rllm_plugin_kit.dataset import DatasetContract
     from rllm_plugin_kit.engine import EngineContract
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.loss import LossContract
     from rllm_plugin_kit.observer import ObserverContract
     from rllm_plugin_kit.rejection import RejectionContract
+    from rllm_plugin_kit.renderer import RendererContract
+    from rllm_plugin_kit.reward import RewardContract
     from rllm_plugin_kit.stage import StageContract
     from rllm_plugin_kit.tracker import TrackerContract
+    from rllm_plugin_kit.workflow import WorkflowContract
 
 __all__ = [
+    "AgentContract",
     "BackendContract",
     "DatasetContract",
     "EngineContract",
@@ -39,8 +44,11 @@ __all__ = [
     "LossContract",
     "ObserverContract",
     "RejectionContract",
+    "RendererContract",
+    "RewardContract",
     "StageContract",
     "TrackerContract",
+    "WorkflowContract",
     "stage_context",
 ]
 

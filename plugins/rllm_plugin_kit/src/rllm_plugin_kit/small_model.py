@@ -60,7 +60,7 @@ class SmallModel:
 
 def make_renderer() -> TemplateRenderer:
     """Of `SmallModel`'s tokenizer."""
-    return TemplateRenderer(_tokenizer(), {STOP_ID})
+    return TemplateRenderer(make_tokenizer(), {STOP_ID})
 
 
 def save_without_weights(folder: Path) -> None:
@@ -68,7 +68,7 @@ def save_without_weights(folder: Path) -> None:
     config = _config()
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
 
 
 def _config() -> Any:
@@ -92,7 +92,8 @@ def _config() -> Any:
     )
 
 
-def _tokenizer() -> Any:
+def make_tokenizer() -> Any:
+    """A Hugging Face tokenizer with one token per character, and a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -51,14 +51,12 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
 
         @hookimpl
         def rllm_estimators():
-            return [
-                EstimatorPlugin(
-                    name="scaled_reward",
-                    summary="The reward itself, times a constant.",
-                    params=ScaledParams,
-                    load=lambda: scaled_reward,
-                )
-            ]
+            yield EstimatorPlugin(
+                name="scaled_reward",
+                summary="The reward itself, times a constant.",
+                params=ScaledParams,
+                load=lambda: scaled_reward,
+            )
     """
     return ()
 
@@ -78,11 +76,9 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
 
         @hookimpl
         def rllm_losses():
-            return [
-                LossPlugin(
-                    name="unclipped", summary="Importance ratio, no clipping.", params=NoParams, load=lambda: unclipped
-                )
-            ]
+            yield LossPlugin(
+                name="unclipped", summary="Importance ratio, no clipping.", params=NoParams, load=lambda: unclipped
+            )
     """
     return ()
 
@@ -107,11 +103,9 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
 
         @hookimpl
         def rllm_groupings():
-            return [
-                GroupingPlugin(
-                    name="one_group", summary="The whole batch is one group.", params=NoParams, load=load_one_group
-                )
-            ]
+            yield GroupingPlugin(
+                name="one_group", summary="The whole batch is one group.", params=NoParams, load=load_one_group
+            )
     """
     return ()
 
@@ -141,11 +135,9 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
         @hookimpl
         def rllm_rejections():
-            return [
-                RejectionPlugin(
-                    name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
-                )
-            ]
+            yield RejectionPlugin(
+                name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
+            )
     """
     return ()
 
@@ -168,16 +160,14 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
 
         @hookimpl
         def rllm_stages():
-            return [
-                StagePlugin(
-                    name="count_groups",
-                    summary="Log how many groups there are.",
-                    params=NoParams,
-                    load=lambda: CountGroups,
-                    reads=frozenset({"trajectory_groups"}),
-                    writes=frozenset(),
-                )
-            ]
+            yield StagePlugin(
+                name="count_groups",
+                summary="Log how many groups there are.",
+                params=NoParams,
+                load=lambda: CountGroups,
+                reads=frozenset({"trajectory_groups"}),
+                writes=frozenset(),
+            )
     """
     return ()
 
@@ -205,16 +195,14 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
 
         @hookimpl
         def rllm_backends():
-            return [
-                BackendPlugin(
-                    name="nowhere",
-                    summary="Trains nothing.",
-                    params=NoParams,
-                    load=lambda: Nowhere,
-                    config_yaml=lambda: Path("rllm_example/config/rllm/backend/nowhere.yaml"),
-                    capabilities=Capabilities(custom_losses=True),
-                )
-            ]
+            yield BackendPlugin(
+                name="nowhere",
+                summary="Trains nothing.",
+                params=NoParams,
+                load=lambda: Nowhere,
+                config_yaml=lambda: Path("rllm_example/config/rllm/backend/nowhere.yaml"),
+                capabilities=Capabilities(custom_losses=True),
+            )
     """
     return ()
 
@@ -247,11 +235,9 @@ def rllm_engines() -> Iterable[EnginePlugin[Any]]:
 
     @hookimpl
     def rllm_engines():
-        return [
-            EnginePlugin(
-                name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
-            )
-        ]
+        yield EnginePlugin(
+            name="remote", summary="Samples on another machine.", params=RemoteParams, load=lambda: Remote
+        )
     """
     return ()
 
@@ -280,11 +266,9 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
 
         @hookimpl
         def rllm_workflows():
-            return [
-                WorkflowPlugin(
-                    name="answer_once", summary="One call, brevity is rewarded.", params=NoParams, load=load_answer_once
-                )
-            ]
+            yield WorkflowPlugin(
+                name="answer_once", summary="One call, brevity is rewarded.", params=NoParams, load=load_answer_once
+            )
     """
     return ()
 
@@ -312,14 +296,12 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
 
     @hookimpl
     def rllm_agents():
-        return [
-            AgentPlugin(
-                name="last_line",
-                summary="The last line of a reply is the action.",
-                params=LastLineParams,
-                load=lambda: LastLine,
-            )
-        ]
+        yield AgentPlugin(
+            name="last_line",
+            summary="The last line of a reply is the action.",
+            params=LastLineParams,
+            load=lambda: LastLine,
+        )
     """
     return ()
 
@@ -353,11 +335,9 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
 
     @hookimpl
     def rllm_environments():
-        return [
-            EnvironmentPlugin(
-                name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
-            )
-        ]
+        yield EnvironmentPlugin(
+            name="echo", summary="Repeat a word.", params=EchoParams, load=lambda: Echo, blocking=False
+        )
     """
     return ()
 
@@ -384,16 +364,14 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
 
     @hookimpl
     def rllm_rewards():
-        return [
-            RewardPlugin(
-                name="contains",
-                summary="Whether the reply contains the answer.",
-                params=ContainsParams,
-                load=lambda: Contains,
-                needs=frozenset({"answer"}),
-                blocking=False,
-            )
-        ]
+        yield RewardPlugin(
+            name="contains",
+            summary="Whether the reply contains the answer.",
+            params=ContainsParams,
+            load=lambda: Contains,
+            needs=frozenset({"answer"}),
+            blocking=False,
+        )
     """
     return ()
 
@@ -419,14 +397,12 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
 
     @hookimpl
     def rllm_renderers():
-        return [
-            RendererPlugin(
-                name="answer_only",
-                summary="The model's template; a reply's content is what follows `Answer:`.",
-                params=NoParams,
-                load=load_answer_only,
-            )
-        ]
+        yield RendererPlugin(
+            name="answer_only",
+            summary="The model's template; a reply's content is what follows `Answer:`.",
+            params=NoParams,
+            load=load_answer_only,
+        )
     """
     return ()
 
@@ -455,11 +431,9 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 
         @hookimpl
         def rllm_datasets():
-            return [
-                DatasetPlugin(
-                    name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
-                )
-            ]
+            yield DatasetPlugin(
+                name="products", summary="Two numbers to multiply.", params=ProductsParams, load=load_products
+            )
     """
     return ()
 
@@ -483,9 +457,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 
     @hookimpl
     def rllm_trackers():
-        return [
-            TrackerPlugin(name="text_file", summary="One line per step.", params=NoParams, load=lambda: TextFile)
-        ]
+        yield TrackerPlugin(name="text_file", summary="One line per step.", params=NoParams, load=lambda: TextFile)
     """
     return ()
 
@@ -506,13 +478,11 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
 
     @hookimpl
     def rllm_observers():
-        return [
-            ObserverPlugin(
-                name="skip_early_validation",
-                summary="No validation in the first ten steps.",
-                params=NoParams,
-                load=lambda: SkipEarlyValidation,
-            )
-        ]
+        yield ObserverPlugin(
+            name="skip_early_validation",
+            summary="No validation in the first ten steps.",
+            params=NoParams,
+            load=lambda: SkipEarlyValidation,
+        )
     """
     return ()

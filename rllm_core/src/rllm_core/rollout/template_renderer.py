@@ -123,7 +123,14 @@ class TemplateRenderer:
         )
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
-        return self._encode(self._template(json.loads(messages), json.loads(tools)))
+        said, offered = json.loads(messages), json.loads(tools)
+        text = self._template(said, offered)
+        if offered and text == self._template(said, []):
+            raise RolloutError(
+                "The chat template of this model does not show tools.",
+                "Choose a model that is made for them, or another renderer (rllm.renderer).",
+            )
+        return self._encode(text)
 
     def _render_continuation(self, stop_token: int | None, messages: str) -> Rendered:
         # A short history of our own: the tokens of new messages must not depend on how long the conversation is.

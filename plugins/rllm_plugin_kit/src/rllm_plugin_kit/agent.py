@@ -1,0 +1,183 @@
+"""The contract of agents."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.agent import Agent, AgentPlugin
+from rllm_core.data.messages import MalformedToolCall, Message, Reply, ToolCall, text_of
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
+    "lower",
+    "",
+    "ünïcödé 🎲\n\x00",
+    [{"role": "user", "content": "a message"}],
+    [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "a part"}]}],
+    [{"role": "tool", "content": "42", "tool_call_id": "call-0"}],
+)
+REPLIES = (
+    Reply(text="an answer", content="an answer"),
+    Reply(text="", content="", finish_reason="length"),
+    Reply(text="7\n\n", content="7\n\n"),
+    Reply(text="<think>hm</think>yes", content="yes", reasoning="hm"),
+    Reply(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
+    Reply(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
+    Reply(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": 1, "of": [2]}, id="call-0"),)),
+    Reply(text="word " * 5000, content="word " * 5000, finish_reason="length"),
+)
+MARKS = ("FIRST-OBSERVATION", "SECOND-OBSERVATION")
+
+
+class AgentContract(PluginContract[AgentPlugin[Any]]):
+    """What every agent must hold to. It is shown observations and replies of every shape."""
+
+    kind = "agent"
+    observations: ClassVar[Sequence[str | Sequence[Message]]] = OBSERVATIONS
+    """What the environment says. Set others for an agent of an environment that says other things."""
+    deterministic: ClassVar[bool] = True
+    """Whether the same attempt always gets the same messages and actions."""
+
+    def test_its_methods_return_at_once(self, params: Any) -> None:
+        agent = self._made(params)
+        for name in ("observe", "act"):
+            if inspect.iscoroutinefunction(getattr(agent, name)):
+                raise self.failure(
+                    f"has a coroutine function {name}, which nobody awaits", f"Write `def {name}(…)` without `async`."
+                )
+
+    def test_observations_become_messages(self, params: Any) -> None:
+        """Chat messages in JSON: what is played is written to a file, and rendered."""
+        for observation in self.observations:
+            messages = self._observe(self._made(params), observation)
+            if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+                raise self._no_messages(observation, messages)
+            for message in messages:
+                if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                    raise self._no_messages(observation, message)
+                self._check_json(message, "a message")
+
+    def test_any_reply_becomes_an_action(self, params: Any) -> None:
+        """Text, or an object in JSON where the environment takes those."""
+        for reply in REPLIES:
+            agent = self._made(params)
+            self._observe(agent, self.observations[0])
+            action = self._act(agent, reply)
+            if not isinstance(action, str | Mapping):
+                raise self.failure(
+                    f"acts by {action!r:.80}", "Return text, or a mapping for environments with `takes_objects`."
+                )
+            self._check_json(action, "an action")
+
+    def test_only_what_is_new_is_said(self, params: Any) -> None:
+        agent = self._made(params)
+        first, second = MARKS
+        self._observe(agent, first)
+        self._act(agent, REPLIES[0])
+        if any(first in text_of(message) for message in self._observe(agent, second)):
+            raise self.failure(
+                "says the first observation once more after the second",
+                "Return what is new: earlier messages stay where they are in the conversation.",
+            )
+
+    def test_it_leaves_what_it_is_given_as_it_is(self, params: Any) -> None:
+        agent = self._made(params)
+        for observation in self.observations:
+            before = copy.deepcopy(observation)
+            self._observe(agent, observation)
+            if observation != before:
+                raise self.failure(
+                    "changes the messages of the environment", "Make new ones: `[*observation, {…}]`, `{**message, …}`."
+                )
+        for reply in REPLIES:
+            kept = copy.deepcopy(reply)
+            self._act(agent, reply)
+            if reply != kept:
+                raise self.failure("changes the reply of the model", "Copy what it changes, such as arguments.")
+
+    def test_the_same_attempt_gets_the_same_words(self, params: Any) -> None:
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        if self._attempts(params, 1) != self._attempts(params, 1):
+            raise self.failure(
+                "says or does something else in a second attempt that is the same",
+                "Keep what an attempt needs in the instance (self), and draw nothing.",
+            )
+
+    def test_attempts_do_not_share_state(self, params: Any) -> None:
+        """Several that are played in turns go as each would alone."""
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        (alone,) = self._attempts(params, 1)
+        if any(each != alone for each in self._attempts(params, 3)):
+            raise self.failure(
+                "goes differently when other attempts are made at the same time",
+                "Keep what an attempt needs in the instance (self), never in the class or the module.",
+            )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        self.loaded()
+        before = surroundings()
+        self._attempts(params, 1)
+        if different := changed(before):
+            raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
+
+    def _made(self, params: Any) -> Agent:
+        try:
+            agent: Agent = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the options, once per attempt.",
+            ) from error
+        return agent
+
+    def _attempts(self, params: Any, number: int) -> list[list[Any]]:
+        """What is said and done in some attempts that are played in turns."""
+        agents = [self._made(params) for _ in range(number)]
+        done: list[list[Any]] = [[] for _ in agents]
+        for index, observation in enumerate(self.observations):
+            for agent, words in zip(agents, done, strict=True):
+                words.append(list(self._observe(agent, observation)))
+                words.append(self._act(agent, REPLIES[index % len(REPLIES)]))
+        return done
+
+    def _observe(self, agent: Agent, observation: Any) -> Any:
+        return self._ask(agent.observe, observation, "observation")
+
+    def _act(self, agent: Agent, reply: Reply) -> Any:
+        return self._ask(agent.act, reply, "reply")
+
+    def _ask(self, method: Any, given: Any, what: str) -> Any:
+        try:
+            return method(given)
+        except Exception as error:
+            raise self.failure(
+                f"fails on the {what} {given!r:.160}: {type(error).__name__}: {error}",
+                "A model says anything: hand on what makes no sense, the environment answers it."
+                if what == "reply"
+                else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
+            ) from error
+
+    def _check_json(self, value: Any, what: str) -> None:
+        try:
+            same = json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError) as error:
+            raise self.failure(
+                f"makes {what} that is not JSON: {error}", "Use text, numbers, lists and mappings."
+            ) from error
+        if not same:
+            raise self.failure(f"makes {what} that JSON changes: {value!r:.80}", "Use lists instead of tuples.")
+
+    def _no_messages(self, observation: object, shown: object) -> AssertionError:
+        return self.failure(
+            f"shows {shown!r:.80} of the observation {observation!r:.80}",
+            "Return a list of chat messages such as {'role': 'user', 'content': 'lower'}.",
+        )

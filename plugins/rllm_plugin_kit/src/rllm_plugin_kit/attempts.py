@@ -1,0 +1,90 @@
+"""Attempts of a workflow under test, each with a context of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.reward import Attempt as Scored, Score
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.codec import trajectory_to_json
+from rllm_core.data.types import Episode
+from rllm_core.rollout.agents import MathAgent
+from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.rollout.options import MathAgentParams
+from rllm_plugin_kit.playground import Answering, Fault, World
+
+MAX_PROMPT = 400
+MAX_RESPONSE = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What is played."""
+
+    uid: str = "task-0:3"
+    seed: int = 0
+    task: Mapping[str, Any] | None = None
+    turns: int = 1
+    fault: Fault = ""
+    max_steps: int = 3
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options beside those of the record."""
+
+    def filled(self, *, task: Mapping[str, Any], turns: int) -> Attempt:
+        """With the task and the length of the test, where it has none of its own."""
+        return replace(self, task=task if self.task is None else self.task, turns=turns)
+
+
+@dataclass
+class Played:
+    """An attempt that is being played, and what it used."""
+
+    engine: Answering
+    world: World = field(default_factory=lambda: World(1))
+    agents: int = 0
+    scored: int = 0
+    workflow: Workflow | None = None
+    episode: Any = None
+    """What the workflow returned."""
+
+    def make_agent(self) -> Agent:
+        """An agent for the attempt, counted."""
+        self.agents += 1
+        return MathAgent(MathAgentParams())
+
+    async def score(self, attempt: Scored) -> Score:
+        """A reward that adds nothing, counted."""
+        self.scored += 1
+        return Score(value=0.0)
+
+
+async def play(make: Callable[..., Workflow], params: Any, attempt: Attempt, played: Played, resource: Any) -> None:
+    """Make the workflow as the runner does, and let it play."""
+    played.world.turns, played.world.fault = attempt.turns, attempt.fault
+    context = WorkflowContext(
+        engine=AttemptEngine(played.engine),
+        sampling=SamplingParams(max_tokens=MAX_RESPONSE, temperature=0.8, seed=1000 + attempt.seed),
+        max_prompt_length=MAX_PROMPT,
+        max_response_length=MAX_RESPONSE,
+        max_steps=attempt.max_steps,
+        accumulate_reasoning=False,
+        make_agent=played.make_agent,
+        make_environment=played.world.make,
+        environment_blocks=False,
+        label="train",
+        score=played.score,
+        attempt=0,
+        resource=resource,
+    )
+    played.workflow = make(context, **params.model_dump(), **attempt.options)
+    played.episode = await played.workflow.run(attempt.task, attempt.uid)  # type: ignore[arg-type]
+
+
+def describe_episode(episode: Episode) -> object:
+    """Everything of an episode, to compare."""
+    written = [trajectory_to_json(trajectory) for trajectory in episode.trajectories]
+    return repr((episode.id, episode.is_correct, episode.termination_reason, sorted(episode.metrics.items()), written))

@@ -1,0 +1,200 @@
+"""The contract of renderers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rllm_core.contracts.renderer import Renderer, RendererPlugin, RendererSetup
+from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.errors import ConfigError, RolloutError
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
+    ({"role": "user", "content": "guess a number"},),
+    ({"role": "system", "content": "be brief"}, {"role": "user", "content": "one plus one?"}),
+    (
+        {"role": "user", "content": "guess"},
+        {"role": "assistant", "content": "7"},
+        {"role": "user", "content": "lower"},
+    ),
+)
+NEXT: tuple[Message, ...] = ({"role": "user", "content": "higher"},)
+WORDS = ("7", "a number", "", "one plus one is 2.")
+TOOLS: tuple[Tool, ...] = (
+    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}},
+)
+
+
+class RendererContract(PluginContract[RendererPlugin[Any]]):
+    """What every renderer must hold to. Give it the model that it is for: override `setup`."""
+
+    kind = "renderer"
+    conversations: ClassVar[Sequence[Sequence[Message]]] = CONVERSATIONS
+    """Conversations up to where the model replies, in words that the tokenizer keeps."""
+    words: ClassVar[Sequence[str]] = WORDS
+    """Replies, in words that the tokenizer keeps."""
+
+    def setup(self) -> RendererSetup:
+        """The model that the renderer is made for. Override it for one that asks for a certain model.
+
+        The default is a tokenizer of characters with a chat template; it needs transformers.
+        """
+        from rllm_plugin_kit.small_model import STOP_ID, make_tokenizer
+
+        return RendererSetup(name="small", tokenizer=make_tokenizer(), stop_ids=frozenset({STOP_ID}))
+
+    def test_a_reply_can_end(self, params: Any) -> None:
+        stops = self._made(params).stop_ids
+        if not stops or not all(isinstance(stop, int) and stop >= 0 for stop in stops):
+            raise self.failure(f"has the stop ids {set(stops)!r}", "Name the tokens that end a reply, at least one.")
+
+    def test_tokens_are_int32(self, params: Any) -> None:
+        renderer = self._made(params)
+        made = {
+            "prompt": [self._ask(renderer.prompt, each) for each in self.conversations],
+            "reply_ids": [self._ask(renderer.reply_ids, each) for each in self.words],
+        }
+        for name, arrays in made.items():
+            for tokens in arrays:
+                if (
+                    not isinstance(tokens, np.ndarray)
+                    or tokens.dtype != np.int32
+                    or tokens.ndim != 1
+                    or not len(tokens)
+                ):
+                    raise self.failure(
+                        f"returns {tokens!r:.80} from {name}", "Return token ids, (n,) int32, at least one."
+                    )
+
+    def test_a_bridge_keeps_every_token(self, params: Any) -> None:
+        """The next prompt begins with the last one and the reply as it was sampled, whatever the reply was."""
+        renderer = self._made(params)
+        for prompt, reply in self._sampled(renderer):
+            bridged = self._ask(renderer.bridge, prompt, reply, NEXT)
+            if bridged is None:
+                continue
+            kept = [*prompt.tolist(), *reply]
+            if bridged.tolist()[: len(kept)] != kept or len(bridged) <= len(kept):
+                raise self.failure(
+                    f"makes a next prompt that does not begin with the prompt and the reply {list(reply)}",
+                    "Append to them, or return None: what the model sampled is never tokenised again.",
+                )
+
+    def test_a_bridge_is_what_the_whole_conversation_gives(self, params: Any) -> None:
+        """For a reply that is as the template writes it; a stop token is there once."""
+        renderer = self._made(params)
+        for conversation in self.conversations:
+            prompt = self._ask(renderer.prompt, conversation)
+            for words in self.words:
+                reply = self._ask(renderer.reply_ids, words)
+                bridged = self._ask(renderer.bridge, prompt, reply, NEXT)
+                whole = [*conversation, {"role": "assistant", "content": words}, *NEXT]
+                if bridged is not None and bridged.tolist() != self._ask(renderer.prompt, whole).tolist():
+                    raise self.failure(
+                        f"goes on after the reply {words!r} otherwise than `prompt` of the whole conversation",
+                        "End the model's turn once: where a stop token was sampled, do not write it again.",
+                    )
+
+    def test_a_reply_that_is_known_as_text_reads_back(self, params: Any) -> None:
+        renderer = self._made(params)
+        for words in self.words:
+            reply = self._ask(renderer.reply_ids, words)
+            if int(reply[-1]) not in renderer.stop_ids:
+                raise self.failure(f"does not end the reply {words!r} with a stop token", "Append it in `reply_ids`.")
+            if (text := self._ask(renderer.text, reply)) != words:
+                raise self.failure(
+                    f"reads {text!r} from the tokens of {words!r}",
+                    "`text` gives the words without special tokens; set `words` in the test to others where it must.",
+                )
+
+    def test_any_tokens_can_be_parsed(self, params: Any) -> None:
+        renderer = self._made(params)
+        for prompt, reply in self._sampled(renderer):
+            parsed = self._ask(renderer.parse, prompt, reply)
+            if not isinstance(parsed, Reply):
+                raise self.failure(f"parses {list(reply)} as {parsed!r:.80}", "Return a Reply.")
+            if parsed.text != renderer.text(reply):
+                raise self.failure(
+                    f"says the text {parsed.text!r:.60} of a reply, where `text` says {renderer.text(reply)!r:.60}",
+                    "`Reply.text` is all of it; what is said to the user is `Reply.content`.",
+                )
+
+    def test_results_depend_on_the_arguments_alone(self, params: Any) -> None:
+        """Also when they were asked for before, and in another renderer of the same model."""
+        first, other = self._made(params), self._made(params)
+        for conversation in [*self.conversations, *self.conversations[::-1]]:
+            tokens = self._ask(first.prompt, conversation)
+            if tokens.tolist() != self._ask(other.prompt, copy.deepcopy(conversation)).tolist():
+                raise self.failure("renders the same conversation otherwise", "Keep nothing between calls but caches.")
+            if tokens.flags.writeable:
+                tokens += 1
+                if self._ask(first.prompt, conversation).tolist() == tokens.tolist():
+                    raise self.failure(
+                        "gives out tokens of its cache that can be changed",
+                        "Copy them, or set flags.writeable = False.",
+                    )
+
+    def test_it_leaves_messages_as_they_are(self, params: Any) -> None:
+        renderer = self._made(params)
+        for conversation in self.conversations:
+            before = copy.deepcopy(conversation)
+            self._ask(renderer.prompt, conversation)
+            if before != conversation:
+                raise self.failure("changes the messages that it renders", "Make new ones.")
+
+    def test_tools_are_shown_or_refused(self, params: Any) -> None:
+        """Never left out: the model could not call what it does not see."""
+        renderer = self._made(params)
+        for conversation in self.conversations:
+            try:
+                tokens = renderer.prompt(conversation, TOOLS)
+            except (RolloutError, ConfigError):
+                continue
+            if tokens.tolist() == renderer.prompt(conversation).tolist():
+                raise self.failure(
+                    "leaves tools out of the prompt without a word", "Render them, or raise RolloutError."
+                )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        renderer = self._made(params)
+        before = surroundings()
+        for prompt, reply in self._sampled(renderer):
+            self._ask(renderer.parse, prompt, reply)
+        if different := changed(before):
+            raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
+
+    def _made(self, params: Any) -> Renderer:
+        make: Callable[..., Renderer] = self.loaded()
+        try:
+            return make(self.setup(), params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with a RendererSetup and the options; override `setup` in the test for "
+                "a renderer of a certain model.",
+            ) from error
+
+    def _sampled(self, renderer: Renderer) -> list[tuple[Any, list[int]]]:
+        """Prompts with replies as a model may sample them: whole, cut off, empty, and without sense."""
+        prompt = self._ask(renderer.prompt, self.conversations[0])
+        stop = min(renderer.stop_ids)
+        whole = [self._ask(renderer.reply_ids, words).tolist() for words in self.words]
+        cut_off = [reply[:-1] for reply in whole if len(reply) > 1]
+        seen = sorted({*prompt.tolist(), *(token for reply in whole for token in reply)} - renderer.stop_ids)
+        # Token 0 is a special one in most tokenizers, which its text does not show.
+        junk = [seen[::-1], [*seen[:3], stop], [stop], [0, seen[0], 0]]
+        return [(prompt, reply) for reply in (*whole, *cut_off, *junk)]
+
+    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise self.failure(
+                f"fails in {getattr(method, '__name__', 'a method')}: {type(error).__name__}: {error}",
+                "Conversations of text, and any tokens of a model, can be rendered and read.",
+            ) from error

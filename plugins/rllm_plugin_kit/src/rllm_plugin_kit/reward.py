@@ -1,0 +1,194 @@
+"""The contract of rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
+from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.rollout.calls import call
+from rllm_plugin_kit.plugin import PluginContract
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+REPLIES = (
+    Reply(text="42", content="42"),
+    Reply(text="", content="", finish_reason="length"),
+    Reply(text="<think>hm</think>The answer is 7.", content="The answer is 7.", reasoning="hm"),
+    Reply(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
+    Reply(text="\\boxed{", content="\\boxed{"),
+    Reply(text="ünïcödé 🎲\x00\ufffd", content="ünïcödé 🎲\x00\ufffd"),
+    Reply(text="1e999 -0 nan", content="1e999 -0 nan"),
+    Reply(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
+    Reply(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": [1]}, id="call-0"),)),
+    Reply(text="word " * 5000, content="word " * 5000, finish_reason="length"),
+)
+"""What a model that has learnt nothing may say, and what one that has may."""
+REWARD_FIELDS = frozenset(Score.__dataclass_fields__)
+
+
+class RewardContract(PluginContract[RewardPlugin[Any]]):
+    """What every reward must hold to. It is given attempts at `data`, with replies of every shape."""
+
+    kind = "reward"
+    data: ClassVar[Mapping[str, Any]] = {"question": "6 * 7?", "answer": "42"}
+    """The data of a task; must have what the record's `needs` names."""
+    state: ClassVar[Any] = None
+    """What the environment tells of the world at the end, for a reward that reads `Attempt.state`."""
+    right: ClassVar[Sequence[str]] = ()
+    """Replies that earn more than each of `wrong`."""
+    wrong: ClassVar[Sequence[str]] = ()
+    """Replies that earn less than each of `right`."""
+    deterministic: ClassVar[bool] = True
+    """Whether the same attempt always earns the same."""
+
+    def test_its_needs_are_in_the_data_of_the_test(self) -> None:
+        if lacking := sorted(self.plugin.needs - self.data.keys()):
+            raise self.failure(f"needs {', '.join(lacking)} of a task's data", "Set `data` in the test to have it.")
+
+    def test_it_reads_what_it_needs_and_nothing_more(self, params: Any) -> None:
+        """Attempts without what it needs are not scored; without anything else they are."""
+        reward = self._made(params)
+        data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
+        self._score(reward, self._attempt(REPLIES[0], data=data), "where the task's data has nothing but its needs")
+
+    def test_any_reply_is_scored(self, params: Any) -> None:
+        for reply in REPLIES:
+            score = self._score(self._made(params), self._attempt(reply), f"on the reply {reply.text!r:.60}")
+            self._check(score, reply)
+
+    def test_right_replies_earn_more_than_wrong_ones(self, params: Any) -> None:
+        if not self.right or not self.wrong:
+            pytest.skip("`right` or `wrong` is empty")
+        right, wrong = (
+            {words: self._value(params, words) for words in replies} for replies in (self.right, self.wrong)
+        )
+        best, worst = max(wrong, key=lambda each: wrong[each]), min(right, key=lambda each: right[each])
+        if right[worst] <= wrong[best]:
+            raise self.failure(
+                f"gives {right[worst]:g} to the right reply {worst!r}, and {wrong[best]:g} to the wrong reply {best!r}",
+                "A policy is trained towards what earns more.",
+            )
+
+    def test_the_same_attempt_earns_the_same(self, params: Any) -> None:
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        first, again = ([self._earned(params, reply) for reply in REPLIES] for _ in range(2))
+        if first != again:
+            raise self.failure(
+                "scores the same attempt otherwise a second time",
+                "Compute from the attempt alone; or set `deterministic = False` in the test.",
+            )
+
+    def test_attempts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
+        """One reward serves all attempts of a run, many of them at once."""
+        if not self.deterministic:
+            pytest.skip("`deterministic` is False")
+        reward = self._made(params)
+        attempts = [self._attempt(reply) for reply in REPLIES]
+
+        async def at_once() -> list[Any]:
+            return await asyncio.gather(*(self._call(reward, attempt, "at once") for attempt in attempts))
+
+        together = [_as_words(score) for score in asyncio.run(at_once())]
+        if together != [self._earned(params, reply) for reply in REPLIES]:
+            raise self.failure(
+                "scores attempts otherwise when others are scored at the same time",
+                "Keep nothing of an attempt in the instance (self).",
+            )
+
+    def test_it_leaves_the_attempt_as_it_is(self, params: Any) -> None:
+        reward = self._made(params)
+        for reply in REPLIES:
+            attempt = self._attempt(reply)
+            before = copy.deepcopy(attempt)
+            self._score(reward, attempt, "")
+            if attempt != before:
+                raise self.failure(
+                    "changes the attempt that it looks at", "Copy what it changes: other rewards look at it too."
+                )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        self.loaded()
+        reward = self._made(params)
+        asyncio.run(asyncio.sleep(0))
+        before = surroundings()
+        for reply in REPLIES:
+            self._score(reward, self._attempt(reply), "")
+        if different := changed(before):
+            raise self.failure(f"leaves {', '.join(different)} changed", "Put back what it changes.")
+
+    def _made(self, params: Any) -> Reward:
+        try:
+            reward: Reward = self.loaded()(params)
+        except Exception as error:
+            raise self.failure(
+                f"cannot be made: {type(error).__name__}: {error}",
+                "What `load` returns is called with the options, once per run.",
+            ) from error
+        if not callable(reward):
+            raise self.failure(f"makes {reward!r:.80}", "Make something that is called with an attempt.")
+        return reward
+
+    def _attempt(self, reply: Reply, data: Mapping[str, Any] | None = None) -> Attempt:
+        asked = {"role": "user", "content": str(self.data.get("question", "?"))}
+        return Attempt(
+            data=json.loads(json.dumps(dict(self.data if data is None else data))),
+            messages=[asked, reply.message],
+            reply=reply,
+            response_tokens=len(reply.text),
+            state=copy.deepcopy(self.state),
+        )
+
+    def _score(self, reward: Reward, attempt: Attempt, case: str) -> Any:
+        return asyncio.run(self._call(reward, attempt, case))
+
+    async def _call(self, reward: Reward, attempt: Attempt, case: str) -> Any:
+        try:
+            return await call(reward, attempt, blocking=self.plugin.blocking)
+        except Exception as error:
+            raise self.failure(
+                f"fails {case}: {type(error).__name__}: {error}",
+                "A reward that raises is a missing one. Earn 0 for what cannot be read, or say `Score(value=None, "
+                "feedback=why)`; name in `needs` what it reads of a task's data.",
+            ) from error
+
+    def _check(self, score: Any, reply: Reply) -> None:
+        fields = dict(score) if isinstance(score, Mapping) else {"value": score}
+        if isinstance(score, Score):
+            fields = {name: getattr(score, name) for name in REWARD_FIELDS}
+        if strange := sorted(fields.keys() - REWARD_FIELDS):
+            known = ", ".join(sorted(REWARD_FIELDS))
+            raise self.failure(f"says {', '.join(strange)}, which no score has", f"Say some of {known}.")
+        numbers = {**fields.get("components", {}), **fields.get("metrics", {})}
+        if fields["value"] is not None or not fields.get("feedback"):
+            numbers["value"] = fields["value"]
+        for name, number in numbers.items():
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise self.failure(
+                    f"gives {name} the value {number!r} on the reply {reply.text!r:.60}",
+                    "Rewards, components and metrics are finite numbers; a missing reward has `feedback`.",
+                )
+        if fields.get("correct") not in (None, True, False):
+            raise self.failure(f"says {fields['correct']!r} of `correct`", "Say True, False, or None for unknown.")
+
+    def _earned(self, params: Any, reply: Reply) -> str:
+        return _as_words(self._score(self._made(params), self._attempt(reply), ""))
+
+    def _value(self, params: Any, words: str) -> float:
+        score = self._score(self._made(params), self._attempt(Reply(text=words, content=words)), f"on {words!r:.60}")
+        value = score.value if isinstance(score, Score) else score["value"] if isinstance(score, Mapping) else score
+        if value is None:
+            raise self.failure(f"has no reward for {words!r:.60}", "Earn 0 for what is wrong.")
+        return float(value)
+
+
+def _as_words(score: Any) -> str:
+    return repr(dict(score) if isinstance(score, Mapping) else score)

@@ -1,0 +1,288 @@
+"""The contract of workflows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
+from rllm_core.data.types import Episode
+from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
+from rllm_plugin_kit.attempts import MAX_PROMPT, MAX_RESPONSE, Attempt, Played, describe_episode, play
+from rllm_plugin_kit.playground import Answering, Fault
+from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
+from rllm_plugin_kit.surroundings import changed, surroundings
+
+FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
+HANGS: tuple[Fault, ...] = ("reset hangs", "step hangs")
+SIDE_BY_SIDE = 4
+
+
+class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
+    """What every workflow must hold to. It plays with an engine that answers from `replies`.
+
+    The environment repeats what is said; it is done after `turns`, raises, or hangs.
+    """
+
+    kind = "workflow"
+    task: ClassVar[Mapping[str, Any]] = {"question": "2 + 2?", "parts": [2, 2]}
+    """The data of the task that is attempted."""
+    replies: ClassVar[Sequence[str]] = ("1", "2", "three", "I do not know", "")
+    """What the model says, drawn by the seed of each call."""
+    turns: ClassVar[int] = 1
+    """Actions after which the environment is done."""
+
+    def test_an_attempt_gives_the_episode_that_was_asked_for(self, params: Any) -> None:
+        episode = self._play(params).episode
+        if not isinstance(episode, Episode):
+            raise self.failure(f"returns {episode!r:.80}", "Return the Episode.")
+        if episode.id != "task-0:3":
+            raise self.failure(f"makes episode {episode.id!r} for attempt 'task-0:3'", "Name it: `Episode(id=uid, …)`.")
+        if not any(trajectory.steps for trajectory in episode.trajectories):
+            raise self.failure("makes an episode without a step", "Add a step for every reply that is trained on.")
+        for trajectory in episode.trajectories:
+            if not trajectory.name:
+                raise self.failure("makes a trajectory without a name", "Its name is the role: `Trajectory('solver')`.")
+        figures = {"reward": [each.reward for each in episode.trajectories], **episode.metrics}
+        for name, value in figures.items():
+            for number in value if isinstance(value, list) else [value]:
+                if number is None or not isinstance(number, int | float) or not math.isfinite(number):
+                    raise self.failure(f"gives {name} the value {number!r}", "Rewards and metrics are finite numbers.")
+
+    def test_steps_hold_the_tokens_of_the_engine(self, params: Any) -> None:
+        """The prompt as it was sent, and tokens and log-probs as they were sampled; no word is tokenised again."""
+        played = self._play(params)
+        calls = [(call.prompt, call.completion) for call in played.engine.calls]
+        for trajectory in played.episode.trajectories:
+            for step in trajectory.steps:
+                tokens = step.response_ids.tolist()
+                of_these = [
+                    each
+                    for prompt, each in calls
+                    if list(prompt) == step.prompt_ids.tolist() and each.token_ids.tolist() == tokens
+                ]
+                if not of_these:
+                    raise self.failure(
+                        f"has a step of {trajectory.name!r} whose tokens no call of the engine had",
+                        "Put `completion.token_ids` and the very prompt into `Trajectory.add_step`; `Conversation` of "
+                        "rllm_core.rollout.conversation does.",
+                    )
+                if step.logprobs is None or step.logprobs.tolist() not in [each.logprobs.tolist() for each in of_these]:
+                    raise self.failure(
+                        "has a step with other log-probs than were sampled", "Pass on `completion.logprobs`."
+                    )
+                if step.weight_version != of_these[0].weight_version:
+                    raise self.failure(
+                        f"says weight version {step.weight_version} of a step that was sampled with "
+                        f"{of_these[0].weight_version}",
+                        "Pass on `weight_version=completion.weight_version`.",
+                    )
+
+    def test_the_same_attempt_goes_the_same(self, params: Any) -> None:
+        if self._content(params) != self._content(params):
+            raise self.failure(
+                "goes otherwise when the same attempt is made again",
+                "Draw from `context.sampling.seed` alone, and keep nothing between attempts.",
+            )
+
+    def test_another_attempt_is_sampled_with_another_seed(self, params: Any) -> None:
+        seeds = [
+            {call.sampling.seed for call in self._play(params, Attempt(seed=seed)).engine.calls} for seed in (1, 2)
+        ]
+        if seeds[0] & seeds[1]:
+            raise self.failure(
+                "samples with the same seed in two attempts, which would then be one and the same",
+                "Sample with `context.sampling`.",
+            )
+
+    def test_attempts_side_by_side_go_as_each_would_alone(self, params: Any) -> None:
+        attempts = [Attempt(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
+        alone = [self._content(params, attempt) for attempt in attempts]
+        together = self._run(self._together(params, attempts))
+        if [describe_episode(each.episode) for each in together] != alone:
+            raise self.failure(
+                "goes otherwise when other attempts are made at the same time",
+                "Keep what an attempt needs in the instance (self), never in the class or the module.",
+            )
+        sessions = [{call.session for call in each.engine.calls} for each in together]
+        if len(set().union(*sessions)) < sum(map(len, sessions)):
+            raise self.failure(
+                "uses one session name in two attempts", "Make `uid` a part of it: caches are kept by session."
+            )
+
+    def test_it_leaves_the_task_as_it_is(self, params: Any) -> None:
+        task = json.loads(json.dumps(self.task))
+        self._play(params, Attempt(task=task))
+        if task != self.task:
+            raise self.failure(
+                "changes the data of its task", "Copy what it changes: other attempts are given the same data."
+            )
+
+    def test_it_keeps_to_the_lengths(self, params: Any) -> None:
+        """A prompt that is too long ends the attempt with an episode that says so; an error would be tried again."""
+        for call in self._play(params, Attempt(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
+            if call.sampling.max_tokens > MAX_RESPONSE or len(call.prompt) > MAX_PROMPT:
+                raise self.failure(
+                    f"asks for {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
+                    f"{MAX_RESPONSE} after {MAX_PROMPT} are allowed",
+                    "Keep to `context.max_response_length` and `context.max_prompt_length`; `Conversation` does.",
+                )
+
+    def test_it_acts_on_the_keys_that_it_honours_and_on_no_others(self, params: Any) -> None:
+        """A key that is set and not acted on is refused by its record; one that acts unsaid would be refused too."""
+        played = self._play(params)
+        for key, used, what in (
+            ("rllm.agent.name", played.agents, "makes the agent that is chosen by name"),
+            ("rllm.reward", played.scored, "adds what `context.score` says"),
+        ):
+            said = key in self.plugin.honours
+            if said != (used > 0):
+                raise self._honour(key, said, what)
+        turns = "rllm.agent.max_steps" in self.plugin.honours
+        if self.turns > 1 or turns:
+            made = [
+                len(self._play(params, Attempt(fault="never done", max_steps=most)).engine.calls) for most in (2, 4)
+            ]
+            if turns != (made[0] < made[1]):
+                raise self._honour("rllm.agent.max_steps", turns, "ends after as many turns")
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_what_raises_leaves_nothing_open(self, params: Any, fault: Fault) -> None:
+        """The error goes on: the runner tries again, or counts the attempt as failed."""
+        played = self._play_until_it_fails(params, fault)
+        if played is None:
+            pytest.skip("it uses no environment")
+        self._check_closed(played, f"when {fault}")
+
+    @pytest.mark.parametrize("fault", HANGS)
+    def test_what_hangs_is_ended_from_outside(self, params: Any, fault: Fault) -> None:
+        """A timeout cancels the attempt; what was played until then stays in `episode`."""
+        if not self._play(params).world.made:
+            pytest.skip("it uses no environment")
+
+        async def cancel_when_it_hangs() -> Played:
+            async with self._opened(params) as (engine, resource):
+                played = Played(engine=engine)
+                attempt = asyncio.ensure_future(
+                    play(self.loaded(), params, self._attempt(Attempt(fault=fault)), played, resource)
+                )
+                hanging = asyncio.ensure_future(played.world.hanging.wait())
+                await asyncio.wait([attempt, hanging], return_when=asyncio.FIRST_COMPLETED)
+                hanging.cancel()
+                attempt.cancel()
+                await asyncio.wait([attempt])
+                if not attempt.cancelled():
+                    raise self.failure(
+                        f"goes on when it is cancelled while {fault}",
+                        "Let asyncio.CancelledError through; clean up in `finally`.",
+                    )
+                return played
+
+        self._check_closed(self._run(cancel_when_it_hangs()), f"when it is cancelled while {fault}")
+
+    def test_unknown_options_are_refused(self, params: Any) -> None:
+        try:
+            self._run(self._one(params, Attempt(options={UNKNOWN_OPTION: 1})))
+        except (ConfigError, TypeError):
+            return
+        raise self.failure(
+            "takes an option that it does not have",
+            "Name its options in the constructor; `Workflow.__init__` refuses what is handed on to it.",
+        )
+
+    def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
+        self.loaded()
+        before = surroundings()
+        played = self._play(params)
+        if different := changed(before):
+            raise self.failure(
+                f"leaves {', '.join(different)} changed", "Close what `open` has opened, and put back the rest."
+            )
+        self._check_closed(played, "after an attempt")
+
+    def _attempt(self, attempt: Attempt) -> Attempt:
+        return attempt.filled(task=self.task, turns=self.turns)
+
+    def _play(self, params: Any, attempt: Attempt | None = None) -> Played:
+        played: Played = self._run(self._one(params, attempt or Attempt()))
+        return played
+
+    async def _one(self, params: Any, attempt: Attempt) -> Played:
+        (played,) = await self._together(params, [attempt])
+        return played
+
+    async def _together(self, params: Any, attempts: Sequence[Attempt]) -> list[Played]:
+        async with self._opened(params) as (_, resource):
+            each = [Played(engine=Answering(self.replies, attempt.fault)) for attempt in attempts]
+            make = self.loaded()
+            await asyncio.gather(
+                *(
+                    play(make, params, self._attempt(attempt), played, resource)
+                    for attempt, played in zip(attempts, each, strict=True)
+                )
+            )
+            return each
+
+    def _play_until_it_fails(self, params: Any, fault: Fault) -> Played | None:
+        async def fail() -> Played:
+            async with self._opened(params) as (_, resource):
+                played = Played(engine=Answering(self.replies, fault))
+                with contextlib.suppress(RuntimeError):
+                    await play(self.loaded(), params, self._attempt(Attempt(fault=fault)), played, resource)
+                return played
+
+        played: Played = self._run(fail())
+        return played if played.world.made or fault == "engine raises" else None
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, params: Any) -> Any:
+        engine = Answering(self.replies)
+        run = OpenedRun(config=RunConfig(), engine=engine, folder=Path())
+        opening = self.plugin.open
+        async with contextlib.nullcontext() if opening is None else opening(run, params) as resource:
+            yield engine, resource
+
+    def _content(self, params: Any, attempt: Attempt | None = None) -> object:
+        return describe_episode(self._play(params, attempt).episode)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        async def without_leftovers() -> Any:
+            result = await coroutine
+            if left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+                raise self.failure(
+                    f"leaves {len(left)} tasks running", "Await or cancel in `finally` what it has begun."
+                )
+            return result
+
+        try:
+            return asyncio.run(without_leftovers())
+        except (AssertionError, ConfigError, TypeError):
+            raise
+        except Exception as error:
+            raise self.failure(
+                f"fails in an attempt: {type(error).__name__}: {error}",
+                "Set `turns`, `task` and `replies` in the test where it needs others.",
+            ) from error
+
+    def _check_closed(self, played: Played, when: str) -> None:
+        if any(closed != 1 for closed in played.world.closed):
+            raise self.failure(
+                f"closes its environments {played.world.closed} times {when}",
+                "Close each once, in `finally`.",
+            )
+        if played.engine.open_sessions:
+            raise self.failure(f"leaves sessions open in the engine {when}", "Call `engine.end_session` in `finally`.")
+
+    def _honour(self, key: str, said: bool, what: str) -> AssertionError:
+        return self.failure(
+            f"{'does not act' if said else 'acts'} on {key}, and {'says that it does' if said else 'does not say so'}",
+            f"Put the key into `honours` of its record if it {what}, and only then.",
+        )

@@ -1,0 +1,156 @@
+"""Agents that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts import Agent, AgentPlugin, NoParams
+from rllm_core.data.messages import Message, Reply
+from rllm_plugin_kit import AgentContract
+
+
+class Polite(Agent):
+    """Asks once, and acts by what is said or by the first call of a tool."""
+
+    def __init__(self, params: NoParams) -> None:
+        self.asked = False
+
+    def observe(self, observation: Any) -> Sequence[Message]:
+        said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+        opening = [] if self.asked else [{"role": "system", "content": "please"}]
+        self.asked = True
+        return [*opening, *said]
+
+    def act(self, reply: Reply) -> Any:
+        if reply.tool_calls:
+            return {"tool": reply.tool_calls[0].name, "arguments": dict(reply.tool_calls[0].arguments)}
+        return reply.content
+
+
+class Asynchronous(Polite):
+    async def act(self, reply: Reply) -> Any:
+        return reply.content
+
+
+class HandsOnText(Polite):
+    def observe(self, observation: Any) -> Any:
+        return observation
+
+
+class ShowsBytes(Polite):
+    def observe(self, observation: Any) -> Any:
+        return [{"role": "user", "content": b"bytes"}]
+
+
+class KnowsTextAlone(Polite):
+    def observe(self, observation: Any) -> Any:
+        return [{"role": "user", "content": observation.strip()}]
+
+
+class ReadsANumber(Polite):
+    def act(self, reply: Reply) -> Any:
+        return str(int(reply.content))
+
+
+class ActsByNothing(Polite):
+    def act(self, reply: Reply) -> Any:
+        return reply.content or None
+
+
+class ActsByAPath(Polite):
+    def act(self, reply: Reply) -> Any:
+        return {"path": Path(reply.content[:5])}
+
+
+class SaysEverythingAgain(Polite):
+    def __init__(self, params: NoParams) -> None:
+        self.history: list[Message] = []
+
+    def observe(self, observation: Any) -> Any:
+        self.history += [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+        return list(self.history)
+
+
+class AddsToTheMessages(Polite):
+    def observe(self, observation: Any) -> Any:
+        messages = super().observe(observation)
+        if not isinstance(observation, str):
+            observation.append({"role": "user", "content": "and now?"})
+        return messages
+
+
+class ChangesArguments(Polite):
+    def act(self, reply: Reply) -> Any:
+        for call in reply.tool_calls:
+            call.arguments["seen"] = True  # type: ignore[index]
+        return reply.content
+
+
+class Counts(Polite):
+    acts: ClassVar[list[int]] = []
+
+    def act(self, reply: Reply) -> Any:
+        self.acts.append(1)
+        return f"{len(self.acts)}"
+
+
+class RemembersOthers(Polite):
+    heard: ClassVar[list[object]] = []
+
+    def observe(self, observation: Any) -> Any:
+        if not self.asked:
+            self.heard.clear()
+        self.heard.append(observation)
+        return super().observe(observation)
+
+    def act(self, reply: Reply) -> Any:
+        return f"{len(self.heard)}"
+
+
+class SetsAVariable(Polite):
+    def act(self, reply: Reply) -> Any:
+        os.environ["MY_AGENT"] = reply.content[:5].replace("\x00", "")
+        return reply.content
+
+
+def plugin(make: Any) -> AgentPlugin[Any]:
+    return AgentPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
+
+
+def test_a_good_agent_is_not_complained_about(complaints: Any) -> None:
+    assert complaints(AgentContract, plugin(Polite)) == {}
+
+
+def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) -> None:
+    assert complaints(AgentContract, example("agent")) == {}
+
+
+@pytest.mark.parametrize(
+    ("agent", "test", "said"),
+    [
+        (Asynchronous, "its_methods_return_at_once", "has a coroutine function act"),
+        (HandsOnText, "observations_become_messages", "shows 'lower' of the observation 'lower'"),
+        (ShowsBytes, "observations_become_messages", "makes a message that is not JSON"),
+        (KnowsTextAlone, "observations_become_messages", "fails on the observation [{'role': 'user'"),
+        (ReadsANumber, "any_reply_becomes_an_action", "fails on the reply Reply(text='an answer'"),
+        (ActsByNothing, "any_reply_becomes_an_action", "acts by None"),
+        (ActsByAPath, "any_reply_becomes_an_action", "makes an action that is not JSON"),
+        (SaysEverythingAgain, "only_what_is_new_is_said", "says the first observation once more"),
+        (AddsToTheMessages, "it_leaves_what_it_is_given_as_it_is", "changes the messages of the environment"),
+        (ChangesArguments, "it_leaves_what_it_is_given_as_it_is", "changes the reply of the model"),
+        (Counts, "the_same_attempt_gets_the_same_words", "in a second attempt that is the same"),
+        (RemembersOthers, "attempts_do_not_share_state", "goes differently when other attempts are made"),
+        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    agent: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_AGENT", "before")
+    observations = tuple(each if isinstance(each, str) else list(each) for each in AgentContract.observations)
+    assert said in complaint(AgentContract, plugin(agent), test, observations=observations)

@@ -1,0 +1,161 @@
+"""Renderers that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts import NoParams, RendererPlugin, RendererSetup
+from rllm_core.data.messages import Reply
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_plugin_kit import RendererContract
+
+
+class Good(TemplateRenderer):
+    """By the template of the model."""
+
+    @classmethod
+    def make(cls, setup: RendererSetup, params: NoParams) -> Good:
+        return cls(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+
+class NeverBridges(Good):
+    def bridge(self, *arguments: Any) -> Any:
+        return None
+
+
+class NoStops(Good):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.stop_ids = frozenset()
+
+
+class Lists(Good):
+    def prompt(self, *arguments: Any) -> Any:
+        return super().prompt(*arguments).tolist()
+
+
+class TokenisesTheReplyAgain(Good):
+    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, self.reply_ids(self.text(reply_ids)), messages, tools)
+
+
+class StopsTwice(Good):
+    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, [*reply_ids, min(self.stop_ids)], messages, tools)
+
+
+class BridgesOneByOne(Good):
+    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        bridged = super().bridge(prompt_ids, reply_ids, messages, tools)
+        return np.array([*bridged, min(self.stop_ids)], np.int32)
+
+
+class NoStopInReplies(Good):
+    def reply_ids(self, text: str) -> Any:
+        ids = super().reply_ids(text)
+        return ids[:-1] if len(ids) > 1 else ids
+
+
+class ShowsStops(Good):
+    def text(self, token_ids: Any) -> str:
+        return super().text(token_ids) + "<end>"
+
+
+class ParsesText(Good):
+    def parse(self, prompt_ids: Any, reply_ids: Any) -> Any:
+        return self.text(reply_ids)
+
+
+class RaisesOnJunk(Good):
+    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+        assert reply_ids[-1] in self.stop_ids
+        return super().parse(prompt_ids, reply_ids)
+
+
+class CutsTheText(Good):
+    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+        reply = super().parse(prompt_ids, reply_ids)
+        return replace(reply, text=reply.text[:3])
+
+
+class Counts(Good):
+    asked = 0
+
+    def prompt(self, messages: Any, tools: Any = ()) -> Any:
+        Counts.asked += 1
+        return super().prompt([*messages, {"role": "user", "content": "x" * Counts.asked}], tools)
+
+
+class GivesItsCache(Good):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.known: dict[str, Any] = {}
+
+    def prompt(self, messages: Any, tools: Any = ()) -> Any:
+        return self.known.setdefault(repr((messages, tools)), super().prompt(messages, tools).copy())
+
+
+class StripsMessages(Good):
+    def prompt(self, messages: Any, tools: Any = ()) -> Any:
+        for message in messages:
+            message["content"] = message["content"].upper()
+        return super().prompt(messages, tools)
+
+
+class LeavesToolsOut(Good):
+    def prompt(self, messages: Any, tools: Any = ()) -> Any:
+        return super().prompt(messages)
+
+
+class SetsAVariable(Good):
+    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+        os.environ["MY_RENDERER"] = "parsed"
+        return super().parse(prompt_ids, reply_ids)
+
+
+def plugin(make: Any) -> RendererPlugin[Any]:
+    return RendererPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
+
+
+@pytest.mark.parametrize("renderer", [Good, NeverBridges])
+def test_a_good_renderer_is_not_complained_about(renderer: type[Good], complaints: Any) -> None:
+    assert complaints(RendererContract, plugin(renderer.make)) == {}
+
+
+def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: Any) -> None:
+    assert complaints(RendererContract, example("renderer")) == {}
+
+
+@pytest.mark.parametrize(
+    ("renderer", "test", "said"),
+    [
+        (NoStops, "a_reply_can_end", "has the stop ids set()"),
+        (Lists, "tokens_are_int32", "from prompt"),
+        (TokenisesTheReplyAgain, "a_bridge_keeps_every_token", "does not begin with the prompt and the reply"),
+        (StopsTwice, "a_bridge_is_what_the_whole_conversation_gives", "goes on after the reply '7' otherwise"),
+        (BridgesOneByOne, "a_bridge_is_what_the_whole_conversation_gives", "goes on after the reply '7' otherwise"),
+        (NoStopInReplies, "a_reply_that_is_known_as_text_reads_back", "does not end the reply '7' with a stop token"),
+        (ShowsStops, "a_reply_that_is_known_as_text_reads_back", "reads '7<end>' from the tokens of '7'"),
+        (ParsesText, "any_tokens_can_be_parsed", "as '7'"),
+        (RaisesOnJunk, "any_tokens_can_be_parsed", "fails in parse: AssertionError"),
+        (CutsTheText, "any_tokens_can_be_parsed", "says the text 'a n' of a reply"),
+        (Counts, "results_depend_on_the_arguments_alone", "renders the same conversation otherwise"),
+        (GivesItsCache, "results_depend_on_the_arguments_alone", "gives out tokens of its cache"),
+        (StripsMessages, "it_leaves_messages_as_they_are", "changes the messages that it renders"),
+        (LeavesToolsOut, "tools_are_shown_or_refused", "leaves tools out of the prompt without a word"),
+        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+        (lambda setup, params: 1 / 0, "a_reply_can_end", "cannot be made: ZeroDivisionError"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    renderer: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_RENDERER", "before")
+    make = getattr(renderer, "make", renderer)
+    own = tuple(tuple(dict(message) for message in each) for each in RendererContract.conversations)
+    assert said in complaint(RendererContract, plugin(make), test, conversations=own)

@@ -1,0 +1,137 @@
+"""Rewards that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts import Attempt, NoParams, RewardPlugin, Score
+from rllm_plugin_kit import RewardContract
+
+
+class Exact:
+    """1 for the answer itself."""
+
+    def __init__(self, params: NoParams) -> None:
+        pass
+
+    async def __call__(self, attempt: Attempt) -> Any:
+        await asyncio.sleep(0)
+        return self.score(attempt)
+
+    def score(self, attempt: Attempt) -> Any:
+        correct = attempt.reply.content.strip() == str(attempt.data["answer"])
+        return Score(value=float(correct), correct=correct, components={"exact": float(correct)})
+
+
+class Plain(Exact):
+    def __call__(self, attempt: Attempt) -> Any:  # type: ignore[override]
+        return float(attempt.reply.content == attempt.data["answer"])
+
+
+class InAMapping(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return {"value": float(attempt.reply.content == attempt.data["answer"])}
+
+
+class ReadsTheQuestion(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return float(len(attempt.data["question"]))
+
+
+class ReadsANumber(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return float(int(attempt.reply.content) == int(attempt.data["answer"]))
+
+
+class Infinite(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return -float("inf") if attempt.reply.finish_reason == "length" else 1.0
+
+
+class NothingSaid(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return Score(value=None)
+
+
+class AnotherField(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return {"value": 1.0, "reason": "it is right"}
+
+
+class Backwards(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return 1.0 - super().score(attempt).value
+
+
+class Counts(Exact):
+    asked: ClassVar[list[int]] = []
+
+    def score(self, attempt: Attempt) -> Any:
+        self.asked.append(1)
+        return float(len(self.asked))
+
+
+class KeepsTheAttempt(Exact):
+    async def __call__(self, attempt: Attempt) -> Any:
+        self.attempt = attempt
+        await asyncio.sleep(0)
+        return float(len(self.attempt.reply.text))
+
+
+class TakesTheAnswer(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        return float(attempt.reply.content == attempt.data.pop("answer"))  # type: ignore[attr-defined]
+
+
+class SetsAVariable(Exact):
+    def score(self, attempt: Attempt) -> Any:
+        os.environ["MY_REWARD"] = "scored"
+        return 1.0
+
+
+def plugin(make: Any, needs: frozenset[str] = frozenset({"answer"})) -> RewardPlugin[Any]:
+    return RewardPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make, needs=needs)
+
+
+@pytest.mark.parametrize("reward", [Exact, Plain, InAMapping])
+def test_a_good_reward_is_not_complained_about(reward: Any, complaints: Any) -> None:
+    assert complaints(RewardContract, plugin(reward), right=("42",), wrong=("41", "")) == {}
+
+
+def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any) -> None:
+    assert complaints(RewardContract, example("reward"), right=("It is 42.",), wrong=("7",)) == {}
+
+
+@pytest.mark.parametrize(
+    ("reward", "test", "said"),
+    [
+        (
+            ReadsTheQuestion,
+            "it_reads_what_it_needs_and_nothing_more",
+            "nothing but its needs: KeyError: 'question'",
+        ),
+        (ReadsANumber, "any_reply_is_scored", "fails on the reply ''"),
+        (Infinite, "any_reply_is_scored", "gives value the value -inf on the reply ''"),
+        (NothingSaid, "any_reply_is_scored", "gives value the value None"),
+        (AnotherField, "any_reply_is_scored", "says reason, which no score has"),
+        (Backwards, "right_replies_earn_more_than_wrong_ones", "gives 0 to the right reply '42', and 1 to the wrong"),
+        (Counts, "the_same_attempt_earns_the_same", "scores the same attempt otherwise a second time"),
+        (KeepsTheAttempt, "attempts_scored_at_the_same_time_do_not_mix", "when others are scored at the same time"),
+        (TakesTheAnswer, "it_leaves_the_attempt_as_it_is", "changes the attempt that it looks at"),
+        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    reward: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_REWARD", "before")
+    assert said in complaint(RewardContract, plugin(reward), test, right=("42",), wrong=("41",))
+
+
+def test_needs_that_the_data_of_the_test_lacks_are_named(complaint: Any) -> None:
+    record = plugin(Exact, needs=frozenset({"answer", "tests"}))
+    assert "needs tests of a task's data" in complaint(RewardContract, record, "its_needs_are_in_the_data_of_the_test")

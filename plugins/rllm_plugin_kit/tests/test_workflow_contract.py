@@ -1,0 +1,269 @@
+"""Workflows that are wrong in one way each, and what the contract tells their authors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
+from rllm_core.rollout.conversation import Conversation, PromptTooLongError
+from rllm_plugin_kit import WorkflowContract
+
+
+class OneAnswer(Workflow):
+    """Asks the environment, answers once, and counts letters for a second trajectory."""
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        self.episode = Episode(id=uid)
+        environment = self.context.make_environment()  # type: ignore[misc]
+        trajectory = Trajectory("solver", uid=f"{uid}/solver", reward=0.0)
+        conversation = Conversation(self.context, trajectory, session=f"{uid}/solver")
+        try:
+            conversation.hear(await environment.reset(task))  # type: ignore[misc]
+            step = await conversation.reply()
+            outcome = await environment.step(step.text)  # type: ignore[misc]
+            trajectory.reward = outcome.reward
+            self.episode.trajectories.append(self.finished(trajectory))
+        except PromptTooLongError:
+            self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+        finally:
+            environment.close()
+            await conversation.close()
+        return self.episode
+
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        return trajectory
+
+
+class NoEpisode(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Any:
+        await super().run(task, uid)
+
+
+class AnotherName(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        return await super().run(task, "mine")
+
+
+class NoStep(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        return Trajectory("solver", reward=1.0)
+
+
+class NoRole(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        trajectory.name = ""
+        return trajectory
+
+
+class NoReward(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        trajectory.reward = None
+        return trajectory
+
+
+class TokenisesAgain(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        (step,) = trajectory.steps
+        ids = self.context.engine.renderer.reply_ids(step.text + " ")
+        return Trajectory("solver", [Step(step.prompt_ids, ids)], reward=0.0)
+
+
+class LosesLogProbs(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        (step,) = trajectory.steps
+        return Trajectory("solver", [Step(step.prompt_ids, step.response_ids)], reward=0.0)
+
+
+class LosesTheVersion(OneAnswer):
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        (step,) = trajectory.steps
+        return Trajectory("solver", [Step(step.prompt_ids, step.response_ids, step.logprobs)], reward=0.0)
+
+
+class Counts(OneAnswer):
+    played: ClassVar[list[str]] = []
+
+    def finished(self, trajectory: Trajectory) -> Trajectory:
+        self.played.append(trajectory.uid)
+        trajectory.reward = float(len(self.played))
+        return trajectory
+
+
+class OneSeed(OneAnswer):
+    def __init__(self, context: Any, **unknown: Any) -> None:
+        super().__init__(replace(context, sampling=replace(context.sampling, seed=0)), **unknown)
+
+
+class OneSession(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        episode = await super().run(task, "one")
+        episode.id = uid
+        return episode
+
+
+class LastOneCounts(OneAnswer):
+    newest: ClassVar[list[str]] = []
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        self.newest[:] = [uid]
+        episode = await super().run(task, uid)
+        episode.is_correct = self.newest == [uid]
+        return episode
+
+
+class TakesThePartsAway(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        task["parts"].clear()
+        return await super().run(task, uid)
+
+
+class RaisesOnLongPrompts(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        episode = await super().run(task, uid)
+        if not episode.trajectories:
+            raise PromptTooLongError
+        return episode
+
+
+class SaysTooMuch(OneAnswer):
+    def __init__(self, context: Any, **unknown: Any) -> None:
+        super().__init__(replace(context, max_response_length=100, max_prompt_length=10**6), **unknown)
+
+
+class MakesAnAgent(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        self.context.make_agent()
+        return await super().run(task, uid)
+
+
+class LeavesTheEnvironment(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        make = self.context.make_environment
+        assert make is not None
+
+        def without_close() -> Any:
+            environment = make()
+            close, environment.close = environment.close, lambda: None  # type: ignore[method-assign]
+            self.close = close
+            return environment
+
+        self.context = replace(self.context, make_environment=without_close)
+        episode = await super().run(task, uid)
+        self.close()
+        return episode
+
+
+class LeavesTheSession(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        with contextlib.suppress(NotImplementedError):
+            self.context = replace(self.context, engine=NoEnd(self.context.engine))
+        return await super().run(task, uid)
+
+
+class NoEnd:
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+
+class HidesTheEnd(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        try:
+            return await super().run(task, uid)
+        except asyncio.CancelledError:
+            return Episode(id=uid)
+
+
+class LeavesATask(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        self.waiting = asyncio.ensure_future(asyncio.Event().wait())
+        return await super().run(task, uid)
+
+
+class TakesAnything(OneAnswer):
+    def __init__(self, context: Any, **unknown: Any) -> None:
+        super().__init__(context)
+
+
+class SetsAVariable(OneAnswer):
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        os.environ["MY_WORKFLOW"] = uid
+        return await super().run(task, uid)
+
+
+def plugin(make: Any, **fields: Any) -> WorkflowPlugin[Any]:
+    return WorkflowPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make, **fields)
+
+
+def test_a_good_workflow_is_not_complained_about(complaints: Any) -> None:
+    assert complaints(WorkflowContract, plugin(OneAnswer)) == {}
+
+
+def test_what_it_opens_for_a_run_is_there_in_every_attempt(complaints: Any) -> None:
+    class NeedsItsServer(OneAnswer):
+        async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+            assert self.context.resource == ["open"]
+            return await super().run(task, uid)
+
+    @contextlib.asynccontextmanager
+    async def server(run: Any, params: Any) -> Any:
+        opened = ["open"]
+        yield opened
+        opened.clear()
+
+    assert complaints(WorkflowContract, plugin(NeedsItsServer, open=server)) == {}
+
+
+@pytest.mark.parametrize(
+    ("workflow", "test", "said"),
+    [
+        (NoEpisode, "an_attempt_gives_the_episode_that_was_asked_for", "returns None"),
+        (AnotherName, "an_attempt_gives_the_episode_that_was_asked_for", "makes episode 'mine' for attempt"),
+        (NoStep, "an_attempt_gives_the_episode_that_was_asked_for", "makes an episode without a step"),
+        (NoRole, "an_attempt_gives_the_episode_that_was_asked_for", "makes a trajectory without a name"),
+        (NoReward, "an_attempt_gives_the_episode_that_was_asked_for", "gives reward the value None"),
+        (TokenisesAgain, "steps_hold_the_tokens_of_the_engine", "whose tokens no call of the engine had"),
+        (LosesLogProbs, "steps_hold_the_tokens_of_the_engine", "other log-probs than were sampled"),
+        (LosesTheVersion, "steps_hold_the_tokens_of_the_engine", "says weight version"),
+        (Counts, "the_same_attempt_goes_the_same", "goes otherwise when the same attempt is made again"),
+        (OneSeed, "another_attempt_is_sampled_with_another_seed", "samples with the same seed in two attempts"),
+        (OneSession, "attempts_side_by_side_go_as_each_would_alone", "uses one session name in two attempts"),
+        (LastOneCounts, "attempts_side_by_side_go_as_each_would_alone", "goes otherwise when other attempts"),
+        (TakesThePartsAway, "it_leaves_the_task_as_it_is", "changes the data of its task"),
+        (RaisesOnLongPrompts, "it_keeps_to_the_lengths", "fails in an attempt: PromptTooLongError"),
+        (SaysTooMuch, "it_keeps_to_the_lengths", "asks for 100 tokens"),
+        (MakesAnAgent, "it_acts_on_the_keys_that_it_honours_and_on_no_others", "acts on rllm.agent.name, and does not"),
+        (LeavesTheEnvironment, "what_raises_leaves_nothing_open", "closes its environments [0] times when reset"),
+        (LeavesTheEnvironment, "what_hangs_is_ended_from_outside", "times when it is cancelled while reset hangs"),
+        (LeavesTheSession, "what_raises_leaves_nothing_open", "leaves sessions open in the engine when step raises"),
+        (HidesTheEnd, "what_hangs_is_ended_from_outside", "goes on when it is cancelled while reset hangs"),
+        (LeavesATask, "an_attempt_gives_the_episode_that_was_asked_for", "leaves 1 tasks running"),
+        (TakesAnything, "unknown_options_are_refused", "takes an option that it does not have"),
+        (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    workflow: Any, test: str, said: str, complaint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_WORKFLOW", "before")
+    task = {"question": "2 + 2?", "parts": [2, 2]}
+    assert said in complaint(WorkflowContract, plugin(workflow), test, task=task)
+
+
+@pytest.mark.parametrize("key", ["rllm.agent.name", "rllm.agent.max_steps"])
+def test_a_key_that_it_honours_in_word_alone_is_named(key: str, complaint: Any) -> None:
+    record = plugin(OneAnswer, honours=frozenset({key}))
+    said = complaint(WorkflowContract, record, "it_acts_on_the_keys_that_it_honours_and_on_no_others")
+    assert f"does not act on {key}, and says that it does" in said

@@ -1,0 +1,7 @@
+"""Every agent of ours is held to the contract of agents."""
+
+from __future__ import annotations
+
+from rllm_plugin_kit import AgentContract
+
+globals().update(AgentContract.for_each("rllm-core", math_agent={"options": ({}, {"system_prompt": "Be brief."})}))

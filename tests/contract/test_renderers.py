@@ -1,0 +1,7 @@
+"""Every renderer of ours is held to the contract of renderers."""
+
+from __future__ import annotations
+
+from rllm_plugin_kit import RendererContract
+
+globals().update(RendererContract.for_each("rllm-core"))
