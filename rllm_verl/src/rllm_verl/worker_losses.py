@@ -16,7 +16,8 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
-from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.plugins.registry import Registry
 from rllm_core.updates.role_losses import RoleLosses
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields

@@ -23,8 +23,9 @@ from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
 
