@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.paths import KeyPath
 from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry

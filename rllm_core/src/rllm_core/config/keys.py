@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,22 +10,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rllm_core.config.paths import KeyPath
 from rllm_core.schema.section import HoldsChoice
 
-KeyPath = tuple[str, ...]
 ANY_KEY = "*"
 """Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
-ABSENT: Any = object()
-"""What `value_at` gives where a tree has no such key; not even null."""
-
-
-def value_at(tree: Any, path: KeyPath) -> Any:
-    """What a tree holds under a key; `ABSENT` where there is none."""
-    for part in path:
-        if not isinstance(tree, Mapping) or part not in tree:
-            return ABSENT
-        tree = tree[part]
-    return tree
 
 
 @cache

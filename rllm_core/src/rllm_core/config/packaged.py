@@ -7,19 +7,21 @@ Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hy
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
 from rllm_core.config.overrides import BACKEND_GROUP
+from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_core.plugins.backend_files import profile_file, search_folder
+from rllm_core.plugins.registry import Registry
 
 DEFAULT = "default"
 FOLDER = Path(__file__).parents[1] / "conf"
@@ -27,26 +29,6 @@ PRIMARY = "unified"
 HYDRA_VERSION_BASE = "1.3"
 _ONE_AT_A_TIME = RLock()
 """Hydra keeps what it composes in places of the whole process."""
-
-
-class RegisteredPlugin(Protocol):
-    """A plugin record and who ships it."""
-
-    @property
-    def plugin(self) -> Any: ...
-
-    @property
-    def distribution(self) -> str: ...
-
-
-class PluginSource(Protocol):
-    """The part of the registry that composing needs."""
-
-    def get(self, kind: str, name: str, /) -> RegisteredPlugin:
-        """The plugin of that kind and name; PluginError when there is none."""
-
-    def all(self, kind: str, /) -> Sequence[RegisteredPlugin]:
-        """Everything of a kind."""
 
 
 _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composing_with", default=None)
@@ -64,7 +46,7 @@ def _read_base(file: Path, stamp: int) -> Layer:
     return layer_from_file(file, DEFAULT, Tier.PACKAGED)
 
 
-def packaged_layers(registry: PluginSource, backend: Any, profile: str | None = None) -> list[Layer]:
+def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
     """The core's defaults and, above them, what the YAML file of a backend (its record) and of its profile change.
 
     Raises:
@@ -128,12 +110,10 @@ def search_path_entries() -> list[tuple[str, str]]:
     if current is not None:
         return current
     # A script with @hydra.main: what is installed counts.
-    from rllm_core.plugins.registry import Registry
-
     return [("rllm-core", f"file://{FOLDER}"), *_entries_of_script(Registry.load().all("backend"))]
 
 
-def _entries_of_script(backends: Iterable[RegisteredPlugin]) -> Iterator[tuple[str, str]]:
+def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[str, str]]:
     """The folders of all backends; what else a backend's file asks for only of the one that is chosen.
 
     Looking into another system's package imports it, which may take seconds, or fail.

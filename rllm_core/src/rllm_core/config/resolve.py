@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from rllm_core.config.keys import KeyPath
 from rllm_core.config.layers import require_plain
 from rllm_core.config.merge import MISSING, Merged
+from rllm_core.config.paths import KeyPath
 from rllm_core.errors import ConfigError
 
 

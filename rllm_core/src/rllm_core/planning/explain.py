@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
+from rllm_core.config.keys import known_keys
 from rllm_core.config.packaged import packaged_values
+from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.unused import idle_reason
 from rllm_core.contracts.chosen import Registered
@@ -169,13 +170,11 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 
 def _value(path: KeyPath, plan: RunPlan) -> Any:
     """The value in the run; for an option that nobody sets, the plugin's own default."""
-    node: Any = plan.composed.tree
-    for part in path:
-        if not isinstance(node, Mapping) or part not in node:
-            chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
-            return getattr(chosen.params, path[-1])
-        node = node[part]
-    return node
+    value = value_at(plan.composed.tree, path)
+    if value is ABSENT:
+        chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
+        return getattr(chosen.params, path[-1])
+    return value
 
 
 def _origin(dotted: str, origins: Mapping[str, str]) -> str:
