@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput, PolicyLoss
-from rllm_core.errors import LossError, RllmError
+from rllm_core.errors import LossError, failures_as
 from rllm_core.updates.losses import checked
 
 
@@ -54,11 +54,6 @@ class RoleLosses:
         if role not in self._loaded:
             self._loaded[role] = choice.plugin.load()
         who = f"loss {choice.plugin.name!r} for role {role!r}"
-        try:
+        with failures_as(LossError, who):
             losses = self._loaded[role](inputs, choice.params)
-        except RllmError:
-            raise
-        except (Exception, SystemExit) as error:
-            hint = "Mend it; add --debug to see where it failed."
-            raise LossError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
         return checked(losses, inputs, who)
