@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.loss import LossInput, PolicyLoss
+from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError, failures_as
 from rllm_core.updates.losses import checked
 
@@ -30,9 +30,6 @@ class RowRoles(Protocol):
 class RoleLosses:
     """Sends each role's tokens through that role's loss, which is loaded when it is first needed."""
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, PolicyLoss] = {}
-
     def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         """(n_sampled,) loss of each token.
 
@@ -51,9 +48,8 @@ class RoleLosses:
 
     def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         choice = plan.losses[role]
-        if role not in self._loaded:
-            self._loaded[role] = choice.plugin.load()
+        function = choice.registered.load()
         who = f"loss {choice.plugin.name!r} for role {role!r}"
         with failures_as(LossError, who):
-            losses = self._loaded[role](inputs, choice.params)
+            losses = function(inputs, choice.params)
         return checked(losses, inputs, who)
