@@ -24,9 +24,9 @@ from rllm_core.config.needed import require_packages
 from rllm_core.config.options_as_keys import option_hints
 from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
-from rllm_core.config.paths import ABSENT, KeyPath, path_of, value_at
+from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, value_at
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
-from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
+from rllm_core.config.resolve import resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.unused import idle_reason, without_keys
 from rllm_core.config.whole import is_whole, part_of, split_whole

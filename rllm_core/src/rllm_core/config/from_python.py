@@ -12,8 +12,7 @@ from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_fr
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import base_layer, packaged_layers
-from rllm_core.config.paths import ABSENT, KeyPath, nested, path_of, value_at
-from rllm_core.config.resolve import leaves
+from rllm_core.config.paths import ABSENT, KeyPath, identical, leaves, nested, path_of, value_at
 from rllm_core.config.whole import is_whole
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -113,7 +112,7 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
         record = chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})])
         lower = packaged_layers(record, profile)
     packaged = merge_layers(lower, [RunConfig]).tree
-    own = [(path, value) for path, value in leaves(tree) if _differs(value_at(packaged, path), value)]
+    own = [(path, value) for path, value in leaves(tree) if not identical(value_at(packaged, path), value)]
     layers = [Layer(PYTHON, nested(path, value)) for path, value in own]
     if profile is not None:
         layers.append(Layer(COMMAND_LINE, nested(path_of(PROFILE_KEY), profile), Tier.COMMAND_LINE))
@@ -157,7 +156,3 @@ def _keys_of_words(words: Iterable[str]) -> Iterator[KeyPath]:
         except ConfigError:
             continue  # Hydra took it, so it deletes a key, or chooses from a group of the script's own.
         yield path_of(key)
-
-
-def _differs(value: Any, other: Any) -> bool:
-    return type(value) is not type(other) or value != other

@@ -12,7 +12,7 @@ from typing import Any
 
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
-from rllm_core.config.paths import ABSENT, path_of, put_at, value_at
+from rllm_core.config.paths import ABSENT, identical, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import SharedKey
@@ -98,7 +98,7 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
     if not native.is_set or row.while_null is None:
         return not native.is_set
     instead = _side(merged, tree, row.while_null, ())
-    return native.tier in (Tier.PACKAGED, Tier.SAVED) or _same(native.value, instead.value)
+    return native.tier in (Tier.PACKAGED, Tier.SAVED) or identical(native.value, instead.value)
 
 
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
@@ -118,7 +118,7 @@ def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tupl
     path = path_of(key)
     value = value_at(tree, path)
     for core_value, native_value in spelled:
-        if _same(value, native_value):
+        if identical(value, native_value):
             value = core_value
             break
     tier = merged.tier(path)
@@ -131,7 +131,7 @@ def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tupl
 def _native_spelling(value: Any, row: SharedKey) -> Any:
     value = _bare(value)
     for core_value, native_value in row.spelled:
-        if _same(value, core_value):
+        if identical(value, core_value):
             return native_value
     return value
 
@@ -151,9 +151,4 @@ def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str
 
 
 def _holds(tree: dict[str, Any], key: str, value: Any) -> bool:
-    return _same(value_at(tree, path_of(key)), value)
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Equal, and not merely as True equals 1."""
-    return type(value) is type(other) and bool(value == other)
+    return identical(value_at(tree, path_of(key)), value)

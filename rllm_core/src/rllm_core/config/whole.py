@@ -13,8 +13,8 @@ from typing import Any
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.paths import ABSENT, path_of, put_at, value_at
-from rllm_core.config.resolve import escape, leaves, resolve_interpolations
+from rllm_core.config.paths import ABSENT, leaves, path_of, put_at, split_by, value_at
+from rllm_core.config.resolve import escape, resolve_interpolations
 from rllm_core.schema.run_config import RunConfig
 
 MARK = "composed"
@@ -65,10 +65,5 @@ def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer
     """
     kept = {path for path, _ in leaves(keep.tree)} if keep else set()
     given = resolve_interpolations(merge_layers([Layer(layer.origin, without_mark(layer.tree))], []))
-    same: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    for path, value in leaves(given):
-        found = [value_at(tree, path) for tree in composed]
-        equal = path not in kept and any(type(one) is type(value) and one == value for one in found)
-        put_at(same if equal else own, path, escape(value))
-    return Layer(layer.origin, same, Tier.SAVED), Layer(layer.origin, own, layer.tier)
+    same, own = split_by(given, composed, kept)
+    return Layer(layer.origin, escape(same), Tier.SAVED), Layer(layer.origin, escape(own), layer.tier)
