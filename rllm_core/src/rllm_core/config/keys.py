@@ -20,14 +20,20 @@ ANY_KEY = "*"
 @cache
 def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
     """Every section and key of a schema, sections before what they hold."""
-    return tuple(path for path, _ in _fields(schema, ()))
+    return tuple(fields_of(schema))
+
+
+@cache
+def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
+    """Every section and key of a schema with its field, sections before what they hold."""
+    return dict(_fields(schema, ()))
 
 
 @cache
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()
-    for path, field in _fields(schema, ()):
+    for path, field in fields_of(schema).items():
         for variant in _variants(field.annotation):
             if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
                 patterns.add((*path, ANY_KEY))
