@@ -71,7 +71,6 @@ def register_rllm_adv_estimator(
         return EstimatorPlugin(
             name=name,
             summary=summary or _summary(function),
-            params=NoParams,
             load=lambda: FromClassic(name, function),
             scope=scope,
             needs=_frozen(needs),
