@@ -7,7 +7,8 @@ from typing import Any
 
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import PluginError
-from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.plugins.registry import Registry
 
 
 @cache
