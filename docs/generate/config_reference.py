@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from page_text import cell, table
 from pydantic import BaseModel
 
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.paths import KeyPath
 from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.describe import Option, describe_field, options_of

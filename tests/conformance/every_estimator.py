@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rllm_core import builtin
-from rllm_core.algorithms.estimation import BoundEstimator, estimate
-from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.algorithms.estimation import ChosenEstimator, estimate
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators import plugin as catalogue
@@ -87,18 +87,15 @@ def batch_of(groups: Groups) -> TokenBatch:
     return batch.with_columns(**{name: column.astype(np.float32) for name, column in columns.items()})
 
 
-def bound(name: str, **options: Any) -> BoundEstimator:
-    record, params = RECORDS[name], RECORDS[name].params(**options)
-    function: Callable[[AdvantageInput, Any], Advantages] = record.load()
-    return BoundEstimator(
-        name=name, level=record.level, scope=record.scope, function=lambda inputs: function(inputs, params)
-    )
+def with_options(name: str, **options: Any) -> ChosenEstimator:
+    registered = Registered(plugin=RECORDS[name], distribution="tests", version="0")
+    return Chosen(registered=registered, params=RECORDS[name].params(**options))
 
 
 def advantages(label: str, groups: Groups) -> list[list[list[float]]]:
     """The advantages of the sampled tokens of each trajectory of each group."""
     name, options = VARIANTS[label]
-    estimator = bound(name, **options)
+    estimator = with_options(name, **options)
     batch = batch_of(groups)
     estimated = estimate(batch, lambda role: estimator).advantages
     owner = np.repeat(batch.trajectory, batch.row_lengths)[batch.loss_mask]

@@ -32,10 +32,10 @@ from .every_estimator import (
     advantages,
     attempt,
     batch_of,
-    bound,
     flat,
     of_rewards,
     one_each,
+    with_options,
 )
 
 every = pytest.mark.parametrize("label", VARIANTS)
@@ -277,7 +277,7 @@ def test_c6_what_came_last_reaches_the_turns_before_an_observation(label: str) -
 
 
 def test_c6_a_discount_counts_sampled_tokens() -> None:
-    discounted = bound("gae", whiten=False, gamma=0.5, lam=1.0)
+    discounted = with_options("gae", whiten=False, gamma=0.5, lam=1.0)
     found = estimate(batch_of([[attempt(1, GAP)]]), lambda role: discounted)
     assert found.advantages.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
     assert found.returns is not None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rllm_core import builtin
-from rllm_core.algorithms.estimation import BoundEstimator, estimate
+from rllm_core.algorithms.estimation import estimate
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError
@@ -21,7 +21,7 @@ from rllm_core.updates.losses import checked
 from rllm_core.updates.update_metrics import Means, note_policy, note_rollout
 from rllm_estimators.loss_records import loss_records
 
-from .every_estimator import RECORDS, batch_of, of_rewards
+from .every_estimator import batch_of, of_rewards, with_options
 
 INF = math.inf
 LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *loss_records()) if not record.only_on}
@@ -153,9 +153,5 @@ def test_an_optimal_baseline_with_impossible_tokens(name: str, mode: str) -> Non
     first, second, third = np.flatnonzero(batch.loss_mask)[:3]
     old[[first, second]], sampling[[first, third]] = -INF, -INF
     batch = batch.with_columns(old_logprobs=old, sampling_logprobs=sampling)
-    record = RECORDS[name]
-    params, function = record.params(tis_mode=mode), record.load()
-    bound = BoundEstimator(
-        name=name, level=record.level, scope=record.scope, function=lambda inputs: function(inputs, params)
-    )
-    assert np.isfinite(estimate(batch, lambda role: bound).advantages).all()
+    estimator = with_options(name, tis_mode=mode)
+    assert np.isfinite(estimate(batch, lambda role: estimator).advantages).all()

@@ -21,8 +21,17 @@ globals().update(
         # Equal rewards are not equal returns: those differ by the critic's values, by how far off they are, and where
         # the longest trajectory of a group has nothing to be compared with.
         gae={"options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}), "centres": False},
+        reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
         step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
         otb={"options": ({}, {"tis_mode": "token"}), "centres": False},
         tir_otb={"options": ({}, {"tis_mode": "sequence"}), "centres": False},
     )
 )
+
+
+class TestReinforcePlusPlusDiscounted(EstimatorContract):
+    """Equal rewards are not equal returns where lengths differ."""
+
+    name = "reinforce_plus_plus"
+    options = ({"gamma": 0.5},)
+    centres = False

@@ -19,6 +19,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task
@@ -245,6 +246,7 @@ def worlds() -> Registry:
         )
     )
     registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
+    registry.add(RewardPlugin(name="even", load=lambda: lambda params: lambda attempt: 1.0, **common))
     registry.add(EnginePlugin(name="parrot", load=lambda: Parrot, **common))
     return registry
 

@@ -81,6 +81,8 @@ PLAYED: dict[str, Any] = {
     "rllm.trainer.keep_checkpoints": 2,
     "rllm.trainer.val_before_train": False,
     "rllm.trainer.seed": 3,
+    "rllm.reward": ["even"],
+    "rllm.renderer": "rllm-core/template",
     "rllm.disable_thinking": True,
     "rllm.accumulate_reasoning": True,
     "rllm.mask_truncated_samples": True,

@@ -12,6 +12,7 @@ from rllm_core.config.layers import Tier, layer_from_dotted
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.errors import ConfigError
@@ -55,6 +56,8 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.on_precomputed_mismatch": "zero",
     "rllm.stepwise_advantage.mode": "per_step",
     "rllm.rollout.engine": "deaf",
+    "rllm.reward": ["deaf"],
+    "rllm.renderer": "rllm-core/template",
     "rllm.transform.grouping": "rllm-core/task_role",
     "rllm.rejection_sample.mode": "episode",
     "rllm.episode_logging.episode_log_dir": "elsewhere",
@@ -93,6 +96,7 @@ def registry() -> Registry:
     registry.add(BackendPlugin(params=DeafSections, load=lambda: Backend, capabilities=can, **common))
     registry.add(WorkflowPlugin(params=NoParams, load=lambda: Workflow, **common))
     registry.add(EnginePlugin(params=NoParams, load=lambda: HostedEngine, **common))
+    registry.add(RewardPlugin(params=NoParams, load=lambda: Pipeline, **common))
     reads, writes = frozenset({"tasks"}), frozenset({"episodes"})
     registry.add(StagePlugin(params=NoParams, load=lambda: Pipeline, reads=reads, writes=writes, **common))
     return registry

@@ -5,7 +5,8 @@ The command line prints these as one paragraph and exits with `exit_code`; a tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RllmError(Exception):
@@ -66,6 +67,19 @@ class CheckpointError(RllmError):
 
 class BackendError(RllmError):
     """A backend's service or process refused something, failed, or is gone."""
+
+
+@contextmanager
+def failures_as(
+    error_class: type[RllmError], who: str, hint: str = "Mend it; add --debug to see where it failed."
+) -> Iterator[None]:
+    """Run a plugin's code: what it raises becomes an error of this class that names `who`; ours stay as they are."""
+    try:
+        yield
+    except RllmError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise error_class(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -8,23 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
-from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.algorithms.estimation import ChosenEstimator, Precomputed, divide_by_steps, estimate
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
-EstimatorOf = Callable[[str], BoundEstimator]
+EstimatorOf = Callable[[str], ChosenEstimator]
 
 
-def _bound(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **record: Any) -> BoundEstimator:
-    return BoundEstimator(**{"name": "mine", "level": level, "scope": "group", "function": function, **record})
+def _chosen(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **fields: Any) -> ChosenEstimator:
+    record = EstimatorPlugin(
+        **{"name": "mine", "summary": "Mine.", "params": NoParams, "level": level, **fields},
+        load=lambda: lambda inputs, params: function(inputs),
+    )
+    return Chosen(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
 
 
 def _always(values: Any, level: Any = "trajectory") -> EstimatorOf:
-    return lambda role: _bound(lambda inputs: Advantages(values=values, level=level), level)
+    return lambda role: _chosen(lambda inputs: Advantages(values=values, level=level), level)
 
 
 def _rewards(inputs: AdvantageInput) -> Advantages:
@@ -85,7 +91,7 @@ def test_trajectories_without_sampled_tokens_count_for_the_estimator_and_get_not
         seen.append(inputs)
         return Advantages(values=inputs.rewards)
 
-    assert estimate(batch, lambda role: _bound(remember)).advantages.tolist() == [0, 0, 1, 0, 1, 1]
+    assert estimate(batch, lambda role: _chosen(remember)).advantages.tolist() == [0, 0, 1, 0, 1, 1]
     assert seen[0].rewards.tolist() == [-1, 1, 3]
     assert seen[0].response_lengths.tolist() == [0, 3, 0]
     assert seen[0].token_offsets.tolist() == [0, 0, 6, 6]
@@ -103,12 +109,12 @@ def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_g
     batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
     calls: list[tuple[str, list[float]]] = []
 
-    def estimator_of(role: str) -> BoundEstimator:
+    def estimator_of(role: str) -> ChosenEstimator:
         def run(inputs: AdvantageInput) -> Advantages:
             calls.append((role, inputs.rewards.tolist()))
             return Advantages(values=inputs.rewards * (10 if role == "judge" else 1))
 
-        return _bound(run)
+        return _chosen(run)
 
     advantages = estimate(batch, estimator_of).advantages
     assert calls == [("solver", [1, 0, 2, 0]), ("judge", [5, 6])]
@@ -117,12 +123,12 @@ def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_g
 
 def test_a_role_whose_groups_are_all_empty_is_no_trouble(make_groups: MakeGroups) -> None:
     batch = build_batch([_group(group_id="t:judge"), *make_groups([[1, 0]])])
-    advantages = estimate(batch, lambda role: _bound(_rewards)).advantages
+    advantages = estimate(batch, lambda role: _chosen(_rewards)).advantages
     assert advantages.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_no_groups_give_no_advantages() -> None:
-    def nobody(role: str) -> BoundEstimator:
+    def nobody(role: str) -> ChosenEstimator:
         raise AssertionError("there is no role to estimate for")
 
     estimates = estimate(build_batch([]), nobody)
@@ -161,7 +167,7 @@ def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_rol
 ) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with pytest.raises(AdvantageError, match="estimator 'mine' for role 'solver' returned"):
-        estimate(batch, lambda role: _bound(lambda inputs: result))
+        estimate(batch, lambda role: _chosen(lambda inputs: result))
 
 
 def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success(make_groups: MakeGroups) -> None:
@@ -169,7 +175,7 @@ def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success(make_gr
         raise SystemExit(0)
 
     with pytest.raises(AdvantageError, match="failed: SystemExit: 0"):
-        estimate(build_batch(make_groups([[1, 0]])), lambda role: _bound(leave))
+        estimate(build_batch(make_groups([[1, 0]])), lambda role: _chosen(leave))
 
 
 def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make_groups: MakeGroups) -> None:
@@ -179,7 +185,7 @@ def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make
 
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with pytest.raises(AdvantageError) as caught:
-        estimate(batch, lambda role: _bound(spoil))
+        estimate(batch, lambda role: _chosen(spoil))
     assert caught.value.message == (
         "estimator 'mine' for role 'solver' failed: ValueError: assignment destination is read-only."
     )
@@ -228,7 +234,7 @@ def test_nothing_is_divided_where_there_is_nothing() -> None:
 
 
 def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_turns: Trajectory) -> None:
-    steps = _bound(lambda inputs: Advantages(values=inputs.step_rewards, level="step"), "trajectory")
+    steps = _chosen(lambda inputs: Advantages(values=inputs.step_rewards, level="step"), "trajectory")
     with pytest.raises(AdvantageError, match=r"'mine' for role 'agent' returned step advantages; .*level='trajectory'"):
         estimate(build_batch([_group(two_turns)]), lambda role: steps)
 
@@ -247,7 +253,7 @@ def test_one_estimator_of_scope_batch_is_called_once_with_the_groups_of_all_its_
         calls.append(inputs.rewards.tolist())
         return Advantages(values=10 * inputs.rewards)
 
-    shared, other = _bound(run, scope="batch"), _bound(run, scope="batch", name="other")
+    shared, other = _chosen(run, scope="batch"), _chosen(run, scope="batch", name="other")
     advantages = estimate(three_roles, lambda role: other if role == "b" else shared).advantages
     assert calls == [[1, 3, 4], [2]]
     assert advantages[three_roles.row_offsets[1:] - 1].tolist() == [10, 20, 30, 40]
@@ -261,13 +267,13 @@ def test_one_estimator_of_another_scope_is_called_for_each_of_its_roles(three_ro
         calls.append(inputs.rewards.tolist())
         return _rewards(inputs)
 
-    shared = _bound(run, scope=scope)
+    shared = _chosen(run, scope=scope)
     estimate(three_roles, lambda role: shared)
     assert calls == [[1, 4], [2], [3]]
 
 
 def test_an_estimator_for_several_roles_is_named_with_all_of_them(three_roles: TokenBatch) -> None:
-    shared = _bound(lambda inputs: Advantages(values=np.zeros(1)), scope="batch")
+    shared = _chosen(lambda inputs: Advantages(values=np.zeros(1)), scope="batch")
     with pytest.raises(AdvantageError, match=r"^estimator 'mine' for role 'a' and 'b' and 'c' returned"):
         estimate(three_roles, lambda role: shared)
 
@@ -278,7 +284,7 @@ def _with_returns(inputs: AdvantageInput) -> Advantages:
 
 
 def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_roles: TokenBatch) -> None:
-    returns = estimate(three_roles, lambda role: _bound(_with_returns if role == "a" else _rewards)).returns
+    returns = estimate(three_roles, lambda role: _chosen(_with_returns if role == "a" else _rewards)).returns
     assert returns is not None
     assert returns.dtype == np.float32
     assert returns[:4].tolist() == [0, 1, 2, 3]
@@ -287,7 +293,7 @@ def test_returns_reach_the_tokens_of_their_role_and_are_nan_elsewhere(three_role
 
 
 def test_there_are_no_returns_where_no_estimator_gives_any(three_roles: TokenBatch) -> None:
-    assert estimate(three_roles, lambda role: _bound(_rewards)).returns is None
+    assert estimate(three_roles, lambda role: _chosen(_rewards)).returns is None
 
 
 @pytest.mark.parametrize(
@@ -302,7 +308,7 @@ def test_there_are_no_returns_where_no_estimator_gives_any(three_roles: TokenBat
 def test_unusable_returns_are_an_error_that_names_estimator_and_role(
     make_groups: MakeGroups, returns: Any, complaint: str
 ) -> None:
-    estimator = _bound(lambda inputs: Advantages(values=inputs.rewards, returns=returns))
+    estimator = _chosen(lambda inputs: Advantages(values=inputs.rewards, returns=returns))
     with pytest.raises(AdvantageError, match=f"^estimator 'mine' for role 'agent' {complaint}"):
         estimate(build_batch(make_groups([[1, 0]])), lambda role: estimator)
 
@@ -317,7 +323,7 @@ def test_groups_that_bring_their_own_advantages_are_left_out(make_groups: MakeGr
         return _with_returns(inputs)
 
     precomputed = Precomputed(groups=np.array([False, True, False]), advantages=own)
-    estimates = estimate(batch, lambda role: _bound(run), precomputed=precomputed)
+    estimates = estimate(batch, lambda role: _chosen(run), precomputed=precomputed)
     assert calls == [[1, 3]]
     assert estimates.advantages.tolist() == [0, 0, 1, 1, 0, 0, 0.125, 0.125, 0, 0, 3, 3]
     assert estimates.returns is not None
@@ -330,7 +336,7 @@ def test_a_role_that_brings_all_its_advantages_needs_no_call(three_roles: TokenB
 
     own = three_roles.loss_mask.astype(np.float32)
     precomputed = Precomputed(groups=np.ones(4, np.bool_), advantages=own)
-    estimates = estimate(three_roles, lambda role: _bound(never), precomputed=precomputed)
+    estimates = estimate(three_roles, lambda role: _chosen(never), precomputed=precomputed)
     assert estimates.advantages.tolist() == own.tolist()
 
 
@@ -342,5 +348,5 @@ def test_the_run_s_settings_reach_the_estimator(three_roles: TokenBatch) -> None
         seen.append(inputs.algorithm_config)
         return _rewards(inputs)
 
-    estimate(three_roles, lambda role: _bound(run), algorithm_config=settings)
+    estimate(three_roles, lambda role: _chosen(run), algorithm_config=settings)
     assert [config is settings for config in seen] == [True] * 3

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.estimation import BoundEstimator, estimate
+from rllm_core.algorithms.estimation import ChosenEstimator, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.data import codec
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -130,6 +132,13 @@ def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) ->
     assert made[1:] == ([True], 2)
 
 
+def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> ChosenEstimator:
+    record = EstimatorPlugin(
+        name="mine", summary="Mine.", params=NoParams, load=lambda: lambda inputs, params: function(inputs), **fields
+    )
+    return Chosen(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
+
+
 def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: MakeGroups) -> None:
     mine, theirs = make_groups([[5, 5], [1, 0]])
     for trajectory in mine.trajectories:
@@ -140,10 +149,10 @@ def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: Make
         seen.append(inputs.rewards.tolist())
         return Advantages(values=inputs.rewards)
 
-    bound = BoundEstimator(name="mine", level="trajectory", scope="role", function=remember)
+    chosen = _chosen(remember, scope="role")
     for order in ([mine, theirs], [theirs, mine]):
         batch = build_batch(order)
-        advantages = estimate(batch, lambda role: bound, precomputed=find_precomputed(batch, "error").precomputed)
+        advantages = estimate(batch, lambda role: chosen, precomputed=find_precomputed(batch, "error").precomputed)
         parts = {True: [0, 0, 0.25, -0.25] * 2, False: [0, 0, 1, 1, 0, 0, 0, 0]}
         assert advantages.advantages.tolist() == [value for member in order for value in parts[member is mine]]
     assert seen == [[1, 0], [1, 0]]
@@ -158,8 +167,8 @@ def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called(mak
         raise AssertionError("there is nothing to estimate")
 
     batch = build_batch(groups)
-    bound = BoundEstimator(name="mine", level="trajectory", scope="group", function=nobody)
-    estimates = estimate(batch, lambda role: bound, precomputed=find_precomputed(batch, "error").precomputed)
+    chosen = _chosen(nobody)
+    estimates = estimate(batch, lambda role: chosen, precomputed=find_precomputed(batch, "error").precomputed)
     assert estimates.advantages.tolist() == [0, 0, 2, 2] * 2
     assert estimates.returns is None
 

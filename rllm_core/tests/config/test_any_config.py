@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, layers_from_overrides
-from rllm_core.config.resolve import leaves
+from rllm_core.config.paths import leaves
 from rllm_core.errors import ConfigError
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.kinds import KINDS

@@ -17,7 +17,7 @@ from rllm_core.config import packaged
 from rllm_core.config.compose import Composed, compose, plugins_section
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm_core.config.resolve import leaves
+from rllm_core.config.paths import leaves
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig

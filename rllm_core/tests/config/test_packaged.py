@@ -27,7 +27,7 @@ HEADER = "# @package _global_\n"
 
 
 def _layer(registry: Registry, name: str) -> Layer:
-    base, own = packaged_layers(registry, registry.get("backend", name).plugin)
+    base, own = packaged_layers(registry.get("backend", name).plugin)
     assert base == base_layer()
     return own
 
@@ -46,7 +46,7 @@ def test_a_backends_layer_is_what_its_file_adds_to_the_cores_or_changes(
 
 
 def test_a_backend_without_a_file_adds_nothing(registry: Registry) -> None:
-    assert packaged_layers(registry, registry.get("backend", "needy").plugin) == [base_layer()]
+    assert packaged_layers(registry.get("backend", "needy").plugin) == [base_layer()]
 
 
 @pytest.mark.parametrize("name", ["far", "local"])

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rllm_core.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import layer_from_file
 from rllm_core.config.packaged import FOLDER
-from rllm_core.config.resolve import leaves
+from rllm_core.config.paths import leaves
 from rllm_core.contracts.plugin import Params
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import TrainerSection

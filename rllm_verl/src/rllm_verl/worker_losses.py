@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
-from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.plugins import resolve
 from rllm_core.updates.role_losses import RoleLosses
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields
@@ -116,19 +115,11 @@ class _RowRoles:
         return cls(roles, role)
 
 
-@cache
 def _registered(qualified_name: str) -> Registered[Any]:
-    distribution = qualified_name.rpartition("/")[0]
     try:
-        # Only what is needed is imported: what else is installed may be blocked in this run.
-        return Registry.load(allow={distribution}).get("loss", qualified_name)
+        return resolve("loss", qualified_name)
     except RllmError as error:
-        if distribution == IN_PROCESS:
-            raise LossError(
-                f"The loss {qualified_name!r} was registered by the running program; worker processes do not know it.",
-                "Put it into a plugin and install that on every machine: `rllm plugins new NAME --kind loss`.",
-            ) from error
         raise LossError(
             f"A worker process cannot use the loss {qualified_name!r}: {error.message}",
-            f"Install {distribution} on every machine, in the same version.",
+            error.hint or f"Install {qualified_name.rpartition('/')[0]} on every machine, in the same version.",
         ) from error

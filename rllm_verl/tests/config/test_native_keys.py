@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.keys import ABSENT, known_keys, value_at
+from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import layer_from_dotted
+from rllm_core.config.paths import ABSENT, value_at
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig

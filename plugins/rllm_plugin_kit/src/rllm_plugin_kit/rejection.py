@@ -14,7 +14,7 @@ import pytest
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, Verdict
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
-from rllm_core.pipeline.verdict_check import misplaced
+from rllm_core.pipeline import misplaced
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.samples import Member, make_groups
 

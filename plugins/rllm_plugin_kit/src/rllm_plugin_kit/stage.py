@@ -14,7 +14,7 @@ from rllm_core.contracts.stage import Stage, StagePlugin
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import did_you_mean
-from rllm_core.pipeline.graph import GIVEN
+from rllm_core.pipeline import GIVEN
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.fakes import stage_context
 from rllm_plugin_kit.plugin import PluginContract

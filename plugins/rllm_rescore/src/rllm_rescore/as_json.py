@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rllm_core.contracts.chosen import Chosen
-from rllm_core.planning.plan import ByRole
+from rllm_core.planning import ByRole
 from rllm_rescore.as_run import applied_to, reproduction_of
 from rllm_rescore.rescore import ReplayedStep, Rescored
 from rllm_rescore.scores import ScoredGroup

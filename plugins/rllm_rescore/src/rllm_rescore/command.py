@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
+from rllm_core.cli import ROLE_FLAG, require_roles
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -109,7 +109,7 @@ def _request(
     losses: tuple[str, ...],
     modules: tuple[str, ...],
 ) -> Request:
-    from rllm_core.config.overrides import read_override
+    from rllm_core.config import read_override
     from rllm_rescore.rescore import Request
 
     def choice(kind: str, word: str) -> Any:

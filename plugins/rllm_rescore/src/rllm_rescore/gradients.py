@@ -16,7 +16,7 @@ from torch import Tensor
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.loss import LossInput, LossPlugin, PolicyLoss
 from rllm_core.data.batch import TokenBatch
-from rllm_core.pipeline.known_logprobs import check_sampling_logprobs
+from rllm_core.pipeline import check_sampling_logprobs
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 from rllm_core.updates.aggregation import token_weights

@@ -24,8 +24,7 @@ from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, RewardError, RllmError
-from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.pipeline.reject_stage import Reject
+from rllm_core.pipeline import Pipeline, Reject
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry

@@ -12,8 +12,7 @@ from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import ByRole
-from rllm_core.planning.unused_keys import shared_options
+from rllm_core.planning import ByRole, shared_options
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig

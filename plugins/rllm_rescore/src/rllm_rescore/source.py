@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm_core.config.save import FILE_NAME as CONFIG
+from rllm_core.config import FILE_NAME as CONFIG
 from rllm_core.runs.episode_log import MARKER
 from rllm_rescore.reading import EpisodesError
 from rllm_rescore.stored_config import read_stored_config

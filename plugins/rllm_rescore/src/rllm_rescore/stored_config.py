@@ -10,12 +10,18 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.config.keys import known_keys, section_of
-from rllm_core.config.problems import as_config_error, describe, parse
-from rllm_core.config.run_registry import import_modules
-from rllm_core.config.save import FILE_NAME, read_config
+from rllm_core.config import (
+    FILE_NAME,
+    as_config_error,
+    describe,
+    import_modules,
+    known_keys,
+    parse,
+    read_config,
+    section_of,
+)
 from rllm_core.errors import ConfigError
-from rllm_core.pipeline.graph import BUILT_IN
+from rllm_core.pipeline import BUILT_IN
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import PipelineSection
 from rllm_core.schema.run_config import RunConfig

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import click
 import numpy as np
 
-from rllm_core.cli.tables import print_table
+from rllm_core.cli import print_table
 from rllm_rescore.as_run import Reproduction, applied_to, reproduction_of
 from rllm_rescore.comparing import Agreement
 from rllm_rescore.rescore import NO_REJECTION, Rescored

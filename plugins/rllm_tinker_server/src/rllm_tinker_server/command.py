@@ -93,7 +93,7 @@ def serve(
     Ctrl-C stops it. Checkpoints stay; models that were not saved are lost.
     """
     from rllm_core.errors import ConfigError
-    from rllm_core.plugins.requirements import missing
+    from rllm_core.plugins import missing
 
     try:
         from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy

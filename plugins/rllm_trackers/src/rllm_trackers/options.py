@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.tracking.options import checked_path
+from rllm_core.tracking import checked_path
 
 
 class TensorboardParams(Params):

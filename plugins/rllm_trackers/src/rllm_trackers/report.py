@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rllm_core.config.resolve import leaves
+from rllm_core.config import leaves
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun

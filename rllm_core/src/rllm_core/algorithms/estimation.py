@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import columns_of, step_of_sampled, tokens_of
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, Level, Scope
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin, Level
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import AdvantageError, RllmError
+from rllm_core.errors import AdvantageError, failures_as
 
 if TYPE_CHECKING:
     from rllm_core.schema.algorithm_sections import AlgorithmSection
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BoundEstimator:
-    """An estimator with its options. Roles with the same choice share one, which is what scope ``batch`` goes by."""
-
-    name: str
-    level: Level
-    scope: Scope
-    function: Callable[[AdvantageInput], Advantages]
+ChosenEstimator = Chosen[EstimatorPlugin[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +43,7 @@ class Estimates:
 
 def estimate(
     batch: TokenBatch,
-    estimator_of: Callable[[str], BoundEstimator],
+    estimator_of: Callable[[str], ChosenEstimator],
     *,
     precomputed: Precomputed | None = None,
     algorithm_config: AlgorithmSection | None = None,
@@ -74,11 +67,11 @@ def estimate(
         chosen = left & np.isin(group_roles, [batch.roles.index(role) for role in roles])
         if not chosen.any():
             continue
-        who = f"estimator {estimator.name!r} for role {' and '.join(map(repr, roles))}"
+        who = f"estimator {estimator.plugin.name!r} for role {' and '.join(map(repr, roles))}"
         inputs = columns_of(batch, chosen, algorithm_config)
         result = _called(estimator, inputs, who)
         tokens = tokens_of(batch, chosen)
-        advantages[tokens] = to_tokens(inputs, result, who, estimator.level)
+        advantages[tokens] = to_tokens(inputs, result, who, estimator.plugin.level)
         if result.returns is not None:
             returns[tokens] = _checked_returns(inputs, result.returns, who)
     return Estimates(advantages=advantages, returns=None if np.isnan(returns).all() else returns)
@@ -136,28 +129,28 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
 
 
 def _calls(
-    roles: tuple[str, ...], estimator_of: Callable[[str], BoundEstimator]
-) -> list[tuple[list[str], BoundEstimator]]:
+    roles: tuple[str, ...], estimator_of: Callable[[str], ChosenEstimator]
+) -> list[tuple[list[str], ChosenEstimator]]:
     """Which roles are estimated together, and by what."""
-    calls: list[tuple[list[str], BoundEstimator]] = []
+    calls: list[tuple[list[str], ChosenEstimator]] = []
     for role in roles:
         estimator = estimator_of(role)
-        together = [names for names, other in calls if other is estimator and estimator.scope == "batch"]
-        if together:
+        together = [names for names, other in calls if _same(other, estimator)]
+        if together and estimator.plugin.scope == "batch":
             together[0].append(role)
         else:
             calls.append(([role], estimator))
     return calls
 
 
-def _called(estimator: BoundEstimator, inputs: AdvantageInput, who: str) -> Advantages:
-    try:
-        return estimator.function(inputs)
-    except RllmError:
-        raise
-    except (Exception, SystemExit) as error:
-        hint = "Its inputs are read-only; add --debug to see where it failed."
-        raise AdvantageError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+def _same(one: ChosenEstimator, other: ChosenEstimator) -> bool:
+    return one.registered is other.registered and one.params == other.params
+
+
+def _called(estimator: ChosenEstimator, inputs: AdvantageInput, who: str) -> Advantages:
+    with failures_as(AdvantageError, who, "Its inputs are read-only; add --debug to see where it failed."):
+        result: Advantages = estimator.registered.load()(inputs, estimator.params)
+        return result
 
 
 def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: str) -> NDArray[np.float32]:

@@ -68,7 +68,7 @@ class GroupingByHook:
         return self._hook(list(episodes), self.config.rllm.transform, self.config.rllm.compact_filtering)
 
     def as_plugin(self) -> GroupingPlugin[Any]:
-        return GroupingPlugin(name=HOOK_NAME, summary="A function of this process.", params=NoParams, load=lambda: self)
+        return GroupingPlugin(name=HOOK_NAME, summary="A function of this process.", load=lambda: self)
 
 
 def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]) -> WorkflowPlugin[Any]:

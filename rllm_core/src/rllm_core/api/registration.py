@@ -68,16 +68,14 @@ def register_rllm_adv_estimator(
     def record(function: Any) -> EstimatorPlugin[Any]:
         require_classic(name, function)
         read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
-        declared = _frozen(honours)
         return EstimatorPlugin(
             name=name,
             summary=summary or _summary(function),
-            params=NoParams,
             load=lambda: FromClassic(name, function),
             scope=scope,
             needs=_frozen(needs),
             default_loss=default_loss,
-            honours=declared | read if isinstance(declared, frozenset) else declared,
+            honours=_frozen(honours | read if isinstance(honours, Set) else honours),
         )
 
     return _registering("register_rllm_adv_estimator", name, record)
@@ -131,20 +129,8 @@ def register_rllm_estimator(
     Arguments are the fields of `EstimatorPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    def record(function: Any) -> EstimatorPlugin[Any]:
-        return EstimatorPlugin(
-            name=name,
-            summary=summary or _summary(function),
-            params=params,
-            load=lambda: function,
-            level=level,
-            scope=scope,
-            needs=_frozen(needs),
-            default_loss=default_loss,
-            honours=_frozen(honours),
-        )
-
-    return _registering("register_rllm_estimator", name, record)
+    fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "honours": honours}
+    return _offering(EstimatorPlugin, name, summary, params=params, **fields)
 
 
 def get_rllm_estimator(name: str) -> AdvantageEstimator:
@@ -166,18 +152,8 @@ def register_rllm_loss(
     Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    def record(function: Any) -> LossPlugin[Any]:
-        return LossPlugin(
-            name=name,
-            summary=summary or _summary(function),
-            params=params,
-            load=lambda: function,
-            needs=_frozen(needs),
-            corrects_rollouts=corrects_rollouts,
-            honours=_frozen(honours),
-        )
-
-    return _registering("register_rllm_loss", name, record)
+    fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "honours": honours}
+    return _offering(LossPlugin, name, summary, params=params, **fields)
 
 
 def get_rllm_loss(name: str) -> PolicyLoss:
@@ -193,16 +169,7 @@ def register_rllm_grouping(
     Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    def record(function: Any) -> GroupingPlugin[Any]:
-        return GroupingPlugin(
-            name=name,
-            summary=summary or _summary(function),
-            params=params,
-            load=lambda: function,
-            honours=_frozen(honours),
-        )
-
-    return _registering("register_rllm_grouping", name, record)
+    return _offering(GroupingPlugin, name, summary, params=params, honours=honours)
 
 
 def get_rllm_grouping(name: str) -> Grouping:
@@ -218,16 +185,7 @@ def register_rllm_rejection(
     Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    def record(factory: Any) -> RejectionPlugin[Any]:
-        return RejectionPlugin(
-            name=name,
-            summary=summary or _summary(factory),
-            params=params,
-            load=lambda: factory,
-            honours=_frozen(honours),
-        )
-
-    return _registering("register_rllm_rejection", name, record)
+    return _offering(RejectionPlugin, name, summary, params=params, honours=honours)
 
 
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
@@ -238,6 +196,16 @@ def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
 def _plain(name: str) -> str:
     """A name, also where it is given as a member of an enumeration of names."""
     return str(name.value) if isinstance(name, Enum) else name
+
+
+def _offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields: Any) -> Callable[[ThingT], ThingT]:
+    """A decorator that makes what it stands above the implementation of a record with these fields."""
+
+    def record(thing: Any) -> Plugin[Any]:
+        frozen = {field: _frozen(value) for field, value in fields.items()}
+        return record_class(name=name, summary=summary or _summary(thing), load=lambda: thing, **frozen)
+
+    return _registering(f"register_rllm_{record_class.kind}", name, record)
 
 
 def _registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:
@@ -261,9 +229,9 @@ def _summary(thing: object) -> str:
     return (getdoc(thing) or "").strip().partition("\n")[0].strip() or f"{_of(thing, '__qualname__')} of this process."
 
 
-def _frozen(names: Set[str]) -> frozenset[str]:
+def _frozen(value: Any) -> Any:
     # What is no set is left as it is, for the check of the record to name it.
-    return frozenset(names) if isinstance(names, Set) else names
+    return frozenset(value) if isinstance(value, Set) else value
 
 
 def _found(kind: str, name: str) -> Registered[Any]:

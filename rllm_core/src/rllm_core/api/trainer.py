@@ -21,6 +21,7 @@ from rllm_core.config.compose import Composed, compose
 from rllm_core.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
 from rllm_core.config.layers import Layer, layer_from_dotted
 from rllm_core.config.merge import merge_layers
+from rllm_core.config.paths import ABSENT, value_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.run_registry import registry_for
 from rllm_core.contracts.backend import Backend, BackendPlugin
@@ -235,15 +236,10 @@ class _Parts:
     def refuse_argument_given_twice(self, given: Sequence[Layer]) -> None:
         """An argument of the workflow's class that the configuration has too."""
         merged = merge_layers(given, [RunConfig])
-        in_config: Any = merged.tree
-        for part in ("rllm", "workflow", "workflow_args"):
-            in_config = in_config.get(part) if isinstance(in_config, dict) else None
-        for name in self._own_arguments() if isinstance(in_config, dict) else ():
-            if in_config.get(name) is not None:
-                origin = merged.origin(("rllm", "workflow", "workflow_args", name))
-                raise _given_twice(
-                    f"rllm.workflow.workflow_args.{name}", in_config[name], origin, f"workflow_args[{name!r}]"
-                )
+        for name in self._own_arguments():
+            path = ("rllm", "workflow", "workflow_args", name)
+            if (value := value_at(merged.tree, path)) not in (ABSENT, None):
+                raise _given_twice(".".join(path), value, merged.origin(path), f"workflow_args[{name!r}]")
 
     def _own_arguments(self) -> dict[str, Any]:
         """Arguments that only the workflow's class knows; none where the workflow is chosen by name."""

@@ -18,7 +18,6 @@ from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.plugins.markers import hookimpl
 
@@ -35,7 +34,6 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="reinforce",
         summary="The reward itself, no baseline.",
-        params=NoParams,
         load=load_from("algorithms.advantage", "reinforce"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="trajectory",
@@ -70,13 +68,11 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
     yield LossPlugin(
         name="importance_sampling",
         summary="Importance ratio times advantage, no clipping.",
-        params=NoParams,
         load=load_from("updates.losses", "importance_sampling"),
     )
     yield LossPlugin(
         name="reinforce",
         summary="Log-prob times advantage, on-policy.",
-        params=NoParams,
         load=load_from("updates.losses", "reinforce"),
     )
 
@@ -86,28 +82,24 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
     yield GroupingPlugin(
         name="task_role",
         summary="One group per task and role; the default.",
-        params=NoParams,
         load=load_from("algorithms.grouping", "by_task_and_role"),
         compares=frozenset({"attempts"}),
     )
     yield GroupingPlugin(
         name="task",
         summary="One group per task: all roles are compared with each other.",
-        params=NoParams,
         load=load_from("algorithms.grouping", "by_task"),
         compares=frozenset({"attempts", "roles"}),
     )
     yield GroupingPlugin(
         name="role",
         summary="One group per role: all tasks of the step are compared with each other.",
-        params=NoParams,
         load=load_from("algorithms.grouping", "by_role"),
         compares=frozenset({"attempts", "tasks"}),
     )
     yield GroupingPlugin(
         name="episode",
         summary="One group per attempt: its roles are compared with each other.",
-        params=NoParams,
         load=load_from("algorithms.grouping", "by_episode"),
         compares=frozenset({"roles"}),
     )
@@ -118,7 +110,6 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
     yield RejectionPlugin(
         name="none",
         summary="Train on every group.",
-        params=NoParams,
         load=load_from("algorithms.rejection", "KeepAll"),
     )
     yield RejectionPlugin(

@@ -8,7 +8,6 @@ from typing import Any
 from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
@@ -51,7 +50,6 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer; the default.",
-        params=NoParams,
         load=load_from("rollout.renderers", "template_renderer"),
     )
 
@@ -71,7 +69,6 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="console",
         summary="Progress in the terminal; plain lines where there is none.",
-        params=NoParams,
         load=load_from("tracking.console", "ConsoleTracker"),
     )
     yield TrackerPlugin(

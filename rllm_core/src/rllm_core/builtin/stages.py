@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.builtin.lazy import load_from
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.plugins.markers import hookimpl
 
@@ -33,7 +32,6 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         return StagePlugin(
             name=name,
             summary=summary,
-            params=NoParams,
             load=load_from(module, implementation),
             reads=frozenset(reads.split()),
             writes=frozenset(writes.split()),

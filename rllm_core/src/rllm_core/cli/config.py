@@ -83,20 +83,10 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
     if not isinstance(found, Explanation):
         print_table(("key", "type", "default", "meaning"), [tuple(option) for option in found])
         return
-    facts = {
-        "type": found.about.type,
-        "default": found.about.default,
-        "value": f"{found.value} (from {found.origin})",
-        "choices": found.choices,
-        "acts through": found.acts,
-        "in this run": found.in_this_run,
-        "backends": found.backends,
-        "also known as": ", ".join(found.shared_as),
-        "refused": found.refused,
-        "flag": _flag_of(found.about.name, plan.backend.plugin.model_key),
-    }
+    flag = _flag_of(found.about.name, plan.backend.plugin.model_key)
+    facts = found.facts | ({"flag": flag} if flag else {})
     click.echo(f"{found.about.name}: {found.about.description}\n")
-    print_table((), [(name, text) for name, text in facts.items() if text])
+    print_table((), list(facts.items()))
 
 
 @config.command()

@@ -7,7 +7,7 @@ import json
 import click
 
 from rllm_core.cli.tables import print_table
-from rllm_core.config.resolve import leaves
+from rllm_core.config.paths import leaves
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_losses import losses_in_force
 

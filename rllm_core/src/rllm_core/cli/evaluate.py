@@ -9,9 +9,9 @@ import click
 
 from rllm_core.cli.configuring import Request, config_options, plan_for, read_request
 from rllm_core.config.compose import BACKEND_KEY
-from rllm_core.config.keys import value_at
 from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
+from rllm_core.config.paths import path_of, value_at
 from rllm_core.config.whole import of_any_backend
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
@@ -118,7 +118,7 @@ def _config_of_checkpoint(request: Request) -> Layer | None:
 def _backend_of(request: Request) -> str | None:
     """The backend that was asked for; None where none was."""
     given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
-    name = value_at(merge_layers(given, [RunConfig]).tree, tuple(BACKEND_KEY.split(".")))
+    name = value_at(merge_layers(given, [RunConfig]).tree, path_of(BACKEND_KEY))
     return name.rpartition("/")[2] if isinstance(name, str) else None
 
 

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from rllm_core.config.deriving import derive_keys
-from rllm_core.config.keys import ABSENT, KeyPath, known_keys, section_of, value_at
+from rllm_core.config.keys import known_keys, section_of
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm_core.config.needed import require_packages
 from rllm_core.config.options_as_keys import option_hints
-from rllm_core.config.packaged import DEFAULT, PluginSource, base_layer, packaged_layers
+from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
+from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, value_at
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
-from rllm_core.config.resolve import leaves, resolve, resolve_interpolations
+from rllm_core.config.resolve import resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.unused import idle_reason, without_keys
 from rllm_core.config.whole import is_whole, part_of, split_whole
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 
@@ -64,13 +68,10 @@ class Composed:
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
-        node: Any = self.tree
-        for part in key.split("."):
-            node = node[part]
-        return node
+        return reduce(getitem, path_of(key), self.tree)
 
 
-def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Composed:
+def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
     """Merge, resolve and validate. `user_layers` are the user's files and command-line words, lowest first.
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
@@ -80,14 +81,14 @@ def compose(registry: PluginSource, user_layers: Sequence[Layer] = ()) -> Compos
     return _compose(registry, user_layers)
 
 
-def _compose(registry: PluginSource, user_layers: Sequence[Layer]) -> Composed:
+def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     user_layers = [part for layer in user_layers for part in _taken_apart(layer, registry)]
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     profile = _profile(chosen, backend)
     schemas = (RunConfig, backend.params)
-    lower = packaged_layers(registry, backend, profile)
+    lower = packaged_layers(backend, profile)
     saved = merge_layers([layer for layer in user_layers if layer.tier is Tier.SAVED], schemas).tree
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
     if environment_name != NO_ENVIRONMENT:
@@ -113,19 +114,17 @@ def _compose(registry: PluginSource, user_layers: Sequence[Layer]) -> Composed:
     return replace(composed, in_force=_in_force(composed, registry, backend, user_layers))
 
 
-def _in_force(
-    composed: Composed, registry: PluginSource, backend: Any, user_layers: Sequence[Layer]
-) -> Mapping[str, Any]:
+def _in_force(composed: Composed, registry: Registry, backend: Any, user_layers: Sequence[Layer]) -> Mapping[str, Any]:
     unused = [key for key in composed.by_user if idle_reason(backend, key)]
     if not unused:
         return {}
     others = [without_keys(layer, unused) if layer.tier >= Tier.USER else layer for layer in user_layers]
     tree = _tree_of(registry, others)
-    values = {key: value_at(tree, tuple(key.split("."))) for key in unused}
+    values = {key: value_at(tree, path_of(key)) for key in unused}
     return {key: value for key, value in values.items() if value is not ABSENT}
 
 
-def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
+def _taken_apart(layer: Layer, registry: Registry) -> list[Layer]:
     """A whole configuration as two layers, of which only the upper one holds what somebody set; others as they are."""
     if not is_whole(layer):
         return [layer]
@@ -143,7 +142,7 @@ def _taken_apart(layer: Layer, registry: PluginSource) -> list[Layer]:
     return [*split_whole(layer, [plain, _tree_of(registry, [choices, kept])], keep=kept)]
 
 
-def _model_was_set(layer: Layer, backend: Any, registry: PluginSource) -> bool:
+def _model_was_set(layer: Layer, backend: Any, registry: Registry) -> bool:
     """Whether a whole configuration has another model than the one that its backend derives from its other values.
 
     Then it stays, since the tree given back as it is must mean the same run, although somebody may have changed those
@@ -152,12 +151,12 @@ def _model_was_set(layer: Layer, backend: Any, registry: PluginSource) -> bool:
     sources = [key for row in _rows_of_model(backend) for key in row.of]
     if not sources:
         return False
-    path = tuple(backend.model_key.split("."))
+    path = path_of(backend.model_key)
     derived = _tree_of(registry, [part_of(layer, [BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY, *sources], Tier.SAVED)])
     return bool(value_at(derived, path) != value_at(layer.tree, path))
 
 
-def _tree_of(registry: PluginSource, layers: Sequence[Layer]) -> dict[str, Any]:
+def _tree_of(registry: Registry, layers: Sequence[Layer]) -> dict[str, Any]:
     try:
         return _compose(registry, layers).tree
     except ConfigError:
@@ -187,7 +186,7 @@ def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
         raise as_config_error(lines) from error
 
 
-def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
+def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
     """The record of the backend that user layers choose, before anything is composed.
 
     Raises:
@@ -198,7 +197,7 @@ def chosen_backend(registry: PluginSource, user_layers: Sequence[Layer]) -> Any:
 
 
 def _validated(
-    registry: PluginSource,
+    registry: Registry,
     merged: Merged,
     tree: dict[str, Any],
     backend_schema: type[BaseModel],
@@ -251,9 +250,9 @@ def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> N
     epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
     if _selected(merged, batches) == -1:
         return
-    by_epochs, by_batches = (merged.tier(tuple(key.split("."))) for key in (epochs, batches))
+    by_epochs, by_batches = (merged.tier(path_of(key)) for key in (epochs, batches))
     if by_epochs > by_batches:
-        put_shared(merged, shared, batches, -1, merged.origin(tuple(epochs.split("."))), by_epochs)
+        put_shared(merged, shared, batches, -1, merged.origin(path_of(epochs)), by_epochs)
     elif by_batches > by_epochs:
         put_shared(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
 
@@ -272,7 +271,7 @@ def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at:
 def _selected(merged: Merged, key: str) -> Any:
     """The value of a key before everything is resolved; None when there is none yet."""
     node: Any = merged.tree
-    path = tuple(key.split("."))
+    path = path_of(key)
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
             raise ConfigError(f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.")
@@ -284,11 +283,11 @@ def _selected(merged: Merged, key: str) -> Any:
     return None if node == MISSING else node
 
 
-def _plugin(registry: PluginSource, kind: str, name: str, key: str, merged: Merged) -> Any:
+def _plugin(registry: Registry, kind: str, name: str, key: str, merged: Merged) -> Any:
     try:
         return registry.get(kind, name).plugin
     except PluginError as error:
-        origin = merged.origin(tuple(key.split(".")))
+        origin = merged.origin(path_of(key))
         raise ConfigError(f"`{key}` (from {origin}): {error.message}", error.hint) from error
 
 
@@ -301,7 +300,7 @@ def _profile(chosen: Merged, backend: Any) -> str | None:
     profile = _selected(chosen, PROFILE_KEY)
     if profile is None or (isinstance(profile, str) and profile in backend.profiles):
         return profile
-    path = tuple(PROFILE_KEY.split("."))
+    path = path_of(PROFILE_KEY)
     has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
     raise ConfigError(
         f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.", has
@@ -312,14 +311,14 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
     """What was decided from the user's layers must still hold, or the wrong layers were merged."""
     for key, value in decided.items():
         if (now := _selected(merged, key)) != value:
-            origin = merged.origin(tuple(key.split(".")))
+            origin = merged.origin(path_of(key))
             raise ConfigError(
                 f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
                 "Only a configuration file or the command line may choose it.",
             )
 
 
-def _require_own_sections(merged: Merged, backend: Any, registry: PluginSource) -> None:
+def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> None:
     """A section that this run does not have is the core's without its ``rllm.``, or another backend's.
 
     Raises:
@@ -349,6 +348,6 @@ def _require_own_sections(merged: Merged, backend: Any, registry: PluginSource) 
 def _name(key: str, merged: Merged) -> str:
     name = _selected(merged, key)
     if not isinstance(name, str):
-        path = tuple(key.split("."))
+        path = path_of(key)
         raise ConfigError(f"{wrong_value(path, name, merged.origin(path))}: expected text.")
     return name

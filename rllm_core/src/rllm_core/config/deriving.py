@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from rllm_core.config.keys import ABSENT, KeyPath, section_of, value_at
+from rllm_core.config.keys import section_of
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.packaged import DEFAULT
+from rllm_core.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm_core.config.problems import wrong_value
 from rllm_core.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import DerivedKey
@@ -32,15 +33,12 @@ def derive_keys(
     """
     if not derived:
         return
-    tree = resolved_at(merged, {_path(key) for row in derived for key in (row.native, *row.of)})
+    tree = resolved_at(merged, {path_of(key) for row in derived for key in (row.native, *row.of)})
     for row in derived:
         if not _is_settled(merged, tree, saved, row):
-            value, path = _derived(merged, tree, schema, row), _path(row.native)
+            value, path = _derived(merged, tree, schema, row), path_of(row.native)
             merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
-            section = tree
-            for part in path[:-1]:
-                section = section.setdefault(part, {})
-            section[path[-1]] = value
+            put_at(tree, path, value)
 
 
 def _is_settled(merged: Merged, tree: dict[str, Any], saved: Mapping[str, Any], row: DerivedKey) -> bool:
@@ -48,15 +46,15 @@ def _is_settled(merged: Merged, tree: dict[str, Any], saved: Mapping[str, Any], 
 
     Nothing changed also where a user gives again what was saved, as who starts the same command line again does.
     """
-    tier = merged.tier(_path(row.native))
+    tier = merged.tier(path_of(row.native))
     if tier is not Tier.SAVED:
         return tier > Tier.SAVED
-    sources = [_path(key) for key in row.of]
+    sources = [path_of(key) for key in row.of]
     return all(merged.tier(path) <= tier or value_at(saved, path) == escape(value_at(tree, path)) for path in sources)
 
 
 def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:
-    sources = {_path(key): _value(tree, schema, _path(key)) for key in row.of}
+    sources = {path_of(key): _value(tree, schema, path_of(key)) for key in row.of}
     try:
         return row.derive(*sources.values())
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -88,7 +86,3 @@ def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
     if not isinstance(tree, dict) or field is None or field.is_required():
         return ABSENT
     return value_at(to_jsonable_python(field.get_default(call_default_factory=True)), rest)
-
-
-def _path(key: str) -> KeyPath:
-    return tuple(key.split("."))

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
-from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
-from rllm_core.config.packaged import PluginSource, base_layer, packaged_layers
-from rllm_core.config.resolve import leaves
+from rllm_core.config.packaged import base_layer, packaged_layers
+from rllm_core.config.paths import ABSENT, KeyPath, identical, leaves, nested, path_of, value_at
 from rllm_core.config.whole import is_whole
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
 PYTHON = "the Python config"
@@ -44,7 +44,7 @@ def layer_from_python(config: PythonConfig) -> Layer:
     return Layer(PYTHON, plain)
 
 
-def without_packaged(layer: Layer, registry: PluginSource) -> list[Layer]:
+def without_packaged(layer: Layer, registry: Registry) -> list[Layer]:
     """In a script under ``@hydra.main``: what of its configuration is the user's. Elsewhere: all of it.
 
     Hydra hands over everything the packages say. Of that only those keys count as set by the user that differ from
@@ -94,7 +94,7 @@ def _running_hydra() -> Any:
     return HydraConfig.get() if HydraConfig.initialized() else None
 
 
-def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) -> list[Layer]:
+def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> list[Layer]:
     from omegaconf import OmegaConf
 
     # As written: an interpolation in a word would be resolved on the way, or fail.
@@ -110,20 +110,20 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: PluginSource) 
         backend = _agreed_backend(section["backend"], name, words)
         tree = {**tree, "rllm": {**section, "backend": backend}}
         record = chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})])
-        lower = packaged_layers(registry, record, profile)
+        lower = packaged_layers(record, profile)
     packaged = merge_layers(lower, [RunConfig]).tree
-    own = [(path, value) for path, value in leaves(tree) if _differs(value_at(packaged, path), value)]
-    layers = [Layer(PYTHON, _nested(path, value)) for path, value in own]
+    own = [(path, value) for path, value in leaves(tree) if not identical(value_at(packaged, path), value)]
+    layers = [Layer(PYTHON, nested(path, value)) for path, value in own]
     if profile is not None:
-        layers.append(Layer(COMMAND_LINE, _nested(tuple(PROFILE_KEY.split(".")), profile), Tier.COMMAND_LINE))
+        layers.append(Layer(COMMAND_LINE, nested(path_of(PROFILE_KEY), profile), Tier.COMMAND_LINE))
     for path in _keys_of_primary_file(hydra):
         value = value_at(tree, path)
         if value is not ABSENT:
-            layers.append(Layer(PYTHON, _nested(path, value)))
+            layers.append(Layer(PYTHON, nested(path, value)))
     for path in _keys_of_words(words):
         value = value_at(tree, path)
         if value is not ABSENT:
-            layers.append(Layer(COMMAND_LINE, _nested(path, value), Tier.COMMAND_LINE))
+            layers.append(Layer(COMMAND_LINE, nested(path, value), Tier.COMMAND_LINE))
     return layers
 
 
@@ -155,17 +155,4 @@ def _keys_of_words(words: Iterable[str]) -> Iterator[KeyPath]:
             key = read_override(word)[0]
         except ConfigError:
             continue  # Hydra took it, so it deletes a key, or chooses from a group of the script's own.
-        yield tuple(key.split("."))
-
-
-def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
-    # Not by a dotted key: the options of plugins may have dots in their names.
-    *sections, last = path
-    tree = {last: value}
-    for section in reversed(sections):
-        tree = {section: tree}
-    return tree
-
-
-def _differs(value: Any, other: Any) -> bool:
-    return type(value) is not type(other) or value != other
+        yield path_of(key)

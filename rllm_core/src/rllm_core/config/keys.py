@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,35 +10,30 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rllm_core.config.paths import KeyPath
 from rllm_core.schema.section import HoldsChoice
 
-KeyPath = tuple[str, ...]
 ANY_KEY = "*"
 """Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
-ABSENT: Any = object()
-"""What `value_at` gives where a tree has no such key; not even null."""
-
-
-def value_at(tree: Any, path: KeyPath) -> Any:
-    """What a tree holds under a key; `ABSENT` where there is none."""
-    for part in path:
-        if not isinstance(tree, Mapping) or part not in tree:
-            return ABSENT
-        tree = tree[part]
-    return tree
 
 
 @cache
 def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
     """Every section and key of a schema, sections before what they hold."""
-    return tuple(path for path, _ in _fields(schema, ()))
+    return tuple(fields_of(schema))
+
+
+@cache
+def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
+    """Every section and key of a schema with its field, sections before what they hold."""
+    return dict(_fields(schema, ()))
 
 
 @cache
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()
-    for path, field in _fields(schema, ()):
+    for path, field in fields_of(schema).items():
         for variant in _variants(field.annotation):
             if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
                 patterns.add((*path, ANY_KEY))

@@ -16,20 +16,14 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from rllm_core.config.keys import KeyPath, choice_keys, known_keys, matches, named_sections
+from rllm_core.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import Layer, Tier
+from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import wrong_value
 from rllm_core.errors import ConfigError
 
 MISSING = "???"
 """A value that somebody must give before the run can start."""
-
-
-class _Absent:
-    """No value, not even null."""
-
-
-_ABSENT = _Absent()
 
 
 class Origin(NamedTuple):
@@ -60,10 +54,7 @@ class Merged:
         return [*islice(above, 1), *(self.marks[key] for key in self._marked_beneath(path))]
 
     def _marked_beneath(self, path: KeyPath) -> list[KeyPath]:
-        node: Any = self.tree
-        for part in path:
-            node = node.get(part) if isinstance(node, dict) else None
-        if not isinstance(node, dict):
+        if not isinstance(value_at(self.tree, path), dict):
             return []  # Most keys hold a value: looking through all marks for each would take quadratic time.
         return [key for key in self.marks if len(key) > len(path) and key[: len(path)] == path]
 
@@ -100,8 +91,8 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
         if at in sections:
             _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
         for key, value in upper.items():
-            path, earlier = (*at, key), lower.get(key, _ABSENT)
-            if earlier is not _ABSENT and value == MISSING:
+            path, earlier = (*at, key), lower.get(key, ABSENT)
+            if earlier is not ABSENT and value == MISSING:
                 continue
             if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
                 lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
@@ -131,7 +122,7 @@ def _is_plain_value(value: Any) -> bool:
     """Neither a mapping, nor nothing, nor something that may yet become a mapping."""
     if isinstance(value, str):
         return value != MISSING and "${" not in value
-    return not isinstance(value, dict | None | _Absent)
+    return value is not ABSENT and not isinstance(value, dict | None)
 
 
 def what_remains_of_choice(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:

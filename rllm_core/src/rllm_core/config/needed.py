@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rllm_core.config.packaged import PluginSource
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.first_party import extras_of, home_of, to_install
+from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.requirements import is_installed, missing
 
 Value = Callable[[str], Any]
@@ -30,7 +30,7 @@ _complete: set[str] = set()
 """Distributions, with extras, that have been found to lack nothing: looking again takes some milliseconds."""
 
 
-def require_packages(registry: PluginSource, value: Value) -> None:
+def require_packages(registry: Registry, value: Value) -> None:
     """Raise ConfigError that names every missing package, and the one line of pip that installs them.
 
     Names of plugins that no distribution of ours offers are left to those who look them up.

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rllm_core.config.keys import KeyPath
-from rllm_core.config.packaged import PluginSource
+from rllm_core.config.paths import KeyPath
 from rllm_core.config.problems import show_value
+from rllm_core.plugins.registry import Registry
 
 PLACES: dict[KeyPath, tuple[tuple[str, str], ...]] = {
     ("rllm", "algorithm"): (("loss", "loss_fn"), ("estimator", "adv_estimator")),
@@ -19,7 +19,7 @@ PLACES: dict[KeyPath, tuple[tuple[str, str], ...]] = {
 SHOWN = 4
 
 
-def option_hints(error: ValidationError, registry: PluginSource) -> Iterator[str]:
+def option_hints(error: ValidationError, registry: Registry) -> Iterator[str]:
     """Where each unknown key belongs that is an option of a plugin."""
     for detail in error.errors(include_url=False):
         path = tuple(str(part) for part in detail["loc"])

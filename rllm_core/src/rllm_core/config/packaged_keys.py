@@ -10,10 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rllm_core.config.keys import KeyPath, known_keys
+from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import Merged
 from rllm_core.config.packaged import packaged_values
+from rllm_core.config.paths import KeyPath, path_of
 from rllm_core.config.problems import unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged
@@ -50,8 +51,8 @@ class _Comparison:
 
     def __init__(self, merged: Merged, mark: AsPackaged, keys: tuple[KeyPath, ...]) -> None:
         self._merged = merged
-        self._free = frozenset(tuple(key.split(".")) for key in mark.free)
-        self._optional = frozenset(tuple(key.split(".")) for key in mark.optional)
+        self._free = frozenset(path_of(key) for key in mark.free)
+        self._optional = frozenset(path_of(key) for key in mark.optional)
         self._keys = keys
 
     def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[str]:

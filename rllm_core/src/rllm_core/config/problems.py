@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.config.keys import KeyPath
+from rllm_core.config.paths import KeyPath
 from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from rllm_core.config.keys import KeyPath
 from rllm_core.config.layers import require_plain
 from rllm_core.config.merge import MISSING, Merged
+from rllm_core.config.paths import KeyPath, leaves
 from rllm_core.errors import ConfigError
 
 
@@ -50,18 +50,6 @@ def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
     if any(_is_open(merged.tree, path) for path in keys):
         return deepcopy(resolve_interpolations(merged))
     return deepcopy(merged.tree)
-
-
-def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:
-    """Every key that holds no further keys, with its value. Lists and empty mappings count as values."""
-    for key, value in tree.items():
-        path = (*at, key)
-        if isinstance(value, dict) and value:
-            yield from leaves(value, path, into_lists=into_lists)
-        elif isinstance(value, list) and value and into_lists:
-            yield from leaves({str(index): item for index, item in enumerate(value)}, path, into_lists=True)
-        else:
-            yield path, value
 
 
 def escape(value: Any) -> Any:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.config.keys import ABSENT, KeyPath, value_at
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
+from rllm_core.config.paths import ABSENT, identical, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import SharedKey
@@ -47,7 +47,7 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
     if not shared:
         return []
     tree = resolved_at(
-        merged, {_path(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
+        merged, {path_of(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
     )
     warnings: list[str] = []
     by_core_key: dict[str, list[SharedKey]] = {}
@@ -61,10 +61,10 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
 
 def put_shared(merged: Merged, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier) -> None:
     """Set a key of the core, and the native keys that share it."""
-    merged.put(_path(core_key), value, origin, tier)
+    merged.put(path_of(core_key), value, origin, tier)
     for row in shared:
         if row.rllm == core_key:
-            merged.put(_path(row.native), _native_spelling(value, row), origin, tier)
+            merged.put(path_of(row.native), _native_spelling(value, row), origin, tier)
 
 
 def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
@@ -98,7 +98,7 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
     if not native.is_set or row.while_null is None:
         return not native.is_set
     instead = _side(merged, tree, row.while_null, ())
-    return native.tier in (Tier.PACKAGED, Tier.SAVED) or _same(native.value, instead.value)
+    return native.tier in (Tier.PACKAGED, Tier.SAVED) or identical(native.value, instead.value)
 
 
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
@@ -115,10 +115,10 @@ def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iter
 
 
 def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
-    path = _path(key)
+    path = path_of(key)
     value = value_at(tree, path)
     for core_value, native_value in spelled:
-        if _same(value, native_value):
+        if identical(value, native_value):
             value = core_value
             break
     tier = merged.tier(path)
@@ -131,7 +131,7 @@ def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tupl
 def _native_spelling(value: Any, row: SharedKey) -> Any:
     value = _bare(value)
     for core_value, native_value in row.spelled:
-        if _same(value, core_value):
+        if identical(value, core_value):
             return native_value
     return value
 
@@ -145,22 +145,10 @@ def _bare(value: Any) -> Any:
 
 
 def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str, tier: Tier) -> None:
-    path = _path(key)
+    path = path_of(key)
     merged.put(path, escape(value), origin, tier)
-    node = tree
-    for part in path[:-1]:
-        node = node.setdefault(part, {})
-    node[path[-1]] = value
+    put_at(tree, path, value)
 
 
 def _holds(tree: dict[str, Any], key: str, value: Any) -> bool:
-    return _same(value_at(tree, _path(key)), value)
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Equal, and not merely as True equals 1."""
-    return type(value) is type(other) and bool(value == other)
-
-
-def _path(key: str) -> KeyPath:
-    return tuple(key.split("."))
+    return identical(value_at(tree, path_of(key)), value)

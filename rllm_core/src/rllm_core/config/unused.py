@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.config.keys import ABSENT, known_keys, value_at
+from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer
+from rllm_core.config.paths import ABSENT, path_of, value_at
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 
@@ -36,7 +37,7 @@ def covers(pattern: str, key: str) -> bool:
 
 def idle_reason(backend: Any, key: str) -> str | None:
     """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one."""
-    of_core = tuple(key.split(".")) in known_keys(RunConfig)
+    of_core = path_of(key) in known_keys(RunConfig)
     if of_core or any(key == row.native for row in backend.shared_keys):
         return None
     return next((text for name, text in backend.idle_keys.items() if covers(name, key)), None)
@@ -46,7 +47,7 @@ def without_keys(layer: Layer, keys: Iterable[str]) -> Layer:
     """A layer without the values of some dotted keys."""
     tree = layer.tree
     for key in keys:
-        path = tuple(key.split("."))
+        path = path_of(key)
         if value_at(tree, path) is not ABSENT:
             tree = _without(tree, path)
     return Layer(layer.origin, tree, layer.tier)

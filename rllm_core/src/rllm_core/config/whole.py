@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
+from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.resolve import escape, leaves, resolve_interpolations
+from rllm_core.config.paths import ABSENT, leaves, path_of, put_at, split_by, value_at
+from rllm_core.config.resolve import escape, resolve_interpolations
 from rllm_core.schema.run_config import RunConfig
 
 MARK = "composed"
@@ -41,9 +42,9 @@ def part_of(layer: Layer, keys: Iterable[str], tier: Tier) -> Layer:
     """Some values of a layer, those that it has of the dotted keys given, as a layer of another tier."""
     tree: dict[str, Any] = {}
     for key in keys:
-        path = tuple(key.split("."))
+        path = path_of(key)
         if (value := value_at(layer.tree, path)) is not ABSENT:
-            _put(tree, path, value)
+            put_at(tree, path, value)
     return Layer(layer.origin, tree, tier)
 
 
@@ -64,16 +65,5 @@ def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer
     """
     kept = {path for path, _ in leaves(keep.tree)} if keep else set()
     given = resolve_interpolations(merge_layers([Layer(layer.origin, without_mark(layer.tree))], []))
-    same: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    for path, value in leaves(given):
-        found = [value_at(tree, path) for tree in composed]
-        equal = path not in kept and any(type(one) is type(value) and one == value for one in found)
-        _put(same if equal else own, path, escape(value))
-    return Layer(layer.origin, same, Tier.SAVED), Layer(layer.origin, own, layer.tier)
-
-
-def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value
+    same, own = split_by(given, composed, kept)
+    return Layer(layer.origin, escape(same), Tier.SAVED), Layer(layer.origin, escape(own), layer.tier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from rllm_core.contracts.plugin import Plugin
@@ -31,7 +32,11 @@ class Registered(Generic[RecordT]):
         return self.plugin.name
 
     def load(self) -> Any:
-        """The implementation; raises `PluginError` naming the plugin when it cannot be loaded."""
+        """The implementation, loaded once; raises `PluginError` naming the plugin when it cannot be loaded."""
+        return self._implementation
+
+    @cached_property
+    def _implementation(self) -> Any:
         try:
             return self.plugin.load()
         except RllmError:

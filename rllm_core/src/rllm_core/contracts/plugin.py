@@ -39,7 +39,7 @@ class Plugin(Generic[ParamsT]):
     """What users write in config."""
     summary: str
     """One line, shown by ``rllm plugins list``."""
-    params: type[ParamsT]
+    params: type[ParamsT] = NoParams  # type: ignore[assignment]
     """Pydantic model of the plugin's options; its defaults are the plugin's defaults."""
     load: Callable[[], Any]
     """Returns the implementation. Heavy imports belong in here."""

@@ -11,7 +11,7 @@ from typing import Any
 from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.errors import CheckpointError, PipelineError, RllmError
+from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.graph import ChosenStage
 
 
@@ -73,14 +73,8 @@ class Pipeline:
 async def _run(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
     """Run one stage; what goes wrong inside names it."""
     name = chosen.registered.qualified_name
-    try:
+    with failures_as(PipelineError, f"Stage {name}"):
         running = stage(step)
         if not isawaitable(running):
             raise PipelineError(f"Stage {name} is called and gives {running!r:.80}.", "Write `async def __call__`.")
         await running
-    except RllmError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PipelineError(
-            f"Stage {name} failed: {type(error).__name__}: {error}.", "Mend it; add --debug to see where it failed."
-        ) from error

@@ -11,7 +11,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_core.errors import PipelineError, RewardError, RllmError
+from rllm_core.errors import PipelineError, RewardError, failures_as
 from rllm_core.pipeline.metrics import reward_metrics
 
 
@@ -62,15 +62,8 @@ class Group:
     def _groups(self, step: TrainStep) -> list[TrajectoryGroup]:
         """What the grouping returns, if it is a list of groups."""
         name = self._chosen.plugin.name
-        try:
+        with failures_as(PipelineError, f"Grouping {name!r}"):
             groups = self._grouping(step.episodes, self._chosen.params)
-        except RllmError:
-            raise
-        except Exception as error:
-            raise PipelineError(
-                f"Grouping {name!r} failed: {type(error).__name__}: {error}.",
-                "Mend it; add --debug to see where it failed.",
-            ) from error
         if isinstance(groups, Coroutine):
             groups.close()  # or Python complains later that nobody awaited it
         strangers = [] if not isinstance(groups, list) else [g for g in groups if not isinstance(g, TrajectoryGroup)]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rllm_core.algorithms.columns import tokens_of
-from rllm_core.algorithms.estimation import BoundEstimator, Precomputed, divide_by_steps, estimate
+from rllm_core.algorithms.estimation import Precomputed, divide_by_steps, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
-from rllm_core.contracts.chosen import Chosen
-from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -76,13 +73,12 @@ class EstimateAdvantages:
         self._context = context
         stepwise = context.config.rllm.stepwise_advantage
         self._normalize_by_steps = stepwise.enable and stepwise.normalize_by_steps
-        self._loaded: list[tuple[Chosen[EstimatorPlugin[Any]], BoundEstimator]] = []
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
         algorithm = self._context.config.rllm.algorithm
         precomputed = self._precomputed(step, algorithm)
-        estimates = estimate(batch, self._estimator_of, precomputed=precomputed, algorithm_config=algorithm)
+        estimates = estimate(batch, self._context.estimator_of, precomputed=precomputed, algorithm_config=algorithm)
         advantages = estimates.advantages
         if self._normalize_by_steps:
             divided = divide_by_steps(batch, advantages)
@@ -105,21 +101,6 @@ class EstimateAdvantages:
         step.metrics["advantage/precomputed"] = int(found.precomputed.groups.sum()) / max(len(batch.groups), 1)
         step.metrics["advantage/precomputed_mismatched"] = float(found.mismatched_steps)
         return found.precomputed
-
-    def _estimator_of(self, role: str) -> BoundEstimator:
-        chosen = self._context.estimator_of(role)
-        for other, bound in self._loaded:
-            if other.registered is chosen.registered and other.params == chosen.params:
-                return bound
-        function, plugin = chosen.registered.load(), chosen.plugin
-        bound = BoundEstimator(
-            name=plugin.name,
-            level=plugin.level,
-            scope=plugin.scope,
-            function=lambda inputs: function(inputs, chosen.params),
-        )
-        self._loaded.append((chosen, bound))
-        return bound
 
 
 class Update:

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rllm_core.config.keys import ABSENT, KeyPath, known_keys, value_at
+from rllm_core.config.keys import fields_of, known_keys
 from rllm_core.config.packaged import packaged_values
+from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.unused import idle_reason
 from rllm_core.contracts.chosen import Registered
@@ -22,27 +23,14 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Explanation:
     """What is known of a key."""
 
     about: Option
     """Name, type, default and meaning."""
-    value: str
-    """In the run that was asked about, as JSON."""
-    origin: str
-    acts: str
-    """Who acts on it: the core, or which plugins."""
-    in_this_run: str
-    """Which of these the run uses; empty where the core acts, or no plugin can."""
-    backends: str
-    """Which installed backends honour it."""
-    refused: str
-    """Why it, or a value of it, cannot be used; empty where it can."""
-    choices: str
-    """Names of installed plugins to choose from; empty where the value is no name."""
-    shared_as: tuple[str, ...]
-    """Paths under which backends keep the same setting; of a backend's key, that of the core."""
+    facts: dict[str, str]
+    """What else there is to say, by label: value, who acts on it, names to choose from, …"""
 
 
 def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
@@ -53,7 +41,7 @@ def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | li
     """
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
-    found = [field for schema in schemas for field in _fields_at(schema, path)]
+    found = [fields_of(schema)[path] for schema in schemas if path in fields_of(schema)]
     found = found or list(_option_at(path, plan)) or list(_packaged_at(path, plan))
     if not found:
         keys = [known for schema in schemas for known in known_keys(schema)]
@@ -72,7 +60,8 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     by_plugins = known is not None and known.mark(ByPlugins) is not None
     backends = registry.all("backend")
     if known is None:
-        own = _fields_at(plan.backend.plugin.params, path) or list(_packaged_at(path, plan))
+        of_backend: type[BaseModel] = plan.backend.plugin.params
+        own = path in fields_of(of_backend) or any(_packaged_at(path, plan))
         acts = f"backend {plan.backend.name}" if own else _owner_of_option(path, plan)
         honouring = [plan.backend] if own else backends
     elif by_plugins:
@@ -87,36 +76,27 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         acts, honouring, refused = "nobody", [], [*refused, instead]
     if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
         acts, honouring = "nobody", []
-    return Explanation(
-        about=describe_field(dotted, field),
-        value=show_value(_value(path, plan)),
-        origin=_origin(dotted, plan.composed.origins),
-        acts=acts,
-        in_this_run=(_names(in_this_run) or "nothing") if by_plugins and acting else "",
-        backends=", ".join(entry.name for entry in honouring) or "none",
-        refused=" ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
-        choices=", ".join(
+    about = describe_field(dotted, field)
+    facts = {
+        "type": about.type,
+        "default": about.default,
+        "value": f"{show_value(_value(path, plan))} (from {_origin(dotted, plan.composed.origins)})",
+        "choices": ", ".join(
             entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
         ),
-        shared_as=tuple(_shared_as(dotted, plan, backends)),
-    )
+        "acts through": acts,
+        "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
+        "backends": ", ".join(entry.name for entry in honouring) or "none",
+        "also known as": ", ".join(_shared_as(dotted, plan, backends)),
+        "refused": " ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
+    }
+    return Explanation(about, {label: fact for label, fact in facts.items() if fact})
 
 
 def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> Iterator[str]:
     for entry in backends:
         yield from (f"{shared.native} ({entry.name})" for shared in entry.plugin.shared_keys if shared.rllm == dotted)
     yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
-
-
-def _fields_at(schema: type[BaseModel], path: KeyPath) -> list[FieldInfo]:
-    field: FieldInfo | None = None
-    model: type[BaseModel] | None = schema
-    for part in path:
-        if model is None or part not in model.model_fields:
-            return []
-        field = model.model_fields[part]
-        model = _section(field)
-    return [field] if field is not None else []
 
 
 def _option_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
@@ -169,13 +149,11 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 
 def _value(path: KeyPath, plan: RunPlan) -> Any:
     """The value in the run; for an option that nobody sets, the plugin's own default."""
-    node: Any = plan.composed.tree
-    for part in path:
-        if not isinstance(node, Mapping) or part not in node:
-            chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
-            return getattr(chosen.params, path[-1])
-        node = node[part]
-    return node
+    value = value_at(plan.composed.tree, path)
+    if value is ABSENT:
+        chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
+        return getattr(chosen.params, path[-1])
+    return value
 
 
 def _origin(dotted: str, origins: Mapping[str, str]) -> str:

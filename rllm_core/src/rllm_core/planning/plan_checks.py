@@ -14,9 +14,8 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
-from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.discovery import CORE, IN_PROCESS
 from rllm_core.plugins.first_party import home_of
-from rllm_core.plugins.registry import IN_PROCESS
 from rllm_core.rollout.options import AgentWorkflowParams
 
 ADVANTAGES = "batch.advantages"

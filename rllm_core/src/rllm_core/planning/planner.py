@@ -27,7 +27,7 @@ from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import ROLE_LOSS, Choice
+from rllm_core.schema.section import ROLE_LOSS, Choice, Section
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:
@@ -44,7 +44,9 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     settled, warnings = settle_effects(composed, plan.registered(), taking, registry, unused)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
-    plan = replace(plan, composed=settled, engine=engine)
+    # So are rewards that no workflow of the run asks for.
+    rewards = plan.rewards if settled.config.rllm.reward else ()
+    plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
     check_terms(plan, unused)
     return replace(
         plan, warnings=(*composed.warnings, *unused.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan))
@@ -140,30 +142,26 @@ class _Planner:
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
 
     def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
-        name, options = self._config.env.name, self._config.env.env_args
-        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        env, own = self._config.env, _own_players(workflow)
         if own.env_cls is not None or own.env_args:
-            chosen = name != NO_ENVIRONMENT
-            return self._of_workflow("environment", "env", own.env_cls, own.env_args, chosen, bool(options))
-        if name == NO_ENVIRONMENT:
-            if options:
-                self._unused.found(
-                    f"rllm.env.env_args is {dict(options)!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
-                    "Name an environment: `rllm train NAME`.",
-                )
-            return None
-        return self._pick_named("environment", name, "rllm.env", options)
+            return self._of_workflow("environment", "env", own.env_cls, own.env_args, env)
+        if env.name != NO_ENVIRONMENT:
+            return self._pick_named("environment", env.name, "rllm.env", env.env_args)
+        if env.env_args:
+            self._unused.found(
+                f"rllm.env.env_args is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
+                "Name an environment: `rllm train NAME`.",
+            )
+        return None
 
     def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
-        agent = self._config.agent
-        own = workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
+        agent, own = self._config.agent, _own_players(workflow)
         if own.agent_cls is not None or own.agent_args:
-            chosen = agent.name != type(agent)().name
-            return self._of_workflow("agent", "agent", own.agent_cls, own.agent_args, chosen, bool(agent.agent_args))
+            return self._of_workflow("agent", "agent", own.agent_cls, own.agent_args, agent)
         return self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
 
     def _of_workflow(
-        self, kind: str, section: str, name: str | None, options: Mapping[str, Any], named: bool, with_options: bool
+        self, kind: str, section: str, name: str | None, options: Mapping[str, Any], settings: Section
     ) -> Chosen[Any]:
         """An agent or environment that the workflow's own options choose, and ``rllm.<section>`` must not as well."""
         args = "rllm.workflow.workflow_args"
@@ -172,9 +170,11 @@ class _Planner:
                 f"{args}.{section}_args is set and {args}.{section}_cls is not.",
                 f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
             )
-        if named or with_options:
-            other = "name" if named else f"{section}_args"
-            raise ConfigError(f"{args}.{section}_cls and rllm.{section}.{other} are both set.", "Set one of the two.")
+        for other in ("name", f"{section}_args"):
+            if getattr(settings, other) != getattr(type(settings)(), other):
+                raise ConfigError(
+                    f"{args}.{section}_cls and rllm.{section}.{other} are both set.", "Set one of the two."
+                )
         return self._pick_apart(kind, name, f"{args}.{section}_cls", options, f"{args}.{section}_args")
 
     def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
@@ -210,6 +210,11 @@ class _Planner:
         by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
         by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
         return estimators, ByRole(unless_chosen(estimators.default), by_role)
+
+
+def _own_players(workflow: Chosen[Any]) -> AgentWorkflowParams:
+    """The agent and the environment that options of the workflow choose, if it has such options."""
+    return workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
 
 
 def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:

@@ -9,6 +9,7 @@ a word: they are suggestions for plugins that the user did not choose. An earlie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,15 +17,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.keys import ABSENT, KeyPath
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
+from rllm_core.config.paths import ABSENT, KeyPath, put_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.registry import IN_PROCESS, Registry
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
 
@@ -340,11 +342,11 @@ def _names(key: Key, composed: Composed) -> list[str]:
 def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     if not idle:
         return composed
-    config, tree = composed.config, composed.tree
+    config, tree = composed.config, deepcopy(composed.tree)
     origins, tiers = dict(composed.origins), dict(composed.tiers)
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
-        tree = _replaced(tree, key.path, default)
+        put_at(tree, key.path, default)
         for name in _names(key, composed):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
@@ -357,8 +359,3 @@ def _changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
     head, *rest = path
     inner = _changed(getattr(section, head), tuple(rest), value) if rest else value
     return section.model_copy(update={head: inner})
-
-
-def _replaced(tree: dict[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:
-    head, *rest = path
-    return {**tree, head: _replaced(tree[head], tuple(rest), value) if rest else value}

@@ -20,6 +20,8 @@ line: the entry point's name is the command, its value a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
 CORE_MODULE = "rllm_core.builtin"
+IN_PROCESS = "in-process"
+"""Distribution of what was registered by a call instead of being installed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,24 +65,19 @@ def _broken(registry: Registry) -> Iterator[Finding]:
 def _loads(registry: Registry) -> Iterator[Finding]:
     for kind in KINDS:
         for entry in registry.all(kind):
+            severity: Severity = "error"
+            remedy = f"install what is missing, or report it to the authors of {entry.distribution}"
             try:
                 problem = _problem_of_load(entry)
-            except PluginError as error:  # it knows itself what is missing, such as an optional package
-                subject = f"{kind} {entry.qualified_name}"
-                yield Finding(severity="note", subject=subject, problem=error.message, remedy=error.hint)
-                continue
-            except ConfigError as error:  # what it builds on is missing, or of another version
-                subject = f"{kind} {entry.qualified_name}"
-                yield Finding(severity="error", subject=subject, problem=error.message, remedy=error.hint)
-                continue
+            except (PluginError, ConfigError) as error:
+                # A PluginError knows itself what is missing, such as an optional package.
+                severity = "note" if isinstance(error, PluginError) else "error"
+                problem, remedy = error.message, error.hint
             except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
                 problem = f"it cannot be loaded: {reason_of(error)}"
             if problem:
                 yield Finding(
-                    severity="error",
-                    subject=f"{kind} {entry.qualified_name}",
-                    problem=problem,
-                    remedy=f"install what is missing, or report it to the authors of {entry.distribution}",
+                    severity=severity, subject=f"{kind} {entry.qualified_name}", problem=problem, remedy=remedy
                 )
 
 

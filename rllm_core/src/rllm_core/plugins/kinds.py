@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from rllm_core.contracts import (
-    AgentPlugin,
-    BackendPlugin,
-    DatasetPlugin,
-    EnginePlugin,
-    EnvironmentPlugin,
-    EstimatorPlugin,
-    GroupingPlugin,
-    LossPlugin,
-    ObserverPlugin,
-    Plugin,
-    RejectionPlugin,
-    RendererPlugin,
-    RewardPlugin,
-    StagePlugin,
-    TrackerPlugin,
-    WorkflowPlugin,
-)
+from rllm_core.contracts import Plugin
+from rllm_core.plugins import specs
 
 
 class Kind(NamedTuple):
@@ -40,23 +24,14 @@ class Kind(NamedTuple):
         return self.hook.removeprefix("rllm_")
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "estimator": Kind("rllm_estimators", EstimatorPlugin),
-        "loss": Kind("rllm_losses", LossPlugin),
-        "grouping": Kind("rllm_groupings", GroupingPlugin),
-        "rejection": Kind("rllm_rejections", RejectionPlugin),
-        "stage": Kind("rllm_stages", StagePlugin),
-        "backend": Kind("rllm_backends", BackendPlugin),
-        "engine": Kind("rllm_engines", EnginePlugin),
-        "workflow": Kind("rllm_workflows", WorkflowPlugin),
-        "agent": Kind("rllm_agents", AgentPlugin),
-        "environment": Kind("rllm_environments", EnvironmentPlugin),
-        "reward": Kind("rllm_rewards", RewardPlugin),
-        "renderer": Kind("rllm_renderers", RendererPlugin),
-        "dataset": Kind("rllm_datasets", DatasetPlugin),
-        "tracker": Kind("rllm_trackers", TrackerPlugin),
-        "observer": Kind("rllm_observers", ObserverPlugin),
-    }
-)
-"""All kinds by name, in the order they are listed."""
+def _kinds() -> Iterator[tuple[str, Kind]]:
+    """What the hooks return says which kinds there are."""
+    for hook, spec in vars(specs).items():
+        if hook.startswith("rllm_"):
+            (returned,) = get_args(get_type_hints(spec)["return"])
+            record = get_origin(returned)
+            yield record.kind, Kind(hook, record)
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(dict(_kinds()))
+"""All kinds by name, in the order of their hooks, in which they are listed."""

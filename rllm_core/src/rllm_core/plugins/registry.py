@@ -12,30 +12,12 @@ from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
-from rllm_core.plugins.discovery import Candidate, Discovery, core_candidate, discover, normalise
+from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalise
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import load_records, new_manager, reason_of
 from rllm_core.plugins.unknown_name import unknown_name
-from rllm_core.plugins.unusable import UnusablePluginError
+from rllm_core.plugins.unusable import Broken, UnusablePluginError
 from rllm_core.plugins.validation import check_record
-
-IN_PROCESS = "in-process"
-"""Distribution of what was registered by a call instead of being installed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Broken:
-    """A plugin that is installed and cannot be used; none of its records is registered."""
-
-    name: str
-    """Name of its entry point."""
-    distribution: str
-    version: str
-    reason: str
-    """One line."""
-    remedy: str
-    """What to do, where that is known: a command of pip."""
-    traceback: str
 
 
 @dataclass

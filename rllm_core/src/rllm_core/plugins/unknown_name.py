@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
+from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import PluginError, did_you_mean
-from rllm_core.plugins.discovery import Candidate, normalise
+from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalise
 from rllm_core.plugins.first_party import home_of, names_elsewhere
 from rllm_core.plugins.kinds import KINDS
-
-_IN_PROCESS = "in-process"
-"""`registry.IN_PROCESS`: the distribution of what a running program registers."""
-
-
-class _Offered(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def distribution(self) -> str: ...
-    @property
-    def qualified_name(self) -> str: ...
-
-
-class _Broken(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def distribution(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def remedy(self) -> str: ...
+from rllm_core.plugins.unusable import Broken
 
 
 def unknown_name(
-    kind: str, name: str, offered: Sequence[_Offered], broken: Sequence[_Broken], blocked: Sequence[Candidate]
+    kind: str, name: str, offered: Sequence[Registered[Any]], broken: Sequence[Broken], blocked: Sequence[Candidate]
 ) -> PluginError:
     """The error for `name`, which may be qualified (``distribution/name``)."""
     distribution, _, bare = name.rpartition("/")
     known = _known(kind, [entry.name for entry in offered])
-    if normalise(distribution) == _IN_PROCESS:
+    if normalise(distribution) == IN_PROCESS:
         return PluginError(
             f"{kind} {name!r} was a class or function of a Python program, and is not part of this one.",
             "Start the run from that program again, name a module that registers it in rllm.plugins.import_modules, or "
@@ -73,5 +52,5 @@ def _known(kind: str, names: Sequence[str]) -> str:
     return f"Installed {plural}: {', '.join(sorted(set(names)))}." if names else f"No {plural} are installed."
 
 
-def _distributions(offered: Sequence[_Offered]) -> set[str]:
+def _distributions(offered: Sequence[Registered[Any]]) -> set[str]:
     return {normalise(entry.distribution) for entry in offered}

@@ -23,6 +23,8 @@ from rllm_core.schema.section import (
 
 OF_ALGORITHMS = SharedOption(("estimator", "loss"))
 OF_REJECTIONS = SharedOption(("rejection",))
+Mask = Annotated[bool, ByPlugins(), WhileOff(False)]
+"""A way of ending that may be masked; while nothing is, it is not."""
 
 
 class EntropySection(Section):
@@ -147,25 +149,13 @@ class CompactFilteringSection(Section):
     """Which ways of ending take an attempt out of the gradient."""
 
     enable: Annotated[bool, ByPlugins()] = Field(False, description="Whether to mask attempts by how they ended.")
-    mask_max_prompt_length_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        True, description="Mask attempts whose prompt grew too long."
-    )
-    mask_max_response_length_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        True, description="Mask attempts whose answer was cut off."
-    )
-    mask_env_done: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        False, description="Mask attempts that the environment ended."
-    )
-    mask_max_turns_exceeded: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        True, description="Mask attempts that ran out of turns."
-    )
-    mask_timeout: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        True, description="Mask attempts that ran out of time."
-    )
-    mask_unknown: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(
-        False, description="Mask attempts that do not say how they ended."
-    )
-    mask_error: Annotated[bool, ByPlugins(), WhileOff(False)] = Field(True, description="Mask attempts that failed.")
+    mask_max_prompt_length_exceeded: Mask = Field(True, description="Mask attempts whose prompt grew too long.")
+    mask_max_response_length_exceeded: Mask = Field(True, description="Mask attempts whose answer was cut off.")
+    mask_env_done: Mask = Field(False, description="Mask attempts that the environment ended.")
+    mask_max_turns_exceeded: Mask = Field(True, description="Mask attempts that ran out of turns.")
+    mask_timeout: Mask = Field(True, description="Mask attempts that ran out of time.")
+    mask_unknown: Mask = Field(False, description="Mask attempts that do not say how they ended.")
+    mask_error: Mask = Field(True, description="Mask attempts that failed.")
 
 
 class TransformSection(Section):

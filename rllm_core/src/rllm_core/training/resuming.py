@@ -10,6 +10,7 @@ from typing import Any
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file
 from rllm_core.config.origins import saved_by_user, with_saved_origins
+from rllm_core.config.paths import ABSENT, path_of, value_at
 from rllm_core.config.save import FILE_NAME
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
@@ -54,10 +55,8 @@ def saved_config(run_folder: Path) -> Layer | None:
 
 def saved_value(saved: Layer, key: str) -> Any:
     """A value of a saved config, which may be empty or damaged; None where it has none."""
-    node: Any = saved.tree
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
+    value = value_at(saved.tree, path_of(key))
+    return None if value is ABSENT else value
 
 
 def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.loss import LossInput, PolicyLoss
-from rllm_core.errors import LossError, RllmError
+from rllm_core.contracts.loss import LossInput
+from rllm_core.errors import LossError, failures_as
 from rllm_core.updates.losses import checked
 
 
@@ -29,9 +29,6 @@ class RowRoles(Protocol):
 
 class RoleLosses:
     """Sends each role's tokens through that role's loss, which is loaded when it is first needed."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, PolicyLoss] = {}
 
     def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         """(n_sampled,) loss of each token.
@@ -51,14 +48,8 @@ class RoleLosses:
 
     def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         choice = plan.losses[role]
-        if role not in self._loaded:
-            self._loaded[role] = choice.plugin.load()
+        function = choice.registered.load()
         who = f"loss {choice.plugin.name!r} for role {role!r}"
-        try:
-            losses = self._loaded[role](inputs, choice.params)
-        except RllmError:
-            raise
-        except (Exception, SystemExit) as error:
-            hint = "Mend it; add --debug to see where it failed."
-            raise LossError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+        with failures_as(LossError, who):
+            losses = function(inputs, choice.params)
         return checked(losses, inputs, who)

@@ -1,0 +1,3 @@
+from .markers import hookimpl as hookimpl
+from .requirements import missing as missing
+from .resolving import resolve as resolve

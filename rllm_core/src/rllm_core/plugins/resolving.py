@@ -1,0 +1,30 @@
+"""A plugin by its qualified name, in a process to which no record can be sent."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rllm_core.contracts.chosen import Registered
+from rllm_core.errors import PluginError
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.plugins.registry import Registry
+
+
+@cache
+def resolve(kind: str, qualified_name: str) -> Registered[Any]:
+    """The plugin ``distribution/name``. Imports what that distribution offers, and nothing else that is installed.
+
+    Raises:
+        PluginError: it is not installed here, is broken, or was registered by another program.
+    """
+    distribution = qualified_name.rpartition("/")[0]
+    try:
+        return Registry.load(allow={distribution}).get(kind, qualified_name)
+    except PluginError as error:
+        if distribution != IN_PROCESS:
+            raise
+        raise PluginError(
+            f"The {kind} {qualified_name!r} was registered by the running program; worker processes do not know it.",
+            f"Put it into a plugin and install that on every machine: `rllm plugins new NAME --kind {kind}`.",
+        ) from error

@@ -1,0 +1,1 @@
+from .options import checked_path as checked_path
