@@ -51,4 +51,6 @@ class Hosted:
 
 class TestLocal(EngineContract):
     def record(self) -> EnginePlugin[NoParams]:
-        return EnginePlugin(name="local", summary="That of rllm-local.", params=NoParams, load=lambda: Hosted)
+        return EnginePlugin(
+            name="local", summary="That of rllm-local.", params=NoParams, load=lambda: Hosted, stop_texts=True
+        )

@@ -188,6 +188,11 @@ class RaisesAnything(Good):
         return await super().generate(prompt_ids, sampling, session=session)
 
 
+class IgnoresStopTexts(Good):
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        return await super().generate(prompt_ids, replace(sampling, stop=()), session=session)
+
+
 class KeepsTheFirstWeights(Good):
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         if self.version < 0:
@@ -305,6 +310,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
         "a_request_that_nobody_waits_for_leaves_others_as_they_are",
         "answers otherwise when requests",
     ),
+    (IgnoresStopTexts, "a_reply_ends_at_a_stop_text_or_is_refused", "ignores a stop text, and does not say so"),
     (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
     (SharesTheTensors, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
     (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
@@ -345,6 +351,13 @@ def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: p
 def test_one_that_reads_the_folder_of_the_model_later_cannot_be_started(started: Start) -> None:
     with pytest.raises(AssertionError, match="cannot be started"):
         started(ReadsTheFolderLater)
+
+
+def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> None:
+    record = replace(plugin(IgnoresStopTexts), stop_texts=True)
+    given = {"session": started(IgnoresStopTexts)}
+    said = complaint(EngineContract, record, "a_reply_ends_at_a_stop_text_or_is_refused", given=given)
+    assert "with the stop text" in said
 
 
 def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, started: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,34 @@ class EngineContract(PluginContract[EnginePlugin[Any]]):
             raise self._no_room("samples")
         session.generate(last)
         session.end(last, full)
+
+    def test_a_reply_ends_at_a_stop_text_or_is_refused(self, session: EngineSession) -> None:
+        """The tokens that complete the text are its last; those before it do not change."""
+        text_of = session.engine.renderer.text
+        requests = _requests()
+        whole = [text_of(completion.token_ids) for completion in session.generate(*requests)]
+        text = max(whole, key=len)[2:4]
+        stopping = [_renamed(each)._replace(sampling=replace(each.sampling, stop=(text,))) for each in requests]
+        if not self.plugin.stop_texts:
+            try:
+                session.generate(stopping[0])
+            except RolloutError:
+                return
+            raise self.failure(
+                "ignores a stop text, and does not say so",
+                "rllm_core.rollout.prompts.checked_prompt refuses it; or end there, and set stop_texts=True.",
+            )
+        for before, completion in zip(whole, session.generate(*stopping), strict=True):
+            said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
+            if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
+                raise self.failure(
+                    f"said {said!r} with the stop text {text!r}, and {before!r} without",
+                    "End with the first token that completes the text; tokens before it do not change.",
+                )
+            if text in said and completion.finish_reason != "stop":
+                raise self.failure(
+                    f"says {completion.finish_reason!r} of a reply that ends at its stop text", "Say 'stop'."
+                )
 
     def test_a_request_that_nobody_waits_for_leaves_others_as_they_are(self, session: EngineSession) -> None:
         requests = _requests()
