@@ -70,6 +70,22 @@ class Composed:
         """The value of a dotted key."""
         return reduce(getitem, path_of(key), self.tree)
 
+    def beneath(self, key: str) -> list[str]:
+        """The dotted keys that hold what a key holds: itself, or those in the mapping that it is."""
+        return [key] if key in self.origins else [name for name in self.origins if name.startswith(f"{key}.")]
+
+    def origin(self, key: str) -> str:
+        """Where a key's value came from; of a mapping of several origins, all of them."""
+        return ", ".join(dict.fromkeys(self.origins[name] for name in self.beneath(key)))
+
+    def is_by_user(self, key: str) -> bool:
+        """Whether a user set the key, or something in the mapping that it is, for this run."""
+        return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
+
+    def given(self, key: str) -> str:
+        """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
+        return wrong_value(path_of(key), self.value(key), self.origin(key))
+
 
 def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
     """Merge, resolve and validate. `user_layers` are the user's files and command-line words, lowest first.

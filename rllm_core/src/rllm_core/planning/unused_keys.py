@@ -20,7 +20,6 @@ from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.paths import ABSENT, KeyPath, put_at
-from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.errors import ConfigError
@@ -108,9 +107,10 @@ def settle_effects(
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
+        given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
         if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            if _set_by_user(key, composed):
-                warnings.append(f"{_is(key, composed)}: {redundant.reason}.")
+            if by_user:
+                warnings.append(f"{given}: {redundant.reason}.")
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, composed.config, chosen, registry, acts)
@@ -120,19 +120,19 @@ def settle_effects(
                 NOBODY,
                 f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
             )
-        if why and _set_by_user(key, composed):
+        if why and by_user:
             if why[0] == REFUSED:
-                raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
+                raise ConfigError(f"{given}{why[0]}", why[1])
             if _happens_anyway(key, composed.config, taking):
-                warnings.append(f"{_is(key, composed)}, which is what happens anyway: the key changes nothing.")
+                warnings.append(f"{given}, which is what happens anyway: the key changes nothing.")
             else:
-                unused.found(f"{_is(key, composed)}{why[0]}", why[1])
+                unused.found(f"{given}{why[0]}", why[1])
         if why:
             idle.append(key)
-            if why[0] == NOBODY and Tier.SAVED in _tiers(key, composed):
-                warnings.append(f"{_is(key, composed)}{NOBODY} It is back to its default.")
-        elif _set_by_user(key, composed) and (line := _changes_nothing(key, composed.config)):
-            warnings.append(f"{_is(key, composed)} and changes nothing: {line}.")
+            if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
+                warnings.append(f"{given}{NOBODY} It is back to its default.")
+        elif by_user and (line := _changes_nothing(key, composed.config)):
+            warnings.append(f"{given} and changes nothing: {line}.")
     return _with_defaults(composed, idle), warnings
 
 
@@ -141,9 +141,8 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
             if instead := idle_reason(backend, key):
-                value = composed.value(key)
-                given = f"`{key}` is {show_value(value)} (from {composed.origins[key]})"
-                if same_value(value, composed.in_force.get(key, ABSENT)):
+                given = composed.given(key)
+                if same_value(composed.value(key), composed.in_force.get(key, ABSENT)):
                     yield (
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
@@ -316,29 +315,6 @@ def _list(label: str, entries: Iterable[Registered[Any]]) -> str:
     return f"{label} {', '.join(f'{entry.kind} {entry.name}' for entry in entries)}."
 
 
-def _is(key: Key, composed: Composed) -> str:
-    return f"`{key.dotted}` is {show_value(composed.value(key.dotted))} (from {_origin(key, composed)})"
-
-
-def _origin(key: Key, composed: Composed) -> str:
-    return ", ".join(dict.fromkeys(composed.origins[name] for name in _names(key, composed)))
-
-
-def _set_by_user(key: Key, composed: Composed) -> bool:
-    return any(tier >= Tier.USER for tier in _tiers(key, composed))
-
-
-def _tiers(key: Key, composed: Composed) -> list[Tier]:
-    return [composed.tiers[name] for name in _names(key, composed)]
-
-
-def _names(key: Key, composed: Composed) -> list[str]:
-    """The key, or the keys beneath it where its value is a mapping."""
-    if key.dotted in composed.origins:
-        return [key.dotted]
-    return [name for name in composed.origins if name.startswith(f"{key.dotted}.")]
-
-
 def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     if not idle:
         return composed
@@ -347,7 +323,7 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
         put_at(tree, key.path, default)
-        for name in _names(key, composed):
+        for name in composed.beneath(key.dotted):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
         config = _changed(config, key.path, key.default)
