@@ -20,6 +20,7 @@ from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.paths import ABSENT, KeyPath, put_at
+from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.errors import ConfigError
@@ -27,7 +28,7 @@ from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
+from rllm_core.schema.section import ByPlugins, IdleWithout, Names, Redundant, Refused, TakenOver, WhileOff
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 REFUSED = ", which is refused."
@@ -209,9 +210,13 @@ def _why_idle(
     if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
         reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
         return REFUSED, reason
-    if switch := _switched_off(key):
-        on = ".".join((*key.path[:-1], switch))
-        return f" and has no effect while {on} is false.", f"Set {on}=true as well, or leave it out."
+    if name := _switched_off(key):
+        on, off = ".".join((*key.path[:-1], name)), getattr(key.section, name)
+        shown = show_value(off).removesuffix(".0")
+        return (
+            f" and has no effect while {on} is {shown}.",
+            f"Set {on}{'=true' if off is False else ''} as well, or leave it out.",
+        )
     if (other := _overruled(key, config)) is not None:
         return other
     if acts or key.mark(ByPlugins) is None:
@@ -220,8 +225,9 @@ def _why_idle(
 
 
 def _switched_off(key: Key) -> str | None:
-    """The switch of a key's section, where it is off."""
-    switch = next((name for name in SWITCHES if name in type(key.section).model_fields), None)
+    """The switch of a key, where it is off: the one it is marked with, or that of its section."""
+    needed = key.mark(IdleWithout)
+    switch = needed.key if needed else next((name for name in SWITCHES if name in type(key.section).model_fields), None)
     return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
 
 
@@ -234,11 +240,11 @@ def _happens_anyway(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) 
 def _in_force(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
     """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
     plugin does not say."""
-    if _switched_off(key):
+    if key.dotted == "rllm.algorithm.entropy.final_coeff":
+        yield config.rllm.algorithm.entropy.coeff
+    elif _switched_off(key):
         if mark := key.mark(WhileOff):
             yield mark.value
-    elif key.dotted == "rllm.algorithm.entropy.final_coeff":
-        yield config.rllm.algorithm.entropy.coeff
     elif mark := key.mark(TakenOver):
         for kind in mark.kinds:
             values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
@@ -260,26 +266,13 @@ def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
     match key.dotted:
         case "rllm.trainer.total_epochs" if trainer.total_batches > 0:
             return f" and has no effect: rllm.trainer.total_batches is {trainer.total_batches}.", "Set one of the two."
-        case "rllm.algorithm.entropy.final_coeff" if not entropy.decay_steps:
-            return " and has no effect while rllm.algorithm.entropy.decay_steps is 0.", "Set decay_steps as well."
         case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
             return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
-        case "rllm.algorithm.on_precomputed_mismatch" if not algorithm.use_precomputed_advantage:
-            switch = "rllm.algorithm.use_precomputed_advantage"
-            return f" and has no effect while {switch} is false.", f"Set {switch}=true as well, or leave it out."
-        case "rllm.algorithm.kl_estimator" if not algorithm.kl_beta:
-            return " and has no effect while rllm.algorithm.kl_beta is 0.", "Set kl_beta as well."
         case "rllm.algorithm.rollout_correction.tis_mode" if algorithm.rollout_correction.bypass_mode:
             return (
                 " and has no effect: bypass_mode is true, so old log-probs are the rollout's and every ratio is 1.",
                 "Leave bypass_mode out, or set it to false.",
             )
-        case (
-            "rllm.algorithm.rollout_correction.tis_cap"
-            | "rllm.algorithm.rollout_correction.tis_beyond_cap"
-            | "rllm.algorithm.rollout_correction.tis_floor"
-        ) if algorithm.rollout_correction.tis_mode is None:
-            return " and has no effect while rllm.algorithm.rollout_correction.tis_mode is null.", "Set tis_mode too."
     return None
 
 
