@@ -14,7 +14,17 @@ from rllm_core.errors import PipelineError
 ByReason = dict[str, list[TrajectoryGroup]]
 
 
-class KeepAll:
+class _Stateless:
+    """A mode that keeps nothing between steps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class KeepAll(_Stateless):
     """Mode ``none``: every group is trained on, groups of one included."""
 
     def __init__(self, params: NoParams) -> None:
@@ -22,12 +32,6 @@ class KeepAll:
 
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         return Verdict(train=groups)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 class WaitForPartialSolves:
@@ -54,7 +58,7 @@ class WaitForPartialSolves:
         self._gathered = [codec.group_from_json(group) for group in state.get("gathered", [])]
 
 
-class DropWithoutSignal:
+class DropWithoutSignal(_Stateless):
     """Mode ``group``: groups that are too small, or whose rewards are all equal, are dropped with the reason."""
 
     def __init__(self, params: GroupRejectionParams) -> None:
@@ -63,12 +67,6 @@ class DropWithoutSignal:
     def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
         train, dropped = with_signal(groups, self._smallest)
         return Verdict(train=train, dropped=dropped)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], ByReason]:

@@ -22,7 +22,7 @@ from rllm_core.config.from_python import PythonConfig, layer_from_python, replac
 from rllm_core.config.layers import Layer, layer_from_dotted
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.paths import ABSENT, value_at
-from rllm_core.config.problems import show_value
+from rllm_core.config.problems import wrong_value
 from rllm_core.config.run_registry import registry_for
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
@@ -239,7 +239,7 @@ class _Parts:
         for name in self._own_arguments():
             path = ("rllm", "workflow", "workflow_args", name)
             if (value := value_at(merged.tree, path)) not in (ABSENT, None):
-                raise _given_twice(".".join(path), value, merged.origin(path), f"workflow_args[{name!r}]")
+                raise _given_twice(wrong_value(path, value, merged.origin(path)), f"workflow_args[{name!r}]")
 
     def _own_arguments(self) -> dict[str, Any]:
         """Arguments that only the workflow's class knows; none where the workflow is chosen by name."""
@@ -280,13 +280,9 @@ def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
     """A value in the configuration that an argument of the trainer would push aside."""
-    names = [name for name in plan.composed.by_user if f"{name}.".startswith(f"{key}.")]
-    if names and plan.composed.value(key) is not None:
-        raise _given_twice(key, plan.composed.value(key), plan.composed.origins[names[0]], argument)
+    if plan.composed.is_by_user(key) and plan.composed.value(key) is not None:
+        raise _given_twice(plan.composed.given(key), argument)
 
 
-def _given_twice(key: str, value: Any, origin: str, argument: str) -> ConfigError:
-    return ConfigError(
-        f"`{key}` is {show_value(value)} (from {origin}), and {argument} is given to the trainer.",
-        "Give one of the two.",
-    )
+def _given_twice(given: str, argument: str) -> ConfigError:
+    return ConfigError(f"{given}, and {argument} is given to the trainer.", "Give one of the two.")

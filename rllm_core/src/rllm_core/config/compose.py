@@ -39,6 +39,8 @@ from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 BACKEND_KEY = "rllm.backend"
 PROFILE_KEY = "rllm.profile"
 ENVIRONMENT_KEY = "rllm.env.name"
+CHOICES = (BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY)
+"""Keys whose values bring layers of their own."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,22 @@ class Composed:
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
         return reduce(getitem, path_of(key), self.tree)
+
+    def beneath(self, key: str) -> list[str]:
+        """The dotted keys that hold what a key holds: itself, or those in the mapping that it is."""
+        return [key] if key in self.origins else [name for name in self.origins if name.startswith(f"{key}.")]
+
+    def origin(self, key: str) -> str:
+        """Where a key's value came from; of a mapping of several origins, all of them."""
+        return ", ".join(dict.fromkeys(self.origins[name] for name in self.beneath(key)))
+
+    def is_by_user(self, key: str) -> bool:
+        """Whether a user set the key, or something in the mapping that it is, for this run."""
+        return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
+
+    def given(self, key: str) -> str:
+        """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
+        return wrong_value(path_of(key), self.value(key), self.origin(key))
 
 
 def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
@@ -129,15 +147,15 @@ def _taken_apart(layer: Layer, registry: Registry) -> list[Layer]:
     if not is_whole(layer):
         return [layer]
     backend = chosen_backend(registry, [layer])
-    choices = part_of(layer, [BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY, backend.model_key], Tier.SAVED)
+    choices = part_of(layer, map(path_of, [*CHOICES, backend.model_key]), Tier.SAVED)
     plain = _tree_of(registry, [choices])
     lower, upper = split_whole(layer, [plain])
     if not (backend.shared_keys or backend.derived_keys):
         return [lower, upper]
     # What the backend mirrors or derives from values that somebody set was not set itself.
     core = Layer(layer.origin, {key: value for key, value in upper.tree.items() if key in RunConfig.model_fields})
-    sources = part_of(upper, [key for row in backend.derived_keys for key in row.of], Tier.USER)
-    model = part_of(layer, [backend.model_key] if _model_was_set(layer, backend, registry) else [], Tier.USER)
+    sources = part_of(upper, [path_of(key) for row in backend.derived_keys for key in row.of], Tier.USER)
+    model = part_of(layer, [path_of(backend.model_key)] if _model_was_set(layer, backend, registry) else [], Tier.USER)
     kept = Layer(layer.origin, merge_layers([core, sources, model], []).tree)
     return [*split_whole(layer, [plain, _tree_of(registry, [choices, kept])], keep=kept)]
 
@@ -152,7 +170,7 @@ def _model_was_set(layer: Layer, backend: Any, registry: Registry) -> bool:
     if not sources:
         return False
     path = path_of(backend.model_key)
-    derived = _tree_of(registry, [part_of(layer, [BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY, *sources], Tier.SAVED)])
+    derived = _tree_of(registry, [part_of(layer, map(path_of, [*CHOICES, *sources]), Tier.SAVED)])
     return bool(value_at(derived, path) != value_at(layer.tree, path))
 
 

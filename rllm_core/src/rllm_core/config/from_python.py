@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
-from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_file
+from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_dotted, layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import base_layer, packaged_layers
-from rllm_core.config.paths import ABSENT, KeyPath, identical, leaves, nested, path_of, value_at
-from rllm_core.config.whole import is_whole
+from rllm_core.config.paths import KeyPath, leaves, path_of, split_by
+from rllm_core.config.whole import is_whole, part_of
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
@@ -112,19 +112,14 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
         record = chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})])
         lower = packaged_layers(record, profile)
     packaged = merge_layers(lower, [RunConfig]).tree
-    own = [(path, value) for path, value in leaves(tree) if not identical(value_at(packaged, path), value)]
-    layers = [Layer(PYTHON, nested(path, value)) for path, value in own]
-    if profile is not None:
-        layers.append(Layer(COMMAND_LINE, nested(path_of(PROFILE_KEY), profile), Tier.COMMAND_LINE))
-    for path in _keys_of_primary_file(hydra):
-        value = value_at(tree, path)
-        if value is not ABSENT:
-            layers.append(Layer(PYTHON, nested(path, value)))
-    for path in _keys_of_words(words):
-        value = value_at(tree, path)
-        if value is not ABSENT:
-            layers.append(Layer(COMMAND_LINE, nested(path, value), Tier.COMMAND_LINE))
-    return layers
+    _, own = split_by(tree, [packaged])
+    chosen = {} if profile is None else {PROFILE_KEY: profile}
+    return [
+        Layer(PYTHON, own),
+        layer_from_dotted(chosen, COMMAND_LINE, Tier.COMMAND_LINE),
+        part_of(Layer(PYTHON, tree), _keys_of_primary_file(hydra), Tier.USER),
+        part_of(Layer(COMMAND_LINE, tree), _keys_of_words(words), Tier.COMMAND_LINE),
+    ]
 
 
 def _keys_of_primary_file(hydra: Any) -> list[KeyPath]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 KeyPath = tuple[str, ...]
@@ -30,12 +29,6 @@ def put_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
     for part in path[:-1]:
         tree = tree.setdefault(part, {})
     tree[path[-1]] = value
-
-
-def nested(path: KeyPath, value: Any) -> dict[str, Any]:
-    """A tree that holds one value."""
-    tree: dict[str, Any] = reduce(lambda inner, part: {part: inner}, reversed(path), value)
-    return tree
 
 
 def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) -> Iterator[tuple[KeyPath, Any]]:

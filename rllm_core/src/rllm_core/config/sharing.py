@@ -83,7 +83,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
         if not source.is_set:
             continue
         value = _native_spelling(source.value, row)
-        if _bare(side.value) != _bare(source.value) or not _holds(tree, row.native, value):
+        if _bare(side.value) != _bare(source.value) or not identical(value_at(tree, path_of(row.native)), value):
             origin = side.origin if source is side else f"{source.origin}, by {source.key}"
             _put(merged, tree, row.native, value, origin, source.tier)
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
@@ -148,7 +148,3 @@ def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str
     path = path_of(key)
     merged.put(path, escape(value), origin, tier)
     put_at(tree, path, value)
-
-
-def _holds(tree: dict[str, Any], key: str, value: Any) -> bool:
-    return identical(value_at(tree, path_of(key)), value)

@@ -13,7 +13,7 @@ from typing import Any
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.paths import ABSENT, leaves, path_of, put_at, split_by, value_at
+from rllm_core.config.paths import ABSENT, KeyPath, leaves, put_at, split_by, value_at
 from rllm_core.config.resolve import escape, resolve_interpolations
 from rllm_core.schema.run_config import RunConfig
 
@@ -38,11 +38,10 @@ def without_mark(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {**tree, "rllm": section}
 
 
-def part_of(layer: Layer, keys: Iterable[str], tier: Tier) -> Layer:
-    """Some values of a layer, those that it has of the dotted keys given, as a layer of another tier."""
+def part_of(layer: Layer, paths: Iterable[KeyPath], tier: Tier) -> Layer:
+    """Some values of a layer, those that it has of the keys given, as a layer of another tier."""
     tree: dict[str, Any] = {}
-    for key in keys:
-        path = path_of(key)
+    for path in paths:
         if (value := value_at(layer.tree, path)) is not ABSENT:
             put_at(tree, path, value)
     return Layer(layer.origin, tree, tier)
@@ -52,8 +51,8 @@ def of_any_backend(layer: Layer) -> Layer:
     """What of a whole configuration means the same with another backend: the core's own keys, but for that choice."""
     known = known_keys(RunConfig)
     sections = {path[:depth] for path in known for depth in range(1, len(path))}
-    keys = {".".join(path) for path in known if path not in sections} - {"rllm.backend", "rllm.profile"}
-    return part_of(Layer(layer.origin, without_mark(layer.tree)), sorted(keys), layer.tier)
+    paths = set(known) - sections - {("rllm", "backend"), ("rllm", "profile")}
+    return part_of(Layer(layer.origin, without_mark(layer.tree)), sorted(paths), layer.tier)
 
 
 def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer | None = None) -> tuple[Layer, Layer]:

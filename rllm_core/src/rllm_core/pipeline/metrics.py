@@ -9,6 +9,7 @@ from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.algorithms.magnitudes import deviation, mean
 from rllm_core.data.batch import TokenBatch
@@ -65,13 +66,7 @@ def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         rewards[group.group_role].extend(float(trajectory.reward or 0.0) for trajectory in group.trajectories)
     metrics: dict[str, float] = {}
     for role, values in rewards.items():
-        column = np.array(values)
-        metrics |= {
-            f"reward/{role}/mean": mean(column),
-            f"reward/{role}/std": deviation(column),
-            f"reward/{role}/max": float(column.max()),
-            f"reward/{role}/min": float(column.min()),
-        }
+        metrics |= _spread(f"reward/{role}", np.array(values))
     return metrics
 
 
@@ -85,14 +80,19 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
         column = batch.advantages[batch.loss_mask & (token_roles == index)].astype(np.float64)
         if not column.size:
             continue
-        metrics |= {
-            f"advantage/{role}/mean": float(column.mean()),
-            f"advantage/{role}/std": float(column.std()),
-            f"advantage/{role}/max": float(column.max()),
-            f"advantage/{role}/min": float(column.min()),
-            f"advantage/{role}/fraction_zero": float((column == 0).mean()),
-        }
+        metrics |= _spread(f"advantage/{role}", column)
+        metrics[f"advantage/{role}/fraction_zero"] = float((column == 0).mean())
     return metrics
+
+
+def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+    """``<name>/{mean,std,max,min}`` of (n,) values, n > 0."""
+    return {
+        f"{name}/mean": mean(values),
+        f"{name}/std": deviation(values),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
 
 
 def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, float]:

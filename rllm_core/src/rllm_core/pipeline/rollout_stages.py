@@ -16,15 +16,13 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode
 from rllm_core.errors import RewardError
+from rllm_core.pipeline.context_stage import ContextStage
 from rllm_core.pipeline.metrics import episode_metrics, reward_of
 from rllm_core.seeding import derive_seed
 
 
-class Generate:
+class Generate(ContextStage):
     """Plays every task of the round `rllm.rollout.n` times."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._context = context
 
     async def __call__(self, step: TrainStep) -> None:
         sampling = training_sampling(self._context, step)
@@ -37,11 +35,8 @@ class Generate:
             step.skip("nothing_generated")
 
 
-class ImputeNames:
+class ImputeNames(ContextStage):
     """Gives trajectories without a name one: ``agent``, or ``agent_0``, ``agent_1``, … when there are several."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        pass
 
     async def __call__(self, step: TrainStep) -> None:
         impute_names(step.episodes)

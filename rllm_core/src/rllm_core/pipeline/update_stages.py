@@ -14,17 +14,15 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.errors import PipelineError
+from rllm_core.pipeline.context_stage import ContextStage
 from rllm_core.pipeline.known_logprobs import check_old_logprobs, check_sampling_logprobs
 from rllm_core.pipeline.metrics import advantage_metrics, throughput_metrics
 from rllm_core.schema.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.seeding import derive_seed
 
 
-class BuildBatch:
+class BuildBatch(ContextStage):
     """Lays all trajectories end to end in one columnar batch."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        pass
 
     async def __call__(self, step: TrainStep) -> None:
         step.batch = build_batch(step.trajectory_groups)
@@ -34,11 +32,8 @@ class BuildBatch:
             step.skip("no_sampled_tokens")
 
 
-class Process:
+class Process(ContextStage):
     """Lets the backend fill the columns that estimators and losses need, such as log-probs of the current weights."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._context = context
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
@@ -103,11 +98,8 @@ class EstimateAdvantages:
         return found.precomputed
 
 
-class Update:
+class Update(ContextStage):
     """One policy update; from here on rollouts use the new weights."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._context = context
 
     async def __call__(self, step: TrainStep) -> None:
         context, batch = self._context, step.filled_batch
@@ -135,11 +127,8 @@ def _rollout_correction(settings: RolloutCorrectionSection) -> RolloutCorrection
     )
 
 
-class Log:
+class Log(ContextStage):
     """Completes the step's metrics and sends them to the trackers."""
-
-    def __init__(self, context: StageContext, params: NoParams) -> None:
-        self._context = context
 
     async def __call__(self, step: TrainStep) -> None:
         step.metrics["train/epoch"] = float(step.epoch)

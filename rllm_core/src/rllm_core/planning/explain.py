@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.keys import fields_of, known_keys
-from rllm_core.config.packaged import packaged_values
+from rllm_core.config.packaged import DEFAULT, packaged_values
 from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.unused import idle_reason
@@ -80,7 +80,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     facts = {
         "type": about.type,
         "default": about.default,
-        "value": f"{show_value(_value(path, plan))} (from {_origin(dotted, plan.composed.origins)})",
+        "value": f"{show_value(_value(path, plan))} (from {plan.composed.origin(dotted) or DEFAULT})",
         "choices": ", ".join(
             entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
         ),
@@ -154,11 +154,6 @@ def _value(path: KeyPath, plan: RunPlan) -> Any:
         chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
         return getattr(chosen.params, path[-1])
     return value
-
-
-def _origin(dotted: str, origins: Mapping[str, str]) -> str:
-    beneath = [origin for name, origin in origins.items() if name == dotted or name.startswith(f"{dotted}.")]
-    return ", ".join(dict.fromkeys(beneath)) or "default"
 
 
 def _names(entries: list[Registered[Any]]) -> str:

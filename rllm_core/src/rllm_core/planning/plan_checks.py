@@ -134,8 +134,8 @@ def _check_step_rewards(plan: RunPlan, unused: UnusedKeys) -> None:
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
             unused.found(
-                f"`{key}` is {getattr(params, name)} (from {plan.composed.origins[key]}) and has no effect: it changes "
-                f"the rewards of steps, and estimator {names} reads those of whole trajectories.",
+                f"{plan.composed.given(key)} and has no effect: it changes the rewards of steps, and estimator {names} "
+                "reads those of whole trajectories.",
                 "Choose an estimator that needs step_rewards (and set its option use_step_rewards, if it has one), or "
                 "leave it out.",
             )

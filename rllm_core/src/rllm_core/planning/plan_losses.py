@@ -65,7 +65,7 @@ def _loss_of(plan: RunPlan, role: str | None) -> LossInForce:
     chosen = plan.losses.default if role is None else plan.losses.of(role)
     estimator = plan.estimators.default if role is None else plan.estimators.of(role)
     key = _choosing_key(plan, role)
-    names = [name for name in plan.composed.origins if f"{name}.".startswith(f"{key}.")]
+    names = plan.composed.beneath(key)
     chosen_by_user = plan.composed.by_user | plan.composed.by_user_before
     is_set = key != LOSS_KEY or plan.config.rllm.algorithm.loss_fn is not None
     return LossInForce(

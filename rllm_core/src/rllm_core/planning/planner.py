@@ -103,9 +103,8 @@ class _Planner:
         `where` is a place such as ``rllm.trainer.logger[0]``.
         """
         key, own = where.partition("[")[0], f"{CORE}/{name.partition(FAMILY)[0]}"
-        by_user = any(f"{given}.".startswith(f"{key}.") for given in self._composed.by_user)
         in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
-        return f"{CORE}/{name}" if in_core and not by_user else name
+        return f"{CORE}/{name}" if in_core and not self._composed.is_by_user(key) else name
 
     def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rllm_core.config.problems import show_value
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
@@ -36,11 +35,7 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
         value = composed.value(key) if key.startswith(OF_VALIDATION) else None
         if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
             continue
-        raise ConfigError(
-            f"`{key}` is {show_value(value)} (from {composed.origins[key]}) and has no effect: "
-            "there are no validation tasks.",
-            _GIVE_SOME,
-        )
+        raise ConfigError(f"{composed.given(key)} and has no effect: there are no validation tasks.", _GIVE_SOME)
 
 
 def check_plugins(plan: RunPlan) -> None:

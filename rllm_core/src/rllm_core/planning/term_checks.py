@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys
 from rllm_core.contracts.backend import recomputes_old_logprobs
 from rllm_core.errors import ConfigError
@@ -61,9 +60,8 @@ def _check_corrected_once(plan: RunPlan) -> None:
     for whose, loss in chosen.items():
         if mode is not None and loss.plugin.corrects_rollouts:
             raise ConfigError(
-                f"`{key}` is {show_value(mode)} (from {plan.composed.origins[key]}), and loss "
-                f"{loss.plugin.name!r}{whose} weighs tokens by the ratio to the policy that sampled already: it would "
-                "count twice.",
+                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the ratio to the "
+                "policy that sampled already: it would count twice.",
                 f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
             )
 
@@ -99,8 +97,7 @@ def _check_column_sections(plan: RunPlan, unused: UnusedKeys) -> None:
             continue
         for key in sorted(_set_by_user(section, plan)):
             unused.found(
-                f"`{key}` is {show_value(composed.value(key))} (from {composed.origins[key]}) and has no effect: no "
-                f"estimator or loss of this run needs {column}.",
+                f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
                 f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",
             )
 
@@ -111,4 +108,4 @@ def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
     for name, field in type(values).model_fields.items():
         if getattr(values, name) != field.get_default(call_default_factory=True):
             key = f"{section}.{name}"
-            yield from (given for given in plan.composed.by_user if f"{given}.".startswith(f"{key}."))
+            yield from (given for given in plan.composed.beneath(key) if plan.composed.is_by_user(given))

@@ -28,7 +28,7 @@ from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, Names, Redundant, Refused, TakenOver, WhileOff
+from rllm_core.schema.section import ByPlugins, IdleWithout, Names, Redundant, Refused, TakenOver, WhileOff
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 REFUSED = ", which is refused."
@@ -108,9 +108,10 @@ def settle_effects(
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
+        given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
         if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            if _set_by_user(key, composed):
-                warnings.append(f"{_is(key, composed)}: {redundant.reason}.")
+            if by_user:
+                warnings.append(f"{given}: {redundant.reason}.")
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, composed.config, chosen, registry, acts)
@@ -120,19 +121,19 @@ def settle_effects(
                 NOBODY,
                 f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
             )
-        if why and _set_by_user(key, composed):
+        if why and by_user:
             if why[0] == REFUSED:
-                raise ConfigError(f"{_is(key, composed)}{why[0]}", why[1])
+                raise ConfigError(f"{given}{why[0]}", why[1])
             if _happens_anyway(key, composed.config, taking):
-                warnings.append(f"{_is(key, composed)}, which is what happens anyway: the key changes nothing.")
+                warnings.append(f"{given}, which is what happens anyway: the key changes nothing.")
             else:
-                unused.found(f"{_is(key, composed)}{why[0]}", why[1])
+                unused.found(f"{given}{why[0]}", why[1])
         if why:
             idle.append(key)
-            if why[0] == NOBODY and Tier.SAVED in _tiers(key, composed):
-                warnings.append(f"{_is(key, composed)}{NOBODY} It is back to its default.")
-        elif _set_by_user(key, composed) and (line := _changes_nothing(key, composed.config)):
-            warnings.append(f"{_is(key, composed)} and changes nothing: {line}.")
+            if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
+                warnings.append(f"{given}{NOBODY} It is back to its default.")
+        elif by_user and (line := _changes_nothing(key, composed.config)):
+            warnings.append(f"{given} and changes nothing: {line}.")
     return _with_defaults(composed, idle), warnings
 
 
@@ -141,9 +142,8 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
             if instead := idle_reason(backend, key):
-                value = composed.value(key)
-                given = f"`{key}` is {show_value(value)} (from {composed.origins[key]})"
-                if same_value(value, composed.in_force.get(key, ABSENT)):
+                given = composed.given(key)
+                if same_value(composed.value(key), composed.in_force.get(key, ABSENT)):
                     yield (
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
@@ -210,9 +210,13 @@ def _why_idle(
     if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
         reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
         return REFUSED, reason
-    if switch := _switched_off(key):
-        on = ".".join((*key.path[:-1], switch))
-        return f" and has no effect while {on} is false.", f"Set {on}=true as well, or leave it out."
+    if name := _switched_off(key):
+        on, off = ".".join((*key.path[:-1], name)), getattr(key.section, name)
+        shown = show_value(off).removesuffix(".0")
+        return (
+            f" and has no effect while {on} is {shown}.",
+            f"Set {on}{'=true' if off is False else ''} as well, or leave it out.",
+        )
     if (other := _overruled(key, config)) is not None:
         return other
     if acts or key.mark(ByPlugins) is None:
@@ -221,8 +225,9 @@ def _why_idle(
 
 
 def _switched_off(key: Key) -> str | None:
-    """The switch of a key's section, where it is off."""
-    switch = next((name for name in SWITCHES if name in type(key.section).model_fields), None)
+    """The switch of a key, where it is off: the one it is marked with, or that of its section."""
+    needed = key.mark(IdleWithout)
+    switch = needed.key if needed else next((name for name in SWITCHES if name in type(key.section).model_fields), None)
     return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
 
 
@@ -235,11 +240,11 @@ def _happens_anyway(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) 
 def _in_force(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
     """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
     plugin does not say."""
-    if _switched_off(key):
+    if key.dotted == "rllm.algorithm.entropy.final_coeff":
+        yield config.rllm.algorithm.entropy.coeff
+    elif _switched_off(key):
         if mark := key.mark(WhileOff):
             yield mark.value
-    elif key.dotted == "rllm.algorithm.entropy.final_coeff":
-        yield config.rllm.algorithm.entropy.coeff
     elif mark := key.mark(TakenOver):
         for kind in mark.kinds:
             values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
@@ -261,26 +266,13 @@ def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
     match key.dotted:
         case "rllm.trainer.total_epochs" if trainer.total_batches > 0:
             return f" and has no effect: rllm.trainer.total_batches is {trainer.total_batches}.", "Set one of the two."
-        case "rllm.algorithm.entropy.final_coeff" if not entropy.decay_steps:
-            return " and has no effect while rllm.algorithm.entropy.decay_steps is 0.", "Set decay_steps as well."
         case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
             return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
-        case "rllm.algorithm.on_precomputed_mismatch" if not algorithm.use_precomputed_advantage:
-            switch = "rllm.algorithm.use_precomputed_advantage"
-            return f" and has no effect while {switch} is false.", f"Set {switch}=true as well, or leave it out."
-        case "rllm.algorithm.kl_estimator" if not algorithm.kl_beta:
-            return " and has no effect while rllm.algorithm.kl_beta is 0.", "Set kl_beta as well."
         case "rllm.algorithm.rollout_correction.tis_mode" if algorithm.rollout_correction.bypass_mode:
             return (
                 " and has no effect: bypass_mode is true, so old log-probs are the rollout's and every ratio is 1.",
                 "Leave bypass_mode out, or set it to false.",
             )
-        case (
-            "rllm.algorithm.rollout_correction.tis_cap"
-            | "rllm.algorithm.rollout_correction.tis_beyond_cap"
-            | "rllm.algorithm.rollout_correction.tis_floor"
-        ) if algorithm.rollout_correction.tis_mode is None:
-            return " and has no effect while rllm.algorithm.rollout_correction.tis_mode is null.", "Set tis_mode too."
     return None
 
 
@@ -316,29 +308,6 @@ def _list(label: str, entries: Iterable[Registered[Any]]) -> str:
     return f"{label} {', '.join(f'{entry.kind} {entry.name}' for entry in entries)}."
 
 
-def _is(key: Key, composed: Composed) -> str:
-    return f"`{key.dotted}` is {show_value(composed.value(key.dotted))} (from {_origin(key, composed)})"
-
-
-def _origin(key: Key, composed: Composed) -> str:
-    return ", ".join(dict.fromkeys(composed.origins[name] for name in _names(key, composed)))
-
-
-def _set_by_user(key: Key, composed: Composed) -> bool:
-    return any(tier >= Tier.USER for tier in _tiers(key, composed))
-
-
-def _tiers(key: Key, composed: Composed) -> list[Tier]:
-    return [composed.tiers[name] for name in _names(key, composed)]
-
-
-def _names(key: Key, composed: Composed) -> list[str]:
-    """The key, or the keys beneath it where its value is a mapping."""
-    if key.dotted in composed.origins:
-        return [key.dotted]
-    return [name for name in composed.origins if name.startswith(f"{key.dotted}.")]
-
-
 def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     if not idle:
         return composed
@@ -347,7 +316,7 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
     for key in idle:
         default = type(key.section)().model_dump(mode="json")[key.path[-1]]
         put_at(tree, key.path, default)
-        for name in _names(key, composed):
+        for name in composed.beneath(key.dotted):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
         config = _changed(config, key.path, key.default)

@@ -31,7 +31,7 @@ def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
     if found is None:
         return []
     unmet: dict[str, Unmet] = {}
-    for requirement in _requirements(found, extras):
+    for requirement in parsed(found.requires or (), extras):
         if _installed(requirement.name) is None:
             unmet[requirement.name] = _unmet(requirement)
         elif requirement.extras:
@@ -54,7 +54,7 @@ def outside(of: str) -> list[Unmet]:
         return []
     unmet = []
     extras = found.metadata.get_all("Provides-Extra") or ()
-    for requirement in _requirements(found, [extra for extra in extras if not missing(of, [extra])]):
+    for requirement in parsed(found.requires or (), [extra for extra in extras if not missing(of, [extra])]):
         other = _installed(requirement.name)
         if other is not None and not allows(requirement, other.version):
             unmet.append(_unmet(requirement, other.version))
@@ -83,10 +83,6 @@ def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Itera
             continue  # of a distribution that no installer of today accepts
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in ("", *extras)):
             yield requirement
-
-
-def _requirements(found: Distribution, extras: Collection[str]) -> Iterator[Requirement]:
-    return parsed(found.requires or (), extras)
 
 
 def _unmet(requirement: Requirement, installed: str = "") -> Unmet:

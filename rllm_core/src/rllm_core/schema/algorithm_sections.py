@@ -11,6 +11,7 @@ from rllm_core.schema.section import (
     ByPlugins,
     Choice,
     HoldsChoice,
+    IdleWithout,
     Names,
     NonNegativeInt,
     PositiveInt,
@@ -22,6 +23,7 @@ from rllm_core.schema.section import (
 )
 
 OF_ALGORITHMS = SharedOption(("estimator", "loss"))
+OF_CORRECTION = IdleWithout("tis_mode")
 OF_REJECTIONS = SharedOption(("rejection",))
 Mask = Annotated[bool, ByPlugins(), WhileOff(False)]
 """A way of ending that may be masked; while nothing is, it is not."""
@@ -31,7 +33,7 @@ class EntropySection(Section):
     """Entropy bonus and its schedule."""
 
     coeff: Annotated[float, ByPlugins()] = Field(0.0, ge=0, description="Weight of the bonus at the first step.")
-    final_coeff: Annotated[float, ByPlugins()] = Field(
+    final_coeff: Annotated[float, ByPlugins(), IdleWithout("decay_steps")] = Field(
         0.0, ge=0, description="Its weight from step `decay_steps` on; needs `decay_steps`."
     )
     decay_steps: Annotated[NonNegativeInt, ByPlugins()] = Field(
@@ -50,11 +52,13 @@ class RolloutCorrectionSection(Section):
         description="Importance ratio per token, or multiplied over a sequence; null means no correction. A sequence "
         "is a trajectory, or one segment of it where its history was rewritten.",
     )
-    tis_cap: Annotated[float, ByPlugins()] = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")
-    tis_beyond_cap: Annotated[Literal["truncate", "mask"], ByPlugins()] = Field(
+    tis_cap: Annotated[float, ByPlugins(), OF_CORRECTION] = Field(
+        2.0, gt=0, description="Largest ratio; needs `tis_mode`."
+    )
+    tis_beyond_cap: Annotated[Literal["truncate", "mask"], ByPlugins(), OF_CORRECTION] = Field(
         "truncate", description="A ratio above `tis_cap` counts as `tis_cap`, or its tokens are masked."
     )
-    tis_floor: Annotated[float, ByPlugins()] = Field(
+    tis_floor: Annotated[float, ByPlugins(), OF_CORRECTION] = Field(
         0.0, ge=0, description="Tokens or sequences with a ratio below this are masked; needs `tis_mode`."
     )
 
@@ -75,7 +79,9 @@ class AlgorithmSection(Section):
     use_precomputed_advantage: Annotated[bool, ByPlugins()] = Field(
         False, description="Groups whose steps carry advantages from the workflow keep them; others are estimated."
     )
-    on_precomputed_mismatch: Annotated[Literal["error", "zero"], ByPlugins()] = Field(
+    on_precomputed_mismatch: Annotated[
+        Literal["error", "zero"], ByPlugins(), IdleWithout("use_precomputed_advantage")
+    ] = Field(
         "error",
         description="What to do with a step of such a group whose advantage is missing, of another length than its "
         "response, NaN or infinite; always counted in metrics. Needs `use_precomputed_advantage`.",
@@ -106,7 +112,7 @@ class AlgorithmSection(Section):
     kl_beta: Annotated[float, ByPlugins()] = Field(
         0.0, ge=0, description="Weight of the KL divergence from the reference model in the loss."
     )
-    kl_estimator: Annotated[Literal["k1", "k2", "k3"], ByPlugins()] = Field(
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], ByPlugins(), IdleWithout("kl_beta")] = Field(
         "k3", description="How a token's divergence is estimated (Schulman 2020, joschu.net/blog/kl-approx.html)."
     )
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"] | None, ByPlugins()] = Field(

@@ -58,6 +58,13 @@ class Redundant:
 
 
 @dataclass(frozen=True)
+class IdleWithout:
+    """The key has no effect while another one of its section is false, 0 or null."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class WhileOff:
     """What counts in place of the key's value while the switch of its section is off."""
 
