@@ -19,8 +19,9 @@ def plugins() -> None:
     """See what is installed, and whether it works; write a plugin of your own.
 
     \b
-    Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection
-    modes, stages, backends, workflows, agents, environments, datasets, trackers, observers.
+    Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection modes,
+    stages, backends, engines, workflows, agents, environments, rewards, renderers, datasets, trackers,
+    observers.
     \b
     More plugins come with `pip install`. To go without an installed one:
       RLLM_BLOCK_PLUGINS=rllm-example rllm train guess
