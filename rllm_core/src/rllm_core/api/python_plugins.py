@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 
 from rllm_core.config.layers import require_plain
 from rllm_core.config.merge import MISSING
+from rllm_core.config.paths import leaves
 from rllm_core.config.resolve import escape
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -118,19 +119,13 @@ def plain_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: dict[str, Any]) -> bool:
     try:
         require_plain(value, "workflow_args")
     except ConfigError:
         return False
-    return not _has_missing(value)
-
-
-def _has_missing(value: Any) -> bool:
-    """Whether it holds the text that a configuration takes for a value not given yet."""
-    if isinstance(value, dict | list):
-        return any(_has_missing(item) for item in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str) and value == MISSING
+    # A configuration takes that text for a value not given yet.
+    return all(held != MISSING for _, held in leaves(value, into_lists=True))
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:

@@ -82,11 +82,7 @@ def layers_from_overrides(words: Iterable[str], origin: str = COMMAND_LINE) -> l
     ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
     ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
     """
-    layers = []
-    for word in words:
-        key, value = read_override(word)
-        layers.append(layer_from_dotted({key: value}, origin, Tier.COMMAND_LINE))
-    return layers
+    return [layer_from_dotted({key: value}, origin, Tier.COMMAND_LINE) for key, value in map(read_override, words)]
 
 
 def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:

@@ -14,7 +14,7 @@ from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Tier
 from rllm_core.config.merge import Merged
 from rllm_core.config.packaged import packaged_values
-from rllm_core.config.paths import KeyPath, path_of
+from rllm_core.config.paths import KeyPath, leaves, path_of
 from rllm_core.config.problems import unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged
@@ -33,7 +33,7 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
     if not marked:
         return []
     known = packaged_values(backend, profile)
-    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known, ())))
+    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known)))
     problems: list[str] = []
     for section, mark in marked.items():
         # Of a section that the core has too, its own schema checks the core's keys.
@@ -93,8 +93,6 @@ def _marks(schema: type[BaseModel]) -> dict[str, AsPackaged]:
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, AsPackaged)}
 
 
-def _paths(tree: Mapping[str, Any], at: KeyPath) -> Iterator[KeyPath]:
-    for key, value in tree.items():
-        yield (*at, key)
-        if isinstance(value, dict):
-            yield from _paths(value, (*at, key))
+def _paths(tree: dict[str, Any]) -> list[KeyPath]:
+    """Every section and key, sections before what they hold."""
+    return [path[:depth] for path, _ in leaves(tree) for depth in range(1, len(path) + 1)]

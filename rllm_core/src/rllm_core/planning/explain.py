@@ -14,7 +14,7 @@ from rllm_core.config.packaged import DEFAULT, packaged_values
 from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import as_config_error, show_value, unknown_key
 from rllm_core.config.unused import idle_reason
-from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.unused_keys import acting_plugins, core_key
 from rllm_core.plugins.registry import Registry
@@ -42,7 +42,7 @@ def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | li
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
     found = [fields_of(schema)[path] for schema in schemas if path in fields_of(schema)]
-    found = found or list(_option_at(path, plan)) or list(_packaged_at(path, plan))
+    found = found or _option_at(path, plan) or list(_packaged_at(path, plan))
     if not found:
         keys = [known for schema in schemas for known in known_keys(schema)]
         raise as_config_error([unknown_key(path or (key,), "the key to explain", keys)])
@@ -62,7 +62,9 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     if known is None:
         of_backend: type[BaseModel] = plan.backend.plugin.params
         own = path in fields_of(of_backend) or any(_packaged_at(path, plan))
-        acts = f"backend {plan.backend.name}" if own else _owner_of_option(path, plan)
+        owner = _owner(path, plan)
+        of_option = f"{owner.registered.kind} {owner.plugin.name}" if owner else ""
+        acts = f"backend {plan.backend.name}" if own else of_option
         honouring = [plan.backend] if own else backends
     elif by_plugins:
         acts = _names(acting) or "no installed plugin"
@@ -99,11 +101,11 @@ def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> I
     yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
 
 
-def _option_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
-    """Options of the plugins whose names and options are separate keys."""
-    for section, chosen in _apart(plan):
-        if path[:-1] == section and chosen is not None and path[-1] in chosen.plugin.params.model_fields:
-            yield chosen.plugin.params.model_fields[path[-1]]
+def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
+    """An option of one of the plugins whose names and options are separate keys."""
+    owner = _owner(path, plan)
+    fields = owner.plugin.params.model_fields if owner else {}
+    return [fields[path[-1]]] if path and path[-1] in fields else []
 
 
 def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
@@ -119,17 +121,10 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
     yield FieldInfo(annotation=type(value), default=None if default is ABSENT else default, description=about)
 
 
-def _owner_of_option(path: KeyPath, plan: RunPlan) -> str:
-    chosen = next((chosen for section, chosen in _apart(plan) if path[:-1] == section), None)
-    return f"{chosen.registered.kind} {chosen.plugin.name}" if chosen else ""
-
-
-def _apart(plan: RunPlan) -> list[tuple[KeyPath, Any]]:
-    return [
-        (("rllm", "env", "env_args"), plan.environment),
-        (("rllm", "workflow", "workflow_args"), plan.workflow),
-        (("rllm", "agent", "agent_args"), plan.agent),
-    ]
+def _owner(path: KeyPath, plan: RunPlan) -> Chosen[Any] | None:
+    """The plugin of whose options a key is one, where these are keys of a section of their own."""
+    players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
+    return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
@@ -150,10 +145,8 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 def _value(path: KeyPath, plan: RunPlan) -> Any:
     """The value in the run; for an option that nobody sets, the plugin's own default."""
     value = value_at(plan.composed.tree, path)
-    if value is ABSENT:
-        chosen = next(chosen for section, chosen in _apart(plan) if path[:-1] == section)
-        return getattr(chosen.params, path[-1])
-    return value
+    owner = _owner(path, plan)
+    return getattr(owner.params, path[-1]) if value is ABSENT and owner else value
 
 
 def _names(entries: list[Registered[Any]]) -> str:

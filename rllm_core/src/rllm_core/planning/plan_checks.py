@@ -55,15 +55,13 @@ def _check_stop_texts(plan: RunPlan) -> None:
 
 def _check_trackers(trackers: Sequence[Chosen[TrackerPlugin[Any]]]) -> None:
     """The same tracker with the same options would write everything twice, into one file."""
-    seen: list[tuple[str, Any]] = []
+    entries = [(chosen.registered.qualified_name, chosen.params) for chosen in trackers]
     for index, chosen in enumerate(trackers):
-        entry = (chosen.registered.qualified_name, chosen.params)
-        if entry in seen:
+        if entries[index] in entries[:index]:
             raise ConfigError(
                 f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options.",
                 "Leave one of the two out, or give them different options.",
             )
-        seen.append(entry)
 
 
 def _check_loss(loss: Chosen[LossPlugin[Any]], backend: Registered[BackendPlugin[Any]]) -> None:

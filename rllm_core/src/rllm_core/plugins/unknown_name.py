@@ -38,8 +38,8 @@ def unknown_name(
     others = [entry.qualified_name for entry in offered if entry.name == bare]
     if distribution and others:
         return PluginError(f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}.")
-    first_party = home_of(kind, bare)
-    if first_party and normalise(home or "") == first_party and first_party not in _distributions(offered):
+    first_party, installed = home_of(kind, bare), {normalise(entry.distribution) for entry in offered}
+    if first_party and normalise(home or "") == first_party and first_party not in installed:
         return PluginError(f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known)
     nearest = did_you_mean(bare, [*(entry.name for entry in offered), *names_elsewhere(kind)])
     suspects = ", ".join(plugin.name for plugin in broken)
@@ -50,7 +50,3 @@ def unknown_name(
 def _known(kind: str, names: Sequence[str]) -> str:
     plural = KINDS[kind].plural
     return f"Installed {plural}: {', '.join(sorted(set(names)))}." if names else f"No {plural} are installed."
-
-
-def _distributions(offered: Sequence[Registered[Any]]) -> set[str]:
-    return {normalise(entry.distribution) for entry in offered}
