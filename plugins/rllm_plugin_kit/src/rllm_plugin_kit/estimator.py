@@ -31,6 +31,7 @@ EXTREMES: Sequence[Sequence[float]] = (
     (1.0, 1.0 + 1e-12, 1.0 - 1e-12),
     (1e8, 1e-12, 0.0, 0.0),
     (-1e8,),
+    (1e-12, -1e-12),
 )
 CLOSE = 1e-5
 
