@@ -21,7 +21,7 @@ def derive_seed(seed: int, *place: str | int) -> int:
 
 def prompt_digest(prompt_ids: NDArray[np.int32]) -> str:
     """32 hexadecimal digits that stand for a prompt, (n,) int32."""
-    return hashlib.blake2b(prompt_ids.astype("<i4").tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(prompt_ids.astype("<i4", copy=False).tobytes(), digest_size=16).hexdigest()
 
 
 def call_seed(attempt_seed: int, digest: str, sibling: int = 0) -> int:

@@ -50,7 +50,9 @@ class Conversation:
         room = engine.max_context - len(prompt_ids)
         if len(prompt_ids) > context.max_prompt_length or room < 1:
             raise PromptTooLongError
-        sampling = replace(context.sampling, max_tokens=min(context.max_response_length, room))
+        sampling = context.sampling
+        if sampling.max_tokens != (most := min(context.max_response_length, room)):
+            sampling = replace(sampling, max_tokens=most)
         completion = await engine.generate(prompt_ids, sampling, session=self._session)
         self._heard.append([])
         return self.trajectory.add_step(
@@ -66,7 +68,8 @@ class Conversation:
     def parsed(self, step: Step) -> Reply:
         """A reply of this conversation, taken apart: content, reasoning, tool calls."""
         reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids)
-        return replace(reply, finish_reason=step.info["finish_reason"])
+        reason = step.info["finish_reason"]
+        return reply if reply.finish_reason == reason else replace(reply, finish_reason=reason)
 
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer

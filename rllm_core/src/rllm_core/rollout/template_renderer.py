@@ -101,15 +101,15 @@ class TemplateRenderer:
 
     def text(self, token_ids: TokenIds) -> str:
         """The words of a reply, without special tokens."""
-        return self._text(tuple(int(token) for token in token_ids))
+        return self._text(np.asarray(token_ids, np.int32).tobytes())
 
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
         """The reply with its thoughts apart where the model has tokens for them. Tool calls stay in the content."""
         text = self.text(reply_ids)
-        reply = np.asarray(reply_ids, np.int32)
         if self.reasoning_ids is None:
             return Reply(text=text, content=text)
         start, end = self.reasoning_ids
+        reply = np.asarray(reply_ids, np.int32)
         opened = start in reply or in_thoughts(prompt_ids, self.reasoning_ids)
         ends = np.flatnonzero(reply == end)
         if not ends.size and not opened:
@@ -163,8 +163,8 @@ class TemplateRenderer:
         tokens.flags.writeable = False
         return tokens
 
-    def _decode(self, token_ids: tuple[int, ...]) -> str:
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+    def _decode(self, token_ids: bytes) -> str:
+        return str(self.tokenizer.decode(np.frombuffer(token_ids, np.int32).tolist(), skip_special_tokens=True))
 
 
 def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
@@ -174,6 +174,10 @@ def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     return start in tail and end not in tail[tail.index(start) :]
 
 
+_ENCODER = json.JSONEncoder(default=dict)
+"""Made once: `json.dumps` with an option makes one per call, which takes longer than the rest of a cached prompt."""
+
+
 def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
     """A key for the caches that keeps the order of keys, which templates may show.
 
@@ -181,7 +185,7 @@ def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
         RolloutError: a message or a tool is no JSON data.
     """
     try:
-        return json.dumps([*data], default=dict)
+        return _ENCODER.encode([*data]) if data else "[]"
     except (TypeError, ValueError) as error:
         raise RolloutError(
             f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
