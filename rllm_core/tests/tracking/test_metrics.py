@@ -64,6 +64,23 @@ def test_the_environment_s_figures_are_means_over_the_episodes_that_have_them(at
     }
 
 
+def test_response_lengths_are_tokens_per_trajectory(attempt: MakeAttempt) -> None:
+    episodes = [attempt("t", index) for index in range(3)]
+    for episode, sampled in zip(episodes, ([[1, 2], [3]], [[4, 5, 6, 7, 8]], []), strict=True):
+        trajectory = Trajectory("agent")
+        for ids in sampled:
+            reason = "length" if len(ids) > 4 else "stop"
+            trajectory.add_step([9], ids, None, info={"finish_reason": reason})
+        episode.trajectories = [trajectory]
+    metrics = episode_metrics(episodes)
+    found = {name: value for name, value in metrics.items() if name.startswith("response_length/")}
+    assert found == {
+        "response_length/mean": 4.0,
+        "response_length/max": 5.0,
+        "response_length/truncated": 0.5,
+    }
+
+
 def test_no_episodes_have_no_figures() -> None:
     assert episode_metrics([]) == {}
     assert reward_metrics([]) == {}

@@ -43,7 +43,7 @@ def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
     """
     kept = []
     for episode in episodes:
-        whole = [trajectory for trajectory in episode.trajectories if not _is_truncated(trajectory)]
+        whole = [trajectory for trajectory in episode.trajectories if not is_truncated(trajectory)]
         if whole:
             lost_none = len(whole) == len(episode.trajectories)
             kept.append(episode if lost_none else replace(episode, trajectories=whole))
@@ -51,5 +51,6 @@ def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
     return kept, before - after
 
 
-def _is_truncated(trajectory: Trajectory) -> bool:
+def is_truncated(trajectory: Trajectory) -> bool:
+    """Whether the last reply was cut off."""
     return bool(trajectory.steps) and trajectory.steps[-1].info.get("finish_reason") == "length"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_core.algorithms.filtering import is_truncated
 from rllm_core.algorithms.magnitudes import deviation, mean
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
@@ -39,7 +40,21 @@ def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
     for reason in TerminationReason:
         count = sum(episode.termination_reason is reason for episode in episodes)
         metrics[f"batch/ended_{reason.value}"] = count / len(episodes)
+    metrics |= _response_lengths([trajectory for episode in episodes for trajectory in episode.trajectories])
     return metrics | {f"env/{name}": value for name, value in mean_episode_figures(episodes).items()}
+
+
+def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """``response_length/{mean,max}`` in tokens per trajectory, and the share whose last reply was cut off."""
+    played = [trajectory for trajectory in trajectories if trajectory.steps]
+    if not played:
+        return {}
+    lengths = [trajectory.response_length for trajectory in played]
+    return {
+        "response_length/mean": float(np.mean(lengths)),
+        "response_length/max": float(max(lengths)),
+        "response_length/truncated": float(np.mean([is_truncated(trajectory) for trajectory in played])),
+    }
 
 
 def mean_episode_figures(episodes: Iterable[Episode]) -> dict[str, float]:
