@@ -34,13 +34,13 @@ def test_a_key_of_verls_is_explained(
 ) -> None:
     found = explain_key(key, plan(CPU), registry)
     assert isinstance(found, Explanation)
-    assert (found.value, found.origin, found.acts) == (value, origin, acts)
+    assert (found.facts["value"], found.facts["acts through"]) == (f"{value} (from {origin})", acts)
 
 
 def test_a_key_without_effect_is_explained_with_what_to_set_instead(plan: Plan, registry: Registry) -> None:
     found = explain_key("actor_rollout_ref.actor.grad_clip", plan(CPU), registry)
     assert isinstance(found, Explanation)
-    assert found.refused == "Set actor_rollout_ref.actor.optim.clip_grad."
+    assert found.facts["refused"] == "Set actor_rollout_ref.actor.optim.clip_grad."
 
 
 def test_a_key_that_verl_does_not_know_cannot_be_explained(plan: Plan, registry: Registry) -> None:

@@ -52,9 +52,6 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     for name, value in metrics.items():
         source, figure = split_validation_name(name)
         label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
-        if figure in best:
-            shown = (in_three_digits(value), in_three_digits(best[figure]), in_three_digits(value - best[figure], "+"))
-            table.add_row(label, *shown)
-        else:
-            table.add_row(label, in_three_digits(value), "", "")
+        compared = (in_three_digits(best[figure]), in_three_digits(value - best[figure], "+")) if figure in best else ()
+        table.add_row(label, in_three_digits(value), *compared)
     return table
