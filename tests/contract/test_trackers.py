@@ -24,7 +24,7 @@ class TestReport(TrackerContract):
 
 
 class TestJsonl(TrackerContract):
-    name = "rllm-core/jsonl"
+    name = "rllm-trackers/jsonl"
     options = ({}, {"path": "deep/down/lines.jsonl"})
 
     def read_back(self, folder: Path) -> Kept:

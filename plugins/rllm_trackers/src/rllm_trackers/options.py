@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import os.path
+from pathlib import PurePath
 from typing import Literal
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.tracking import checked_path
+
+
+def checked_path(path: str | None, default: str) -> str | None:
+    """The path, or None for the tracker's default.
+
+    Raises:
+        PydanticCustomError: the run itself writes a file or folder of that name.
+    """
+    if path is None:
+        return None
+    from rllm_core.runs.run_folder import LOCK, WRITTEN  # looking at plugins should not wait for it
+
+    first, *_ = parts = PurePath(os.path.normpath(path)).parts or (".",)
+    if parts == (default,):
+        return None  # two spellings of one file are one
+    if first in {*WRITTEN, LOCK} - {default}:
+        raise PydanticCustomError(
+            "written_by_the_run",
+            "a run itself writes {first} in its folder; choose another name, or null for {default}",
+            {"first": first, "default": default},
+        )
+    return str(PurePath(path))
+
+
+class JsonLinesParams(Params):
+    path: str | None = Field(
+        None, min_length=1, description="File, relative to the run folder; null means tracker.jsonl."
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _not_one_of_the_run(cls, path: str | None) -> str | None:
+        return checked_path(path, "tracker.jsonl")
 
 
 class TensorboardParams(Params):

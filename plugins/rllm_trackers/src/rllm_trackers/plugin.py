@@ -1,4 +1,4 @@
-"""What rllm-trackers offers: the trackers `tensorboard`, `wandb` and `report`."""
+"""What rllm-trackers offers: the trackers `jsonl`, `tensorboard`, `wandb` and `report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.plugins import hookimpl
-from rllm_trackers.options import TensorboardParams, WeightsAndBiasesParams
+from rllm_trackers.options import JsonLinesParams, TensorboardParams, WeightsAndBiasesParams
 from rllm_trackers.packages import needing
 
 requires_api = 1
@@ -22,6 +22,12 @@ def _from(module: str, name: str) -> Callable[[], Any]:
 
 @hookimpl
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
+    yield TrackerPlugin(
+        name="jsonl",
+        summary="One JSON object per line, in a file.",
+        params=JsonLinesParams,
+        load=_from("jsonl", "JsonLinesTracker"),
+    )
     yield TrackerPlugin(
         name="tensorboard",
         summary="Event files for TensorBoard.",

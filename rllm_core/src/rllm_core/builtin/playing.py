@@ -1,4 +1,4 @@
-"""Workflows, agents, data sets and trackers of the core."""
+"""Workflows, agents, renderers, data sets and the tracker of the core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
 from rllm_core.rollout.task_files import TaskFileParams
-from rllm_core.tracking.options import JsonLinesParams
 
 
 @hookimpl
@@ -70,10 +69,4 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         name="console",
         summary="Progress in the terminal; plain lines where there is none.",
         load=load_from("tracking.console", "ConsoleTracker"),
-    )
-    yield TrackerPlugin(
-        name="jsonl",
-        summary="One JSON object per line, in a file.",
-        params=JsonLinesParams,
-        load=load_from("tracking.jsonl", "JsonLinesTracker"),
     )

@@ -1,8 +1,1 @@
-"""Where figures go: the console, the run folder, a picture.
-
-What tools may import of it is in ``__init__.pyi``; see docs/reference/api.md.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""Where figures go: the console, and whatever trackers are chosen."""

@@ -14,7 +14,7 @@ from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 from rllm_core.runs.run_folder import read_lines
-from rllm_core.tracking.options import JsonLinesParams
+from rllm_trackers.options import JsonLinesParams
 
 FILE_NAME = "tracker.jsonl"
 KEYS = {"step", "time", "metrics"}

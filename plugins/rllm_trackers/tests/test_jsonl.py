@@ -13,8 +13,8 @@ import pytest
 
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import RllmError
-from rllm_core.tracking.jsonl import JsonLinesTracker
-from rllm_core.tracking.options import JsonLinesParams
+from rllm_trackers.jsonl import JsonLinesTracker
+from rllm_trackers.options import JsonLinesParams
 
 Write = Callable[..., None]
 

@@ -1,1 +1,0 @@
-from .options import checked_path as checked_path
