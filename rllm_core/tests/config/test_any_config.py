@@ -22,7 +22,7 @@ VALID = [
     [],
     ["rllm.env.name=guess", "model.name=big", "rllm.trainer.total_batches=7", "sampling.val=${sampling.train}"],
     ["rllm.algorithm.adv_estimator={name: grpo}", "rllm.algorithm.estimator_map={judge: {name: rloo, loss_fn: ppo}}"],
-    ["rllm.workflow.name=multi_turn_workflow", "rllm.trainer.logger=[console,{name: jsonl}]", "rllm.rollout.n=4"],
+    ["rllm.workflow.name=multi_turn_workflow", "rllm.trainer.logger=[{name: console}]", "rllm.rollout.n=4"],
     ["rllm.rejection_sample.enable=true", "rllm.pipeline.remove=[log]", "rllm.compact_filtering.enable=true"],
     ["rllm.episode_logging.log_episodes=true", "data.train_dataset={name: jsonl, path: tasks.jsonl}"],
 ]

@@ -136,7 +136,7 @@ def _by_command(*words: str, files: tuple[str, ...] = ()) -> list[Any]:
         [
             "rllm.algorithm.adv_estimator=rloo",
             "rllm.algorithm.loss_fn=ppo",
-            "rllm.trainer.logger=[console,jsonl]",
+            "rllm.trainer.logger=[rllm-core/console]",
             "+training.clip=0.3",
         ],
         ["+rllm.algorithm.estimator_map={judge: {name: grpo, norm_adv_by_std_in_grpo: false}}", "rllm.trainer.seed=8"],

@@ -51,7 +51,9 @@ def test_a_task_that_cannot_be_made_is_named() -> None:
     def make(index: int) -> Task:
         raise ZeroDivisionError("no rest")
 
-    with pytest.raises(PluginError, match=r"^Task 'b' could not be made: ZeroDivisionError: no rest\.$"):
+    with pytest.raises(
+        PluginError, match=r"^Task 'b' could not be made: ZeroDivisionError: no rest\. Mend the dataset"
+    ):
         LazyTasks(["a", "b"], make)[1]
 
 

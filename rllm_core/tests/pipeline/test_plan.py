@@ -11,7 +11,8 @@ import pytest
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.planning.plan import RunPlan
@@ -348,25 +349,36 @@ def test_a_pipeline_that_updates_nothing_is_warned_of(plan: MakePlan) -> None:
     )
 
 
+class FileParams(Params):
+    path: str = "b"
+
+
+@pytest.fixture
+def file_tracker(registry: Registry) -> None:
+    registry.add(TrackerPlugin(name="file", summary="For tests.", params=FileParams, load=lambda: None))
+
+
 @pytest.mark.parametrize(
     "trackers",
     [
         ["console", "console"],
         ["console", {"name": "rllm-core/console"}],
-        [{"name": "jsonl", "path": "a.jsonl"}, {"name": "jsonl", "path": "./a.jsonl"}],
-        ["jsonl", {"name": "jsonl", "path": "tracker.jsonl"}],
+        [{"name": "file", "path": "a"}, {"name": "file", "path": "a"}],
+        ["file", {"name": "file", "path": "b"}],
     ],
     ids=str,
 )
-def test_a_tracker_chosen_twice_for_the_same_is_an_error(plan: MakePlan, trackers: list[Any]) -> None:
+def test_a_tracker_chosen_twice_for_the_same_is_an_error(
+    plan: MakePlan, trackers: list[Any], file_tracker: None
+) -> None:
     error = _error(plan, {"rllm.trainer.logger": trackers})
-    name = "console" if "console" in trackers else "jsonl"
+    name = "console" if "console" in trackers else "file"
     assert error.message == f"rllm.trainer.logger[1]: {name} is chosen already, with the same options."
 
 
-def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan) -> None:
-    made = plan({"rllm.trainer.logger": ["jsonl", {"name": "jsonl", "path": "a.jsonl"}]})
-    assert [tracker.params.path for tracker in made.trackers] == [None, "a.jsonl"]
+def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan, file_tracker: None) -> None:
+    made = plan({"rllm.trainer.logger": ["file", {"name": "file", "path": "a"}]})
+    assert [tracker.params.path for tracker in made.trackers] == ["b", "a"]
 
 
 def test_a_backend_that_knows_a_name_does_not_know_a_stranger_of_that_name(plan: MakePlan, registry: Registry) -> None:

@@ -18,6 +18,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome, Split
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.data.messages import Reply
@@ -370,7 +371,7 @@ def test_reasoning_is_accumulated_when_that_is_asked_for(
 ) -> None:
     engine = Echoes("{hm}ok")
     play({"rllm.accumulate_reasoning": accumulate}, engine)
-    assert engine.prompts[-1] == f"<user>go<assistant>{kept}ok<user>{{hm}}ok<assistant>"
+    assert engine.prompts[-1] == f"<user>go<assistant>{kept}ok<user>ok<assistant>"
 
 
 @pytest.mark.parametrize(
@@ -451,3 +452,64 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
     with pytest.raises(RllmError):
         asyncio.run(roll_out())
     assert events[-1] == "closed"
+
+
+def test_attempts_do_not_share_what_an_environment_changes_in_its_task(
+    play: Callable[..., list[Episode]], plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    heard: list[int] = []
+
+    class Adds(TwoTurns):
+        @classmethod
+        def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
+            return [Task(id="t", data={"xs": []})]
+
+        def reset(self, task: Any) -> str:
+            task["xs"].append(1)
+            heard.append(len(task["xs"]))
+            return "go"
+
+    registry.add(EnvironmentPlugin(name="adds", summary="For tests.", load=lambda: Adds, blocking=False))
+    play({"rllm.env.name": "adds"}, Echoes())
+    assert heard == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "opens", [lambda run, params: 1 / 0, lambda run, params: iter([])], ids=["raises", "no context manager"]
+)
+def test_a_workflow_that_cannot_open_is_named(opens: Any, plan: Callable[..., RunPlan], registry: Registry) -> None:
+    registry.add(WorkflowPlugin(name="asks", summary="For tests.", load=lambda: Workflow, open=opens))
+    made = plan({"rllm.workflow.name": "asks"})
+
+    async def enter() -> None:
+        engine: Any = Echoes()
+        async with open_runner(made, engine):
+            pass
+
+    with pytest.raises(PluginError, match="`open` of workflow in-process/asks failed"):
+        asyncio.run(enter())
+
+
+def test_a_check_that_breaks_is_named(plan: Callable[..., RunPlan], registry: Registry) -> None:
+    def check(params: Any) -> None:
+        raise KeyError("x")
+
+    registry.add(DatasetPlugin(name="sums", summary="For tests.", load=lambda: None, check=check))
+    with pytest.raises(PluginError, match="The check of dataset in-process/sums failed: KeyError"):
+        check_plugins(plan({"data.train_dataset": "sums"}))
+
+
+@pytest.mark.parametrize("weight", ["much", True, None])
+def test_a_weight_of_a_reward_is_a_number(weight: Any, plan: Callable[..., RunPlan], registry: Registry) -> None:
+    registry.add(RewardPlugin(name="even", summary="For tests.", load=lambda: None))
+    with pytest.raises(ConfigError, match=r"rllm\.reward\[0\]\.weight is .*Give a number"):
+        plan({"rllm.reward": [{"name": "even", "weight": weight}]})
+    assert plan({"rllm.reward": [{"name": "even", "weight": -1}, "even"]}).rewards[0].weight == -1.0
+
+
+def test_a_reward_has_no_option_of_the_name_of_its_weight(registry: Registry) -> None:
+    class Heavy(Params):
+        weight: float = 1.0
+
+    with pytest.raises(PluginError, match="`weight` beside its name is the core's"):
+        registry.add(RewardPlugin(name="heavy", summary="For tests.", params=Heavy, load=lambda: None))

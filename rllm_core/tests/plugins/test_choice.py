@@ -261,6 +261,10 @@ def test_a_family_of_a_plugin_without_any_is_refused(registry: Registry) -> None
     assert error.hint == "Write grpo."
 
 
+def test_an_empty_family_is_refused(families: Registry) -> None:
+    assert _error(families, "games:").message == f"{WHERE}: 'games:' names an empty family."
+
+
 def test_a_family_is_chosen_once(families: Registry) -> None:
     error = _error(families, {"name": "games:chess", "target": "go"})
     assert error.message == f"{WHERE}: 'games:chess' and its option 'target' both choose a family."

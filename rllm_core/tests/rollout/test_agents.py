@@ -13,6 +13,7 @@ from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Message, Reply
 from rllm_core.data.types import Episode
+from rllm_core.errors import PluginError
 from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow
@@ -33,9 +34,9 @@ def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
     assert list(agent.observe([])) == []
 
 
-def test_math_agent_acts_by_the_reply_as_it_is() -> None:
-    reply = Reply(text="  so:\n7 ", content="7")
-    assert MathAgent(MathAgentParams()).act(reply) == "  so:\n7 "
+def test_math_agent_acts_by_what_is_said_and_not_by_what_was_thought() -> None:
+    reply = Reply(text="<think>so:</think>\n7 ", content="7", reasoning="so:")
+    assert MathAgent(MathAgentParams()).act(reply) == "7"
 
 
 @pytest.mark.parametrize("observation", ["hi", [HI]])
@@ -109,9 +110,9 @@ def test_an_agent_that_acts_by_no_text_is_told_so(
 ) -> None:
     monkeypatch.setattr(LastLine, "act", lambda self, reply: None)
     world = environment()
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(PluginError) as caught:
         _play(context(make_environment=lambda: world, make_agent=LastLine))
-    assert str(caught.value) == "act() of LastLine returned None; FunctionEnvironment takes text"
+    assert caught.value.message == "act() of LastLine returned None; FunctionEnvironment takes text."
     assert world.closed == 1
 
 
@@ -128,7 +129,7 @@ def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
     def play(world: type[Any]) -> None:
         _play(context(make_environment=lambda: world(step=step), make_agent=LastLine))
 
-    with pytest.raises(TypeError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text$"):
+    with pytest.raises(PluginError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."):
         play(environment)
     play(type("Board", (environment,), {"takes_objects": True}))
     assert actions == [{"move": "ok"}]

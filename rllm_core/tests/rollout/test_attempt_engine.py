@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.contracts.engine import SamplingParams
@@ -42,6 +43,28 @@ def test_the_same_prompt_again_is_another_sample(engine: Any) -> None:
 
 def test_attempts_with_seeds_of_their_own_draw_other_tokens(engine: Any) -> None:
     assert _seeds(engine, "a") != _seeds(engine, "a", sampling=SamplingParams(max_tokens=3, seed=8))
+
+
+def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: Any) -> None:
+    once, again = _seeds(engine, "a", "a")
+    own, failures = AttemptEngine(engine), iter([True, False])
+
+    def answer(prompt: str, sampling: SamplingParams) -> str:
+        if next(failures):
+            raise ConnectionError
+        return "ok$"
+
+    engine.answer = answer
+
+    async def ask() -> None:
+        with pytest.raises(ConnectionError):
+            await own.generate([97], SAMPLING, session="s")
+        await own.generate([97], SAMPLING, session="s")
+        engine.answer = lambda prompt, sampling: "ok$"
+        await own.generate([97], SAMPLING, session="s")
+
+    asyncio.run(ask())
+    assert [made.seed for made in engine.samplings] == [once, once, again]
 
 
 def test_the_seed_is_the_documented_function_of_seed_digest_and_sibling(engine: Any) -> None:

@@ -185,7 +185,7 @@ def test_a_bridge_keeps_every_token_that_came_before(renderer: TemplateRenderer)
     assert _text(renderer.bridge(prompt, sampled[:0], USER)) == "<u>hi<a>$<u>hi<a>"
 
 
-def test_tools_and_structured_messages_reach_the_template_as_they_are(tokenizer: Any) -> None:
+def test_a_template_gets_tools_texts_of_parts_and_arguments_as_objects(tokenizer: Any) -> None:
     given: list[Any] = []
 
     def remember(conversation: Any, **options: Any) -> str:
@@ -193,13 +193,21 @@ def test_tools_and_structured_messages_reach_the_template_as_they_are(tokenizer:
         return f"{options.get('tools')}<a>"
 
     tokenizer.apply_chat_template = remember
-    parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]
+    parts = [
+        {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
+    plain = [
+        {"role": "user", "content": "hi"},
+        {**parts[1], "tool_calls": [calls[0] | {"function": {"name": "add", "arguments": {"a": 1}}}]},
+    ]
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
     renderer = TemplateRenderer(tokenizer, [STOP])
     renderer.prompt(parts, tools)
     renderer.prompt(parts)
-    assert given[0] == (parts, tools)
-    assert given[-1] == (parts, None)
+    assert given[0] == (plain, tools)
+    assert given[-1] == (plain, None)
 
 
 def test_tools_that_the_template_leaves_out_are_refused(tokenizer: Any) -> None:
@@ -216,3 +224,17 @@ def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -
 def test_a_reply_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
     reply = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
     assert (reply.text, reply.content, reply.reasoning, reply.tool_calls) == ("ok", "ok", None, ())
+
+
+def test_parts_that_are_no_text_are_refused(renderer: TemplateRenderer) -> None:
+    with pytest.raises(RolloutError, match="a message has other parts"):
+        renderer.prompt([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
+
+
+def test_what_a_template_refuses_is_an_error_that_names_it(tokenizer: Any) -> None:
+    def refuse(conversation: Any, **options: Any) -> str:
+        raise ValueError("System role not supported")
+
+    tokenizer.apply_chat_template = refuse
+    with pytest.raises(RolloutError, match="chat template failed: ValueError: System role not supported"):
+        TemplateRenderer(tokenizer, [STOP]).prompt(USER)

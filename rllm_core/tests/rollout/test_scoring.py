@@ -57,12 +57,19 @@ def test_a_reward_is_a_number_a_score_or_a_mapping_at_once_or_later(function: An
 
 def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
     one = _weighted(lambda attempt: Score(value=1.0, correct=True, metrics={"tries": 3}), "exact", 0.75)
-    other = _weighted(lambda attempt: Score(value=-1.0, components={"tag": 0.0}), "format", 0.5)
+    other = _weighted(lambda attempt: Score(value=-1.0, components={"tag": 1.0}), "format", 0.5)
     score = _score(one, other, other)
     assert score.value == 0.75 - 0.5 - 0.5
     assert score.correct is True
-    assert score.components == {"exact": 1.0, "format": -1.0, "format#2": -1.0, "format/tag": 0.0, "format#2/tag": 0.0}
-    assert score.metrics == {"exact/tries": 3}
+    assert score.components == {"exact": 0.75, "format": -0.5, "format#2": -0.5, "format.tag": 0.5, "format#2.tag": 0.5}
+    assert score.metrics == {
+        "reward.exact": 1.0,
+        "reward.exact.tries": 3.0,
+        "reward.format": -1.0,
+        "reward.format.tag": 1.0,
+        "reward.format#2": -1.0,
+        "reward.format#2.tag": 1.0,
+    }
 
 
 def test_an_attempt_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
@@ -74,6 +81,14 @@ def test_an_attempt_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
     assert _score(says(True), says(False)).correct is False
 
 
+def _exit(attempt: Attempt) -> float:
+    raise SystemExit(3)
+
+
+async def _cancelled(attempt: Attempt) -> float:
+    raise asyncio.CancelledError
+
+
 def _divide(attempt: Attempt) -> float:
     return 1 / 0
 
@@ -83,10 +98,21 @@ def _divide(attempt: Attempt) -> float:
     [
         (_divide, {}, "ZeroDivisionError: division by zero"),
         (lambda attempt: None, {}, "it returned None"),
-        (lambda attempt: float("nan"), {}, "ValueError: its value is nan"),
-        (lambda attempt: float("inf"), {}, "ValueError: its value is inf"),
-        (lambda attempt: [1.0], {}, "TypeError: it returned [1.0], which is no number"),
+        (lambda attempt: float("nan"), {}, "ValueError: its `value` is nan"),
+        (lambda attempt: float("inf"), {}, "ValueError: its `value` is inf"),
+        (lambda attempt: [1.0], {}, "TypeError: its `value` is [1.0], which is no number"),
         (lambda attempt: {"score": 1.0}, {}, "TypeError: Score.__init__() got an unexpected keyword argument 'score'"),
+        (lambda attempt: "0.5", {}, "TypeError: its `value` is '0.5', which is no number"),
+        (
+            lambda attempt: Score(value=1.0, components={"x": None}),
+            {},
+            "TypeError: its `x` is None, which is no number",
+        ),
+        (lambda attempt: Score(value=1.0, metrics={"x": float("nan")}), {}, "ValueError: its `x` is nan"),
+        (lambda attempt: {"value": 1.0, "correct": "no"}, {}, "TypeError: its `correct` is 'no'"),
+        (_exit, {"blocking": False}, "SystemExit: 3"),
+        (_exit, {}, "RuntimeError: SystemExit: 3"),
+        (_cancelled, {}, "CancelledError: "),
         (lambda attempt: 1.0, {"needs": frozenset({"proof", "answer"})}, "the task's data has no 'proof'"),
         (lambda attempt: time.sleep(3600), {"timeout": 0.01}, "not there after 0.01 s"),
         (lambda attempt: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not there after 0.01 s"),
@@ -133,8 +159,45 @@ def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: C
     (trajectory,) = episode.trajectories
     assert (trajectory.reward, [step.reward for step in trajectory.steps]) == (3.0, [0.5, 2.5])
     assert episode.is_correct is False
-    assert trajectory.info["reward_components"] == {"mine": 2.0, "mine/form": 1.0}
-    assert episode.metrics == {"reward/mine": 2.0, "reward/mine/form": 1.0, "mine/digits": 1.0}
+    assert trajectory.info["reward_components"] == {"mine": 2.0, "mine.form": 1.0}
+    assert episode.metrics == {"reward.mine": 2.0, "reward.mine.form": 1.0, "reward.mine.digits": 1.0}
+    assert "reward_error" not in trajectory.info
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
+    said: bool, environment: Any, context: Callable[..., WorkflowContext]
+) -> None:
+    def verdict(correct: bool | None) -> bool:
+        world = environment(step=lambda action: Outcome(done=True, reward=0.5, correct=correct))
+        made = context(make_environment=lambda: world, score=Scorer([_weighted(lambda attempt: -1.0)]))
+        return asyncio.run(MultiTurnWorkflow(made).run({}, "t:0")).is_correct
+
+    assert verdict(said) is said
+    assert verdict(None) is False, "the reward as a whole is below 0"
+
+
+def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
+    environment: Any, context: Callable[..., WorkflowContext]
+) -> None:
+    world = environment(step=lambda action: Outcome(done=True, reward=0.5))
+
+    async def hang(attempt: Attempt) -> float:
+        await asyncio.sleep(3600)
+        return 1.0
+
+    workflow = MultiTurnWorkflow(context(make_environment=lambda: world, score=Scorer([_weighted(hang)])))
+
+    async def play() -> None:
+        async with asyncio.timeout(0.05):
+            await workflow.run({}, "t:0")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(play())
+    assert workflow.episode is not None
+    (trajectory,) = workflow.episode.trajectories
+    assert (trajectory.reward, trajectory.steps[-1].reward) == (None, None)
+    assert "time of the attempt was over" in trajectory.info["reward_error"]
 
 
 def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:

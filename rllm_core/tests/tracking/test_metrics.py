@@ -161,7 +161,6 @@ def test_validation_by_data_source(attempt: MakeAttempt) -> None:
         "val/code/missing_rewards": 1.0,
         "val/empty/pass@1": 0.0,
         "val/empty/pass@2": 0.0,
-        "val/empty/reward": 0.0,
     }
 
 
@@ -170,7 +169,8 @@ def test_rewards_that_are_missing_are_left_out_of_the_mean_and_counted(attempt: 
     metrics = validation_metrics([attempt("a", rewards=[1.0, 0.0, *unusable]), attempt("b", rewards=[0.5])], 1)
     assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.5, 4.0)
     metrics = validation_metrics([attempt("a", rewards=[None])], 1)
-    assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.0, 1.0)
+    assert "val/default/reward" not in metrics
+    assert metrics["val/default/missing_rewards"] == 1.0
 
 
 def test_validation_tells_roles_apart_where_there_are_several(attempt: MakeAttempt) -> None:
@@ -223,7 +223,10 @@ def test_a_validation_name_is_split_into_data_source_and_figure(source: str, fig
 
 
 def test_one_rollout_gives_pass_at_one_only(attempt: MakeAttempt) -> None:
-    assert set(validation_metrics([attempt("a", correct=True)], 1)) == {"val/default/pass@1", "val/default/reward"}
+    assert set(validation_metrics([attempt("a", correct=True, rewards=[1.0])], 1)) == {
+        "val/default/pass@1",
+        "val/default/reward",
+    }
 
 
 def _step(**fields: Any) -> TrainStep:

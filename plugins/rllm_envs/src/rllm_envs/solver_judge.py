@@ -80,7 +80,7 @@ class SolverJudge(Workflow):
             return
         finally:
             await conversation.close()
-        pick = read_pick(step.text, len(answers))
+        pick = read_pick(conversation.parsed(step).content, len(answers))
         _pay(judge, judged, pick)
         if pick is not None:
             episode.is_correct = answers[pick].is_correct
@@ -131,7 +131,7 @@ class _Overheard(Agent):
 
     def act(self, reply: Reply) -> Action:
         action = self._agent.act(reply)
-        self.answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
+        self.answer = action if isinstance(action, str) else json.dumps(dict(action), ensure_ascii=False)
         return action
 
 
@@ -141,7 +141,11 @@ def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> 
     def earned(values: Sequence[float]) -> float:
         return min(0.0, *values) if pick is None else values[pick]
 
-    judge.reward = earned([float(answer.reward or 0.0) for answer in answers])
+    counting = answers if pick is None else answers[pick : pick + 1]
+    if any(answer.reward is None for answer in counting):
+        judge.reward = None  # a missing reward is none of its own either
+        return
+    judge.reward = earned([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
     parts: list[Mapping[str, float]] = [answer.info.get(REWARD_COMPONENTS, {}) for answer in answers]
     components = {
         name: earned([part[name] for part in parts]) for name in parts[0] if all(name in part for part in parts)

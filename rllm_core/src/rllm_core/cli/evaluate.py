@@ -77,9 +77,11 @@ def _refuse_training_keys(plan: RunPlan) -> None:
 
 async def _play(plan: RunPlan) -> dict[str, float]:
     from rllm_core.contracts.backend import RunContext
+    from rllm_core.planning.preflight import check_plugins
     from rllm_core.training.setup import open_runner, tasks_of
     from rllm_core.training.validation import validate
 
+    check_plugins(plan)
     tasks = tasks_of(plan, "val")
     backend = plan.backend.load()()
     try:

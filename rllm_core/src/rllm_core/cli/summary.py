@@ -43,7 +43,8 @@ def results_console() -> Console:
 def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     """Figures of a validation beside the best possible ones, where the environment knows them."""
     rollouts = plan.config.rllm.rollout.n_val
-    best = dict(plan.environment.plugin.best_possible) if plan.environment else {}
+    # Rewards of the user's choice are added to what the environment pays: its best is not the run's.
+    best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
     table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
     table.add_column("figure", no_wrap=True)

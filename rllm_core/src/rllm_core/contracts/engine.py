@@ -39,7 +39,12 @@ class SamplingParams:
     seed: int = 0
     """Sampled tokens are a function of the weights, the prompt and this seed, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
-    """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them."""
+    """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them.
+    A single text in place of a tuple, or an empty one, is a ValueError."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"stop is {self.stop!r}; give a tuple of texts that are not empty")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

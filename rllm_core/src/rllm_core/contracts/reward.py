@@ -62,7 +62,10 @@ class Reward(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPlugin(Plugin[ParamsT]):
-    """Offers a reward. Chosen by ``rllm.reward``, a list; ``weight`` beside a name says how much it counts."""
+    """Offers a reward. Chosen by ``rllm.reward``, a list; ``weight`` beside a name says how much it counts.
+
+    Estimators that standardise each part of a reward, such as `gdpo`, see the sign of a weight and not its size.
+    """
 
     kind: ClassVar[str] = "reward"
 

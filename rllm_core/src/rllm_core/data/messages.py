@@ -61,7 +61,8 @@ class Reply:
     @property
     def message(self) -> Message:
         """The reply as the assistant's message of a history."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        words = [self.content, *(call.text for call in self.malformed_calls)]
+        message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, words))}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
         if self.tool_calls:

@@ -42,7 +42,10 @@ class LazyTasks(Sequence[Task]):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise PluginError(f"Task {self.ids[position]!r} could not be made: {reason}.") from error
+            raise PluginError(
+                f"Task {self.ids[position]!r} could not be made: {reason}.",
+                "Mend the dataset or environment that makes it, or leave the task out.",
+            ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:
             raise PluginError(
                 f"Task {position} is {task!r:.80}, and its id was said to be {self.ids[position]!r}.",

@@ -15,7 +15,10 @@ from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 
 class TerminationReason(str, Enum):
-    """Why an episode ended; the names are those of `rllm.compact_filtering`'s masks."""
+    """Why an episode ended; the names are those of `rllm.compact_filtering`'s masks.
+
+    A workflow decides it (`rllm_core.rollout.workflows`), `rllm_core.rollout.runner` where an attempt fails or is late.
+    """
 
     ENV_DONE = "env_done"
     MAX_TURNS_EXCEEDED = "max_turns_exceeded"

@@ -127,18 +127,16 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
         for trajectory in (trajectory for episode in part for trajectory in episode.trajectories):
             by_role[trajectory.name or "agent"].append(reward_of(trajectory))
         rewards = [reward for of_role in by_role.values() for reward in of_role]
-        metrics[f"val/{source}/reward"] = _mean_of_usable(rewards)
+        figures = {"reward": rewards}
         if len(by_role) > 1:
-            metrics |= {f"val/{source}/reward/{role}": _mean_of_usable(by_role[role]) for role in by_role}
+            figures |= {f"reward/{role}": of_role for role, of_role in by_role.items()}
+        for figure, values in figures.items():
+            if usable := [value for value in values if value is not None]:
+                metrics[f"val/{source}/{figure}"] = mean(np.array(usable))
         if None in rewards:
             metrics[f"val/{source}/missing_rewards"] = float(rewards.count(None))
         metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_figures(part).items()}
     return metrics
-
-
-def _mean_of_usable(rewards: Iterable[float | None]) -> float:
-    usable = [reward for reward in rewards if reward is not None]
-    return mean(np.array(usable)) if usable else 0.0
 
 
 def reward_of(trajectory: Trajectory) -> float | None:

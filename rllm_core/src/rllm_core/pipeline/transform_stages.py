@@ -12,6 +12,7 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError, RewardError, failures_as
+from rllm_core.notices import warn_once
 from rllm_core.pipeline.metrics import reward_metrics
 
 
@@ -85,6 +86,8 @@ class CheckRewards:
             _take_last_step_rewards(group)
             bad = [index for index, trajectory in enumerate(group.trajectories) if not _usable(trajectory.reward)]
             missing += len(bad)
+            for reason in {info[REWARD_ERROR] for t in group.trajectories if REWARD_ERROR in (info := t.info)}:
+                warn_once(f"rewards are missing: {reason}")
             if bad and self._policy == "error":
                 raise _reward_error(group, bad[0])
             if self._policy == "zero":

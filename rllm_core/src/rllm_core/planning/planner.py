@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -113,7 +114,7 @@ class _Planner:
         """``weight`` beside the name is the core's, not the plugin's."""
         options = {} if isinstance(choice, str) else dict(choice)
         weight = options.pop("weight", 1.0)
-        if isinstance(weight, bool) or not isinstance(weight, int | float):
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ConfigError(f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
         return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_checks import check_scope
 from rllm_core.rollout.options import AgentWorkflowParams
@@ -40,11 +40,12 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
 
 def check_plugins(plan: RunPlan) -> None:
     """Raise ConfigError for what the chosen plugins see to be wrong without loading anything heavy."""
-    if plan.backend.plugin.check is not None:
-        plan.backend.plugin.check(plan.composed.backend_config)
-    for chosen in plan.chosen:
-        if chosen.plugin.check is not None:
-            chosen.plugin.check(chosen.params)
+    everything = [(plan.backend, plan.composed.backend_config)]
+    everything += [(chosen.registered, chosen.params) for chosen in plan.chosen]
+    for entry, params in everything:
+        if entry.plugin.check is not None:
+            with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
+                entry.plugin.check(params)
 
 
 _GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."

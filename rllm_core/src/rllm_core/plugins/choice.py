@@ -73,9 +73,10 @@ def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], 
     if not colon:
         return {}
     option = registered.plugin.family_option
-    if option is None:
+    if option is None or not family:
         own = f"{registered.kind} {registered.name!r}"
-        raise ConfigError(f"{where}: {name!r} names a family, and {own} has none.", f"Write {registered.name}.")
+        what = "an empty family" if option else f"a family, and {own} has none"
+        raise ConfigError(f"{where}: {name!r} names {what}.", f"Write {registered.name}.")
     if option in options:
         raise ConfigError(f"{where}: {name!r} and its option {option!r} both choose a family.", "Set one of the two.")
     return {option: family}

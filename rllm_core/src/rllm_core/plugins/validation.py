@@ -44,6 +44,8 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
         raise UnusablePluginError(f"{subject}: family_option is {record.family_option!r}, which params does not have")
     if kind == "backend" and "rllm" in record.params.model_fields:
         raise UnusablePluginError(f"{subject}: the section `rllm` is the core's; params must not have a field `rllm`")
+    if kind == "reward" and "weight" in record.params.model_fields:
+        raise UnusablePluginError(f"{subject}: `weight` beside its name is the core's; params must not have that field")
     if kind == "environment" and record.name == "custom":
         raise UnusablePluginError(f"{subject}: `custom` stands for no environment; choose a different name")
     for field in _NAME_SETS:

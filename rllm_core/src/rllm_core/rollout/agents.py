@@ -22,4 +22,4 @@ class MathAgent(Agent):
         return [*opening, *said]
 
     def act(self, reply: Reply) -> str:
-        return reply.text
+        return reply.content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,12 +17,15 @@ from rllm_core.seeding import call_seed, prompt_digest
 class AttemptEngine:
     """Turns the seed of the attempt into one per call: a function of the prompt's tokens and of its sibling number.
 
-    The order in which calls arrive, and what carries them, never change a token. The same prompt twice is two samples.
+    The order in which calls of different prompts arrive, and what carries them, never change a token. The same prompt
+    twice is two samples, numbered as they are asked for.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
         self._siblings: Counter[tuple[int, str]] = Counter()
+        self._failed: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        """Numbers of calls that raised: asked again, it is the same sample."""
 
     @property
     def renderer(self) -> Renderer:
@@ -38,10 +41,14 @@ class AttemptEngine:
         """As `RolloutEngine.generate`; `sampling.seed` is the attempt's."""
         prompt = np.asarray(prompt_ids, np.int32)
         key = (sampling.seed, prompt_digest(prompt))
-        sibling = self._siblings[key]
-        self._siblings[key] += 1
+        sibling = self._failed[key].pop() if self._failed[key] else self._siblings[key]
+        self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = replace(sampling, seed=call_seed(*key, sibling))
-        return await self._engine.generate(prompt, own, session=session)
+        try:
+            return await self._engine.generate(prompt, own, session=session)
+        except BaseException:
+            self._failed[key].append(sibling)
+            raise
 
     async def end_session(self, session: str) -> None:
         await self._engine.end_session(session)

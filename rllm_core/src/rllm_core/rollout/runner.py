@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -96,7 +97,7 @@ class RolloutRunner:
         limit = asyncio.timeout(self._settings.trajectory_timeout)
         try:
             async with limit:
-                episode = await workflow.run(dict(task.data), uid)
+                episode = await workflow.run(copy.deepcopy(dict(task.data)), uid)
         except TimeoutError:
             if not limit.expired():  # of the workflow's code: an error like any other
                 raise

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, SupportsFloat
+
+import numpy as np
 
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
@@ -33,20 +35,31 @@ class Scorer:
             self._rewards[name if number == 1 else f"{name}#{number}"] = (entry, loaded)
 
     async def __call__(self, attempt: Attempt) -> Score:
-        """The sum; its components are the rewards by name, unweighted, and their own components as ``name/part``."""
+        """The sum.
+
+        Its components are the rewards by name, times their weights, and their own components as ``name.part``. Its
+        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.figure``.
+        """
         scores = await asyncio.gather(
             *(_score(entry.chosen.plugin, reward, attempt) for entry, reward in self._rewards.values())
         )
-        by_name = dict(zip(self._rewards, scores, strict=True))
-        missing = [f"reward {name}: {score.feedback}" for name, score in by_name.items() if score.value is None]
-        values = {name: score.value for name, score in by_name.items() if score.value is not None}
+        missing: list[str] = []
+        components: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        for (name, (entry, _)), score in zip(self._rewards.items(), scores, strict=True):
+            if score.value is None:
+                missing.append(f"reward {name}: {score.feedback}")
+                continue
+            values = {name: score.value} | {f"{name}.{part}": value for part, value in score.components.items()}
+            components |= {each: entry.weight * value for each, value in values.items()}
+            metrics |= {f"reward.{each}": value for each, value in values.items()}
+            metrics |= {f"reward.{name}.{figure}": value for figure, value in score.metrics.items()}
         known = [score.correct for score in scores if score.correct is not None]
-        parts = {f"{name}/{part}": value for name, score in by_name.items() for part, value in score.components.items()}
         return Score(
-            value=None if missing else sum(self._rewards[name][0].weight * value for name, value in values.items()),
+            value=None if missing else sum(components[name] for name in self._rewards),
             correct=all(known) if known else None,
-            components=values | parts,
-            metrics={f"{name}/{key}": value for name, score in by_name.items() for key, value in score.metrics.items()},
+            components=components,
+            metrics=metrics,
             feedback="; ".join(missing),
         )
 
@@ -59,7 +72,11 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, attempt: Attempt) ->
     try:
         async with limit:
             return _as_score(await call(reward, attempt, blocking=plugin.blocking))
-    except Exception as error:  # noqa: BLE001  (anybody's code; what went wrong is the reward's feedback)
+    except asyncio.CancelledError as error:
+        if (this := asyncio.current_task()) is None or this.cancelling():
+            raise
+        return Score(value=None, feedback=f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (anybody's code; what went wrong is the reward's feedback)
         late = limit.expired()
         return Score(
             value=None,
@@ -72,15 +89,24 @@ def _as_score(result: Any) -> Score:
     if result is None:
         return Score(value=None, feedback="it returned None")
     score = result if isinstance(result, Score) else Score(**_fields(result))
-    if score.value is not None and not math.isfinite(score.value):
-        raise ValueError(f"its value is {score.value}")
-    return score
+    if not isinstance(score.correct, bool | np.bool_ | None):
+        raise TypeError(f"its `correct` is {score.correct!r:.80}")
+    return replace(
+        score,
+        value=None if score.value is None else _number("value", score.value),
+        correct=None if score.correct is None else bool(score.correct),
+        components={name: _number(name, value) for name, value in score.components.items()},
+        metrics={name: _number(name, value) for name, value in score.metrics.items()},
+    )
 
 
 def _fields(result: Any) -> dict[str, Any]:
-    if isinstance(result, Mapping):
-        return dict(result)
-    try:
-        return {"value": float(result)}
-    except (TypeError, ValueError):
-        raise TypeError(f"it returned {result!r:.80}, which is no number") from None
+    return dict(result) if isinstance(result, Mapping) else {"value": result}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
+        raise TypeError(f"its `{name}` is {value!r:.80}, which is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"its `{name}` is {value}")
+    return float(value)

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import Message, Reply, Tool
-from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.data.messages import Message, Reply, Tool, text_of
+from rllm_core.errors import ConfigError, RolloutError, failures_as
 
 REPLY = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
@@ -148,13 +148,14 @@ class TemplateRenderer:
         return tokens
 
     def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        rendered = self.tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=True,
-            **({"tools": tools} if tools else {}),
-            **self._template_options,
-        )
+        with failures_as(RolloutError, "The model's chat template", "Choose another with rllm.renderer."):
+            rendered = self.tokenizer.apply_chat_template(
+                [_plain(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **({"tools": tools} if tools else {}),
+                **self._template_options,
+            )
         return str(rendered)
 
     def _encode(self, text: str) -> Rendered:
@@ -172,6 +173,20 @@ def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     start, end = reasoning_ids
     tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
     return start in tail and end not in tail[tail.index(start) :]
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates take it: parts as one text, arguments of tool calls as objects."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        if any(part.get("type") != "text" for part in content):
+            raise RolloutError("The model's chat template is for text, and a message has other parts.")
+        message = message | {"content": text_of(message)}
+    if calls:
+        functions = [call["function"] | {"arguments": json.loads(call["function"]["arguments"])} for call in calls]
+        both = zip(calls, functions, strict=True)
+        message = message | {"tool_calls": [call | {"function": function} for call, function in both]}
+    return message
 
 
 _ENCODER = json.JSONEncoder(default=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from rllm_core.contracts.reward import Attempt
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.messages import Action, Message, Reply
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, PluginError
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.options import AgentWorkflowParams
@@ -41,6 +42,7 @@ class EnvironmentWorkflow(Workflow):
         super().__init__(context, **{name: options[name] for name in options.keys() - AgentWorkflowParams.model_fields})
         self._gamma = gamma
         self._reward_bonus_coeff = reward_bonus_coeff
+        self._judged = False  # whether the environment has said if the task is solved
 
     @property
     @abstractmethod
@@ -100,7 +102,8 @@ class EnvironmentWorkflow(Workflow):
             _add_components(trajectory, outcome.reward_components)
             if outcome.done:
                 episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
-                episode.is_correct = trajectory.reward > 0 if outcome.correct is None else bool(outcome.correct)
+                self._judged = outcome.correct is not None
+                episode.is_correct = bool(outcome.correct) if self._judged else trajectory.reward > 0
                 cut_off = step.info["finish_reason"] == "length" and not episode.is_correct
                 # An answer that is right although it was cut off had said what mattered.
                 episode.termination_reason = (
@@ -118,8 +121,12 @@ class EnvironmentWorkflow(Workflow):
         if self.context.score is None or not trajectory.steps:
             return
         last = trajectory.steps[-1]
+        earned, step_earned = trajectory.reward or 0.0, last.reward or 0.0
+        # Until all rewards are there: the attempt's time may be over before.
+        trajectory.reward = last.reward = None
+        trajectory.info[REWARD_ERROR] = "the time of the attempt was over before its rewards were there"
         attempt = Attempt(
-            data=task,
+            data=copy.deepcopy(task),
             messages=conversation.history(),
             reply=conversation.parsed(last),
             response_tokens=trajectory.response_length,
@@ -127,15 +134,16 @@ class EnvironmentWorkflow(Workflow):
         )
         score = await self.context.score(attempt)
         _add_components(trajectory, score.components)
-        episode.metrics.update({f"reward/{name}": float(value) for name, value in score.components.items()})
-        episode.metrics.update({name: float(value) for name, value in score.metrics.items()})
+        episode.metrics.update(score.metrics)
         if score.value is None:
-            trajectory.reward = last.reward = None
             trajectory.info[REWARD_ERROR] = score.feedback
             return
-        trajectory.reward = (trajectory.reward or 0.0) + score.value
-        last.reward = (last.reward or 0.0) + score.value
-        episode.is_correct = trajectory.reward > 0 if score.correct is None else score.correct
+        del trajectory.info[REWARD_ERROR]
+        trajectory.reward, last.reward = earned + score.value, step_earned + score.value
+        if score.correct is not None:
+            episode.is_correct = score.correct
+        elif not self._judged:
+            episode.is_correct = trajectory.reward > 0
 
     def _shape_step_rewards(self, trajectory: Trajectory) -> None:
         rewarded = [(step, step.reward) for step in trajectory.steps if step.reward is not None]
@@ -194,6 +202,7 @@ def _action(agent: Agent, reply: Reply, environment: Environment) -> Action:
     if isinstance(action, str) or (isinstance(action, Mapping) and environment.takes_objects):
         return action
     takes = "text or a JSON object" if environment.takes_objects else "text"
-    raise TypeError(
-        f"act() of {type(agent).__name__} returned {action!r:.80}; {type(environment).__name__} takes {takes}"
+    raise PluginError(
+        f"act() of {type(agent).__name__} returned {action!r:.80}; {type(environment).__name__} takes {takes}.",
+        "Choose an agent for this environment with rllm.agent.name.",
     )

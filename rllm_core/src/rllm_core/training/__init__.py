@@ -1,1 +1,1 @@
-"""The training loop and what it is made from."""
+"""The training loop: `loop` makes the steps and says when validation runs, `schedule` which tasks are played when."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rllm_core.contracts.environment import Environment, Split
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, task_ids
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, RllmError
+from rllm_core.errors import ConfigError, PluginError, RllmError, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
@@ -78,7 +78,10 @@ async def open_runner(plan: RunPlan, engine: RolloutEngine, folder: Path | None 
     """
     opening = plan.workflow.plugin.open
     run = OpenedRun(config=plan.config, engine=engine, folder=folder)
-    async with nullcontext() if opening is None else opening(run, plan.workflow.params) as resource:
+    async with AsyncExitStack() as stack:
+        with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
+            shared = None if opening is None else opening(run, plan.workflow.params)
+            resource = None if shared is None else await stack.enter_async_context(shared)
         yield _runner(plan, engine, resource)
 
 
