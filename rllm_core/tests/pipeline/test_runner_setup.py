@@ -21,7 +21,7 @@ from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.data.messages import Reply
-from rllm_core.data.tasks import LazyTasks
+from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
@@ -128,6 +128,21 @@ def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[.
     with pytest.raises(ConfigError, match="Environment 'mine' has two val tasks with id 't0'"):
         tasks_of(planned, "val")
     assert made == [1]
+
+
+def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> None:
+    """A set of a billion ids would not fit into memory."""
+    given = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index)))
+    assert tasks_of(plan_with(lambda split: given), "train") is given
+
+
+def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
+    plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": "a"}\n')
+    planned = plan({"data.train_dataset": str(file), "data.val_dataset": {"name": "jsonl", "path": str(file)}})
+    assert [task.id for task in tasks_of(planned, "train")] == ["a"]
 
 
 def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
