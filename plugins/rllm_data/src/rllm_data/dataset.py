@@ -80,7 +80,7 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> range
     numbers: range | NDArray[np.int64] = asked
     if params.val_fraction is not None:
         rows = _json_rows(split, asked, where)
-        numbers = np.array(numbers_of_part(rows, params.id_key, params.val_fraction, params.part), dtype=np.int64)
+        numbers = np.fromiter(numbers_of_part(rows, params.id_key, params.val_fraction, params.part), dtype=np.int64)
         if not len(numbers):
             raise ConfigError(
                 f"{where} has {len(asked)} rows, and none of them is in part {params.part!r}.",
@@ -88,7 +88,7 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> range
             )
     if params.shuffle_seed is not None:
         order = np.random.default_rng(params.shuffle_seed).permutation(len(numbers))
-        numbers = np.asarray(numbers, dtype=np.int64)[order]
+        numbers = order + numbers.start if isinstance(numbers, range) else numbers[order]
     return numbers[: params.limit]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rllm_data.options import Part
@@ -28,6 +28,6 @@ def part_of(row: Mapping[str, Any], id_key: str, val_fraction: float) -> Part:
 
 def numbers_of_part(
     rows: Iterable[tuple[int, Mapping[str, Any]]], id_key: str, val_fraction: float, part: Part
-) -> list[int]:
+) -> Iterator[int]:
     """The numbers of the rows of a part, in order. `rows` are numbers and rows as JSON data."""
-    return [number for number, row in rows if part_of(row, id_key, val_fraction) == part]
+    return (number for number, row in rows if part_of(row, id_key, val_fraction) == part)
