@@ -24,8 +24,9 @@ from rllm_core.data.messages import Reply
 from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
+from rllm_core.notices import forget_warnings
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins
+from rllm_core.planning.preflight import check_plugins, preflight
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -193,6 +194,27 @@ def offer(registry: Registry) -> Callable[..., None]:
 
 def _named(*ids: str) -> Callable[[], Iterator[Task]]:
     return lambda: (Task(id=name) for name in ids)
+
+
+SHARING = "share tasks, such as 'a', 'c': validation on these measures memory. Name rows for validation"
+
+
+@pytest.mark.parametrize("names", [("ours", "theirs"), ("ours", None)], ids=["two_datasets", "one"])
+def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
+    names: tuple[str, str | None],
+    plan: Callable[..., RunPlan],
+    offer: Callable[..., None],
+    registry: Registry,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    forget_warnings()
+    registry.add(EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None))
+    train = [Task(id=name, data={"n": name}) for name in "abc"]
+    val = [Task(id="c", data={"n": "c"}), Task(id="b", data={"n": "another row"}), Task(id="a", data={"n": "a"})]
+    offer(ours=lambda: train, theirs=lambda: val)
+    given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
+    preflight(plan({"rllm.env.name": "world", **given}), train, val)
+    assert (SHARING in capsys.readouterr().err) == (None not in names)
 
 
 def test_each_split_has_its_own_dataset(plan: Callable[..., RunPlan], offer: Callable[..., None]) -> None:
