@@ -88,7 +88,7 @@ def _explained(source: Source, error: Exception) -> ConfigError:
     nothing = isinstance(cause, StopIteration) or type(cause).__name__ == "EmptyDataError"
     if nothing or "corresponds to no data" in str(cause):
         return _without_rows(source)
-    reason = one_line(f"{type(cause).__name__}: {cause}", LONGEST_REASON)
+    reason = one_line(f"{type(cause).__name__}: {cause}", LONGEST_REASON).rstrip(".") + "."
     if source.kind == "hub":
         hint = "Where HF_HUB_OFFLINE is set, only what was downloaded before can be read; check `config` too."
         return ConfigError(f"Data set {source.place!r} of the hub cannot be read: {reason}", hint)

@@ -66,7 +66,7 @@ class RowIds(Sequence[str]):
         Raises:
             ValueError: two are the same.
         """
-        if not isinstance(numbers, range) and len(np.unique(numbers)) < len(numbers):
+        if not isinstance(numbers, range) and not np.diff(np.sort(numbers)).all():
             raise ValueError("row numbers differ")
         self._numbers = numbers
 
