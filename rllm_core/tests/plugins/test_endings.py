@@ -34,19 +34,24 @@ def test_a_file_chooses_the_dataset_that_reads_its_ending(file: str, registry: R
 
 
 @pytest.mark.parametrize(
-    "name", ["lines", "one/lines", "lines:rows.csv", "one/lines:rows.csv", "unknown", "dist/unknown"]
+    "name",
+    ["lines", "one/lines", "lines:rows.csv", "one/lines:rows.csv", "unknown", "dist/unknown", "unknown:rows.csv"],
 )
 def test_a_name_is_left_as_it_is(name: str, registry: Registry) -> None:
     Path("lines").touch()
     assert dataset_of_file(registry, name, WHERE) == name
 
 
-def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read(registry: Registry) -> None:
+def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read_and_all_names(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "names_elsewhere", lambda kind: ["elsewhere"])
     with pytest.raises(ConfigError) as caught:
         dataset_of_file(registry, "rows.txt", WHERE)
     assert caught.value.message == "data.train_dataset is 'rows.txt': no installed dataset would read it by its ending."
-    assert caught.value.hint.startswith(
-        "Name the dataset: {name: NAME, path: rows.txt}. Files ending in .csv, .jsonl, .parquet need no name."
+    assert caught.value.hint == (
+        "Files ending in .csv, .jsonl, .parquet need no name. Others: {name: NAME, path: rows.txt}; "
+        "names are elsewhere, lines, tables."
     )
 
 
@@ -60,16 +65,6 @@ def test_two_datasets_of_one_ending_are_both_named(registry: Registry) -> None:
     registry.add(dataset("sheets", ".csv"), distribution="third")
     with pytest.raises(ConfigError, match=r"'rows\.csv': other/tables and third/sheets would read it"):
         dataset_of_file(registry, "rows.csv", WHERE)
-
-
-def test_datasets_of_ours_that_are_not_installed_are_named_with_the_line_of_pip(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endings, "names_elsewhere", lambda kind: ["tables", "more"])
-    monkeypatch.setattr(endings, "home_of", lambda kind, name: f"ours-of-{name}")
-    with pytest.raises(ConfigError) as caught:
-        dataset_of_file(registry, "rows.txt", WHERE)
-    assert caught.value.hint.endswith("need no name. pip install ours-of-more adds more.")
 
 
 def test_endings_are_a_set_of_names() -> None:

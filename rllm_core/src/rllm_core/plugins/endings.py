@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.first_party import home_of, names_elsewhere
+from rllm_core.plugins.first_party import names_elsewhere
 from rllm_core.plugins.registry import Registry
 
 
@@ -20,17 +20,16 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     installed = registry.all("dataset")
     names = {name for entry in installed for name in (entry.name, entry.qualified_name)}
     ending = Path(choice).suffix.lower()
-    if choice.partition(FAMILY)[0] in names or not (ending or Path(choice).expanduser().exists()):
+    if FAMILY in choice or choice in names or not (ending or Path(choice).expanduser().exists()):
         return choice
     reading = [entry.qualified_name for entry in installed if ending in entry.plugin.endings]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
-    hints = [f"Name the dataset: {{name: NAME, path: {choice}}}. Files ending in {known} need no name."]
-    hints += [
-        f"pip install {home_of('dataset', name)} adds {name}."
-        for name in names_elsewhere("dataset")
-        if name not in names
-    ]
-    readers = " and ".join(reading) or "no installed dataset"
-    raise ConfigError(f"{where} is {choice!r}: {readers} would read it by its ending.", " ".join(hints))
+    ours = sorted(
+        {*(entry.name for entry in installed), *names_elsewhere("dataset")}
+    )  # choosing one says what to install
+    raise ConfigError(
+        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its ending.",
+        f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; names are {', '.join(ours)}.",
+    )
