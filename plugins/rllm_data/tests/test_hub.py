@@ -26,9 +26,7 @@ def said(read: Read, **options: Any) -> str:
 
 def test_a_hub_out_of_reach_is_said(read: Read) -> None:
     text = said(read)
-    assert text.startswith(
-        "There is no file or folder 'openai/gsm8k' here, and the hub cannot be asked for it: ConnectError: "
-    )
+    assert text.startswith("There is no file or folder 'openai/gsm8k' here, and the hub cannot be asked for it: ")
     assert text.endswith("Mend `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.")
 
 
