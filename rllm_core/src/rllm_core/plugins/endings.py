@@ -26,10 +26,10 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
-    ours = sorted(
-        {*(entry.name for entry in installed), *names_elsewhere("dataset")}
-    )  # choosing one says what to install
+    # Choosing one that is not installed says what to install.
+    known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
     raise ConfigError(
         f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its ending.",
-        f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; names are {', '.join(ours)}.",
+        f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; "
+        f"names are {', '.join(known_names)}.",
     )
