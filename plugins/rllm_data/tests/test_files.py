@@ -52,14 +52,25 @@ def test_a_file_gives_a_task_for_each_row(name: str, read: Read) -> None:
     assert {task.data_source for task in tasks} == {"rows"}
 
 
-def test_a_folder_has_the_splits_of_its_files(read: Read) -> None:
-    Path("sums").mkdir()
-    write_parquet("sums/train.parquet", ROWS[:3])
-    write_parquet("sums/test.parquet", ROWS[3:])
-    Path("sums/dataset_infos.json").write_text("{}")
-    assert len(read("sums")) == 3
-    assert [task.data["n"] for task in read("sums", split="test")] == [3]
-    assert read("sums")[0].data_source == "sums"
+@pytest.mark.parametrize("folder", ["sums", "json"])
+def test_a_folder_has_the_splits_of_its_files(folder: str, read: Read) -> None:
+    """Also one that has the name of a builder."""
+    Path(folder).mkdir()
+    write_parquet(f"{folder}/train.parquet", ROWS[:3])
+    write_parquet(f"{folder}/test.parquet", ROWS[3:])
+    Path(f"{folder}/dataset_infos.json").write_text("{}")
+    assert len(read(folder)) == 3
+    assert [task.data["n"] for task in read(folder, split="test")] == [3]
+    assert read(folder)[0].data_source == folder
+
+
+def test_a_folder_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("sums-1.5").mkdir()
+    write_parquet("sums-1.5/train-00000-of-00002.parquet", ROWS[:3])
+    write_parquet("sums-1.5/train-00001-of-00002.parquet", ROWS[3:])
+    assert [task.data_source for task in read("sums-1.5")] == ["sums-1.5"] * 4
+    monkeypatch.chdir("sums-1.5")
+    assert read(".")[0].data_source == "sums-1.5"
 
 
 def test_a_folder_of_save_to_disk_is_read(read: Read) -> None:

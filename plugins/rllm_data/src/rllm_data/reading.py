@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rllm_core.errors import ConfigError, RllmError
@@ -53,7 +54,9 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
         saved = datasets.load_from_disk(source.place)
         return saved if isinstance(saved, Mapping) else {str(saved.split or "train"): saved}
     if source.kind != "file":
-        return cast("Mapping[str, Dataset]", datasets.load_dataset(source.place, config))
+        # Absolute: a folder named `json` would be taken for the builder of that name.
+        place = source.place if source.kind == "hub" else str(Path(source.place).resolve())
+        return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config))
     if source.builder == "parquet":
         import pyarrow.parquet
 

@@ -38,7 +38,10 @@ class Source:
     @property
     def name(self) -> str:
         """Stands for the rows in validation tables."""
-        return self.place if self.kind == "hub" else Path(self.place).absolute().stem
+        if self.kind == "hub":
+            return self.place
+        path = Path(self.place).resolve()
+        return path.stem if self.kind == "file" else path.name
 
 
 def find_source(path: str) -> Source:
