@@ -39,6 +39,13 @@ def test_equal_rows_are_in_one_part_whatever_their_ids(read: Read) -> None:
     assert not train & val
 
 
+def test_columns_that_are_dropped_do_not_count(read: Read) -> None:
+    path = write_parquet("rows.parquet", [{"index": number, **ROWS[number % 20]} for number in range(100)])
+    options = {"val_fraction": 0.25, "drop_columns": ["index"]}
+    train, val = ({task.data["question"] for task in read(path, part=part, **options)} for part in ("train", "val"))
+    assert len(train) + len(val) == 20
+
+
 def test_rows_keep_their_numbers_as_ids(read: Read) -> None:
     path = write_parquet("rows.parquet", ROWS)
     tasks = [*read(path, val_fraction=0.25), *read(path, val_fraction=0.25, part="val")]
