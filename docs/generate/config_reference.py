@@ -17,6 +17,7 @@ from rllm_core.schema.section import ByPlugins, Redundant, Refused
 
 DISTRIBUTIONS = (
     "rllm-core",
+    "rllm-data",
     "rllm-envs",
     "rllm-estimators",
     "rllm-local",

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import datasets
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from rllm_plugin_kit import DatasetContract
@@ -34,4 +37,40 @@ class TestJsonl(DatasetContract):
         monkeypatch.chdir(tmp_path)
         Path("tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
         Path("empty.jsonl").touch()
+        yield
+
+
+class TestHf(DatasetContract):
+    name = "rllm-data/hf"
+    options: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"path": "tasks.parquet"},
+        {
+            "path": "tasks.parquet",
+            "columns": {"answer": "parts"},
+            "drop_columns": ["id"],
+            "shuffle_seed": 1,
+            "limit": 3,
+        },
+        {"path": "tasks.parquet", "val_fraction": 0.5, "part": "val"},
+        {"path": "folder", "split": "test[1:]"},
+    )
+    bad_options = (
+        {},
+        {"path": "not-there.parquet"},
+        {"path": "empty.csv"},
+        {"path": "tasks.parquet", "columns": {"prompt": "name"}},
+        {"path": "tasks.parquet", "split": "test"},
+        {"path": "tasks.parquet", "part": "val"},
+        {"path": "tasks.parquet", "format": "verl"},
+    )
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        Path("folder").mkdir()
+        for file in ("tasks.parquet", "folder/test.parquet"):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
+        Path("empty.csv").touch()
         yield

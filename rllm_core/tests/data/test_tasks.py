@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from rllm_core.data.tasks import LazyTasks, task_ids
+from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.training.schedule import TaskSchedule
@@ -72,3 +73,19 @@ def test_an_error_of_ours_goes_on_as_it_is() -> None:
 def test_what_is_made_must_be_the_task_of_that_id(wrong: object) -> None:
     with pytest.raises(PluginError, match="its id was said to be 'a'"):
         LazyTasks(["a"], lambda index: wrong)[0]  # type: ignore[arg-type, return-value]
+
+
+def test_row_ids_are_the_numbers_as_text() -> None:
+    assert list(RowIds(range(2, 5))) == ["2", "3", "4"]
+    assert list(RowIds(np.array([7, 3]))[1:]) == ["3"]
+    assert RowIds(range(10**9))[-1] == "999999999"
+
+
+def test_row_numbers_that_are_not_all_different_are_refused() -> None:
+    with pytest.raises(ValueError, match="row numbers differ"):
+        RowIds(np.array([7, 3, 7]))
+
+
+def test_tasks_of_a_billion_rows_take_no_memory() -> None:
+    tasks = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index), data={"n": index}))
+    assert (len(tasks), tasks[-1].data) == (10**9, {"n": 10**9 - 1})

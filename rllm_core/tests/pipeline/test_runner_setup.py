@@ -22,11 +22,12 @@ from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
 from rllm_core.data.messages import Reply
-from rllm_core.data.tasks import LazyTasks
+from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
+from rllm_core.notices import forget_warnings
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins
+from rllm_core.planning.preflight import check_plugins, preflight
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -131,6 +132,21 @@ def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[.
     assert made == [1]
 
 
+def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> None:
+    """A set of a billion ids would not fit into memory."""
+    given = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index)))
+    assert tasks_of(plan_with(lambda split: given), "train") is given
+
+
+def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
+    plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": "a"}\n')
+    planned = plan({"data.train_dataset": str(file), "data.val_dataset": {"name": "jsonl", "path": str(file)}})
+    assert [task.id for task in tasks_of(planned, "train")] == ["a"]
+
+
 def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
     plan: Callable[..., RunPlan], registry: Registry
 ) -> None:
@@ -179,6 +195,27 @@ def offer(registry: Registry) -> Callable[..., None]:
 
 def _named(*ids: str) -> Callable[[], Iterator[Task]]:
     return lambda: (Task(id=name) for name in ids)
+
+
+SHARING = "share tasks, such as 'a', 'c': validation on these measures memory. Name rows for validation"
+
+
+@pytest.mark.parametrize("names", [("ours", "theirs"), ("ours", None)], ids=["two_datasets", "one"])
+def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
+    names: tuple[str, str | None],
+    plan: Callable[..., RunPlan],
+    offer: Callable[..., None],
+    registry: Registry,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    forget_warnings()
+    registry.add(EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None))
+    train = [Task(id=name, data={"n": name}) for name in "abc"]
+    val = [Task(id="c", data={"n": "c"}), Task(id="b", data={"n": "another row"}), Task(id="a", data={"n": "a"})]
+    offer(ours=lambda: train, theirs=lambda: val)
+    given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
+    preflight(plan({"rllm.env.name": "world", **given}), train, val)
+    assert (SHARING in capsys.readouterr().err) == (None not in names)
 
 
 def test_each_split_has_its_own_dataset(plan: Callable[..., RunPlan], offer: Callable[..., None]) -> None:

@@ -207,10 +207,12 @@ def test_an_unknown_kind_gets_the_closest_kind() -> None:
         ("environment", "guess", "rllm-envs"),
         ("estimator", "opo", "rllm-estimators"),
         ("estimator", "rllm-estimators/opo", "rllm-estimators"),
+        ("dataset", "hf:openai/gsm8k", "rllm-data"),
+        ("dataset", "rllm-data/hf:openai/gsm8k", "rllm-data"),
     ],
 )
 def test_what_is_not_installed_says_how_to_install_it(kind: str, name: str, home: str) -> None:
-    bare = name.rpartition("/")[2]
+    bare = name.partition(":")[0].rpartition("/")[2]
 
     with pytest.raises(PluginError) as raised:
         Registry().get(kind, name)

@@ -60,6 +60,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         summary="Tasks from a file, one JSON object per line.",
         params=TaskFileParams,
         load=load_from("rollout.task_files", "read_tasks"),
+        endings=frozenset({".jsonl"}),
     )
 
 

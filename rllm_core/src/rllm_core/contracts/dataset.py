@@ -30,3 +30,6 @@ class DatasetPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "dataset"
 
     load: Callable[[], Dataset]
+    endings: frozenset[str] = frozenset()
+    """Endings of files that it reads, such as ``.parquet``: a file of that ending, written in place of a name, chooses
+    it, with the file as its option ``path``."""

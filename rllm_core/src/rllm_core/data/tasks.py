@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rllm_core.data.types import Task
 from rllm_core.errors import PluginError, RllmError
 
@@ -19,7 +22,7 @@ class LazyTasks(Sequence[Task]):
         """Make none of them yet.
 
         Args:
-            ids: the id of every task, in order, all different.
+            ids: the id of every task, in order, all different; `RowIds` where they are numbers of rows.
             make: makes the task of an index, from 0; the same one whenever it is asked.
         """
         self.ids = ids
@@ -52,6 +55,33 @@ class LazyTasks(Sequence[Task]):
                 "Let `ids` and `make` agree.",
             )
         return task
+
+
+class RowIds(Sequence[str]):
+    """Numbers of rows as ids, made when they are asked for: those of millions of rows take no memory."""
+
+    def __init__(self, numbers: range | NDArray[np.int64]) -> None:
+        """Take the numbers as they are.
+
+        Args:
+            numbers: shape (n,), int64, or a range; in the order of the tasks, all different.
+
+        Raises:
+            ValueError: two are the same.
+        """
+        if not isinstance(numbers, range) and not np.diff(np.sort(numbers)).all():
+            raise ValueError("row numbers differ")
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return RowIds(self._numbers[index]) if isinstance(index, slice) else str(self._numbers[index])
 
 
 def task_ids(tasks: Sequence[Task]) -> Sequence[str]:

@@ -23,6 +23,7 @@ from rllm_core.planning.term_checks import check_terms, doubts_about_terms
 from rllm_core.planning.unused_keys import settle_effects, shared_options
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.endings import dataset_of_file
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.scoring import WeightedReward
@@ -74,8 +75,8 @@ class _Planner:
             engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
             renderer=self._pick("renderer", config.renderer, "rllm.renderer"),
             environment=self._environment(workflow),
-            train_dataset=self._pick_if("dataset", data.train_dataset, "data.train_dataset"),
-            val_dataset=self._pick_if("dataset", data.val_dataset, "data.val_dataset"),
+            train_dataset=self._dataset(data.train_dataset, "data.train_dataset"),
+            val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
             rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
             agent=self._agent(workflow),
             workflow=workflow,
@@ -97,6 +98,11 @@ class _Planner:
 
     def _pick_if(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
         return self._pick(kind, choice, where) if choice is not None else None
+
+    def _dataset(self, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        if isinstance(choice, str):
+            choice = dataset_of_file(self._registry, choice, where)
+        return self._pick_if("dataset", choice, where)
 
     def _meant(self, kind: str, name: str, where: str) -> str:
         """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.

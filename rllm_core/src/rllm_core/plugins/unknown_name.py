@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.chosen import FAMILY, Registered
 from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalise
 from rllm_core.plugins.first_party import home_of, names_elsewhere
@@ -16,8 +16,8 @@ from rllm_core.plugins.unusable import Broken
 def unknown_name(
     kind: str, name: str, offered: Sequence[Registered[Any]], broken: Sequence[Broken], blocked: Sequence[Candidate]
 ) -> PluginError:
-    """The error for `name`, which may be qualified (``distribution/name``)."""
-    distribution, _, bare = name.rpartition("/")
+    """The error for `name`, which may be qualified (``distribution/name``) and have a family (``name:family``)."""
+    distribution, _, bare = name.partition(FAMILY)[0].rpartition("/")
     known = _known(kind, [entry.name for entry in offered])
     if normalise(distribution) == IN_PROCESS:
         return PluginError(

@@ -13,10 +13,12 @@ class DataSection(Section):
     """Tasks, batches and lengths."""
 
     train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
-        None, description="Training tasks, by name of a dataset; null means the environment's own."
+        None,
+        description="Training tasks: name of a dataset, or a file that one reads; null means the environment's own.",
     )
     val_dataset: Annotated[Choice | None, Names("dataset")] = Field(
-        None, description="Validation tasks, by name of a dataset; null means the environment's own."
+        None,
+        description="Validation tasks: name of a dataset, or a file that one reads; null means the environment's own.",
     )
     train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",))] = Field(
         64, description="Tasks per training step; never more than there are."

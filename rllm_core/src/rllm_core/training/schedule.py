@@ -27,8 +27,10 @@ class TaskSchedule:
 
     def digest(self) -> str:
         """Changes when the tasks, their order or the batch size do."""
-        text = "\n".join([str(self.batch_size), *task_ids(self.tasks)])
-        return hashlib.sha256(text.encode()).hexdigest()
+        digest = hashlib.sha256(str(self.batch_size).encode())
+        for task_id in task_ids(self.tasks):
+            digest.update(f"\n{task_id}".encode())
+        return digest.hexdigest()
 
     def epoch_of(self, index: int) -> int:
         """The epoch of a batch, both counted from 0."""

@@ -12,7 +12,7 @@ from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
-from rllm_core.data.tasks import LazyTasks, task_ids
+from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, failures_as
 from rllm_core.planning.plan import RunPlan
@@ -60,7 +60,8 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     if strangers:
         raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
     seen: set[str] = set()
-    for task_id in task_ids(tasks):
+    ids = task_ids(tasks)
+    for task_id in () if isinstance(ids, RowIds) else ids:  # numbers differ, and a set of millions takes memory
         if task_id in seen:
             raise ConfigError(
                 f"{name} has two {split} tasks with id {task_id!r}.",

@@ -1,0 +1,64 @@
+"""Whether the hub has a data set, asked with a deadline: the hub's own client tries for half a minute and more."""
+
+from __future__ import annotations
+
+import threading
+
+from rllm_core.errors import ConfigError
+from rllm_core.notices import one_line
+
+DEADLINE = 8.0
+"""Seconds until the hub counts as out of reach."""
+
+
+def ask_hub(name: str) -> None:
+    """Return where the hub has the data set `name`, or where the environment says not to ask (``HF_HUB_OFFLINE``).
+
+    Raises:
+        ConfigError: the hub has none of that name, refuses it, or does not answer in time.
+    """
+    import datasets
+
+    if datasets.config.HF_HUB_OFFLINE:
+        return
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        from huggingface_hub import HfApi
+
+        try:
+            HfApi().dataset_info(name, timeout=DEADLINE)
+        except Exception as error:  # noqa: BLE001  (told below, in the thread that asks)
+            failed.append(error)
+
+    # A look-up of a name has no deadline that Python could set, so that it may outlive this call.
+    asking = threading.Thread(target=ask, name="rllm-data-hub", daemon=True)
+    asking.start()
+    asking.join(DEADLINE)
+    if asking.is_alive():
+        raise _out_of_reach(name, f"no answer in {DEADLINE:.0f} s")
+    if failed:
+        raise _explained(name, failed[0]) from failed[0]
+
+
+def _explained(name: str, error: Exception) -> ConfigError:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return ConfigError(
+            f"The hub does not give the data set {name!r} to everybody.",
+            "Accept its terms there, and run `hf auth login`.",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return ConfigError(
+            f"There is no file or folder {name!r} here, and no such data set on the hub.",
+            "Mend `path`; for a private data set run `hf auth login`.",
+        )
+    return _out_of_reach(name, one_line(f"{type(error).__name__}: {error}", 160))
+
+
+def _out_of_reach(name: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"There is no file or folder {name!r} here, and the hub cannot be asked for it: {reason}.",
+        "Mend `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.",
+    )

@@ -1,0 +1,92 @@
+"""Layouts of other libraries, mapped to one shape: `prompt` and `answer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+PROMPTS = ("question", "problem", "query")
+ANSWERS = ("answer", "solution", "ground_truth", "completion")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are laid out."""
+
+    name: str
+    needs: tuple[tuple[str, ...], ...]
+    """One column of each of these is there."""
+    shape: Callable[[Row], dict[str, Any]]
+    """Takes a row as JSON data and returns `prompt` and `answer`, each where the row has one."""
+
+    def lacks(self, columns: Collection[str]) -> list[str]:
+        """What has to be there and is not, as text."""
+        return [" or ".join(map(repr, names)) for names in self.needs if not set(names) & set(columns)]
+
+
+def recognise(columns: Collection[str]) -> Layout | None:
+    """The layout of rows with these columns; None where none fits."""
+    return next((layout for layout in LAYOUTS.values() if not layout.lacks(columns)), None)
+
+
+def _verl(row: Row) -> dict[str, Any]:
+    made = {"prompt": clean_prompt(row["prompt"])}
+    reward_model = row["reward_model"]
+    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model:
+        made["answer"] = reward_model["ground_truth"]
+    return made
+
+
+def _trl(row: Row) -> dict[str, Any]:
+    return {"prompt": clean_prompt(row["prompt"])} | _answer(row)
+
+
+def _messages(row: Row) -> dict[str, Any]:
+    """The last message is the answer where the assistant says it."""
+    messages = clean_prompt(row["messages"])
+    if not _is_chat(messages) or messages[-1].get("role") != "assistant":
+        return {"prompt": messages} | _answer(row)
+    return {"prompt": messages[:-1], "answer": messages[-1].get("content")} | _answer(row)
+
+
+def _question_and_answer(row: Row) -> dict[str, Any]:
+    return {"prompt": next(row[name] for name in PROMPTS if name in row)} | _answer(row)
+
+
+def _answer(row: Row) -> dict[str, Any]:
+    """The first column with an answer. One in messages is what the assistant says last."""
+    for name in ANSWERS:
+        if name in row:
+            said = row[name]
+            return {"answer": said[-1].get("content") if _is_chat(said) else said}
+    return {}
+
+
+def clean_prompt(prompt: Any) -> Any:
+    """Chat messages without the null fields that columns of structs add: a template may see calls in them."""
+    if not _is_chat(prompt):
+        return prompt
+    return [
+        {key: value for key, value in message.items() if value is not None or key == "content"} for message in prompt
+    ]
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) and "role" in each for each in value)
+    )
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout("verl", (("prompt",), ("reward_model",)), _verl),
+        Layout("trl", (("prompt",),), _trl),
+        Layout("messages", (("messages",),), _messages),
+        Layout("qa", (PROMPTS,), _question_and_answer),
+    )
+}
+"""By name, the most particular first."""

@@ -1,0 +1,73 @@
+"""Options of `hf`. Apart from what reads, so that listing plugins imports no library of data."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from rllm_core.contracts.plugin import Params
+
+Part = Literal["train", "val"]
+LayoutName = Literal["auto", "verl", "trl", "messages", "qa"]
+DEFAULT_ID_KEY = "id"
+
+
+class HfParams(Params):
+    path: str = Field(
+        min_length=1,
+        description="A file (.parquet, .json, .jsonl, .csv, .arrow), a folder of such files, a folder that "
+        "`save_to_disk` wrote, or the id of a data set on the hub.",
+    )
+    split: str = Field(
+        "train",
+        min_length=1,
+        description="The split, or a slice of it: `train[:100]`, `test[10%:]`. The split of a file is `train`.",
+    )
+    config: str | None = Field(
+        None,
+        min_length=1,
+        description="Configuration of a data set on the hub or of a folder; null means its only one.",
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Our name -> their column: `{prompt: text, answer: meta.gold}`. A dot goes into a struct. "
+        "Columns keep their own names too.",
+    )
+    drop_columns: list[str] = Field(
+        default_factory=list, description="Columns to leave out, such as pictures, which are not JSON."
+    )
+    format: LayoutName = Field(
+        "auto",
+        description="Layout of the rows: where `prompt` and `answer` come from. auto recognises it by the columns, and "
+        "leaves rows as they are where it recognises none.",
+    )
+    id_key: str = Field(
+        DEFAULT_ID_KEY,
+        min_length=1,
+        description="Column with the tasks' ids; without one, ids are row numbers of the split, from 0.",
+    )
+    data_source: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the tasks in validation tables; null means each row's own `data_source`, else the name of "
+        "the file, folder or data set.",
+    )
+    val_fraction: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the rows that is for validation, by a hash of what a row holds beside its id; null "
+        "means the rows are not divided.",
+    )
+    part: Part = Field("train", description="Which part of the rows, where `val_fraction` divides them.")
+    shuffle_seed: int | None = Field(
+        None, ge=0, description="Seed of a shuffle before `limit`; null means the rows' order."
+    )
+    limit: int | None = Field(None, gt=0, description="Most tasks; null means all.")
+
+    @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.part == "val" and self.val_fraction is None:
+            raise ValueError("part is val, and val_fraction is not set: nothing is divided")
+        return self

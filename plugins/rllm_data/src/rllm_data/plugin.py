@@ -1,0 +1,36 @@
+"""What rllm-data offers: the dataset `hf`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm_core.contracts.dataset import Dataset, DatasetPlugin
+from rllm_core.plugins import hookimpl
+from rllm_data.options import HfParams
+from rllm_data.source import ENDINGS, find_source
+
+requires_api = 1
+
+
+def _load() -> Dataset:
+    from rllm_data.dataset import read_tasks
+
+    return read_tasks
+
+
+def _check(params: HfParams) -> None:
+    find_source(params.path)
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="hf",
+        summary="Rows of parquet, json, csv or arrow files, of folders, and of the Hugging Face hub.",
+        params=HfParams,
+        load=_load,
+        check=_check,
+        family_option="path",
+        endings=ENDINGS,
+    )

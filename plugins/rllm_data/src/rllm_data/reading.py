@@ -1,0 +1,100 @@
+"""A source as the splits of the library `datasets`: rows are memory-mapped, from its cache."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.notices import one_line
+from rllm_data.hub import ask_hub
+from rllm_data.source import Source
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LONGEST_REASON = 300
+
+
+def read_splits(source: Source, config: str | None) -> Mapping[str, Dataset]:
+    """All splits, by name.
+
+    Args:
+        source: what to read.
+        config: configuration of a data set on the hub or of a folder; None: its only one.
+
+    Raises:
+        ConfigError: it cannot be read, has no rows, or the hub does not give it.
+    """
+    if config is not None and source.kind in ("file", "saved"):
+        raise ConfigError(
+            f"Option `config` is {config!r}, and {source.place} has no configurations.", "Leave `config` out."
+        )
+    if source.kind == "hub":
+        ask_hub(source.place)
+    try:
+        with _bars_on_terminals():
+            splits = _read(source, config)
+    except RllmError:
+        raise
+    except Exception as error:
+        raise _explained(source, error) from error
+    if not any(len(split) for split in splits.values()):
+        raise _without_rows(source)
+    return splits
+
+
+def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
+    import datasets
+
+    if source.kind == "saved":
+        saved = datasets.load_from_disk(source.place)
+        return saved if isinstance(saved, Mapping) else {str(saved.split or "train"): saved}
+    if source.kind != "file":
+        # Absolute: a folder named `json` would be taken for the builder of that name.
+        place = source.place if source.kind == "hub" else str(Path(source.place).resolve())
+        return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config))
+    if source.builder == "parquet":
+        import pyarrow.parquet
+
+        if not pyarrow.parquet.read_metadata(source.place).num_rows:  # the library stumbles over it
+            raise _without_rows(source)
+    files = {"train": source.place}
+    return cast("Mapping[str, Dataset]", datasets.load_dataset(source.builder, data_files=files))
+
+
+@contextmanager
+def _bars_on_terminals() -> Iterator[None]:
+    """A log file has no use for bars of progress."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if sys.stderr.isatty() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _without_rows(source: Source) -> ConfigError:
+    return ConfigError(f"{source.place} holds no rows.", "Write rows into it, or name another file.")
+
+
+def _explained(source: Source, error: Exception) -> ConfigError:
+    cause = error.__cause__ or error
+    # What the builders of json and csv, and the library itself, say of a file without rows.
+    nothing = isinstance(cause, StopIteration) or type(cause).__name__ == "EmptyDataError"
+    if nothing or "corresponds to no data" in str(cause):
+        return _without_rows(source)
+    reason = one_line(f"{type(cause).__name__}: {cause}", LONGEST_REASON).rstrip(".") + "."
+    if source.kind == "hub":
+        hint = "Where HF_HUB_OFFLINE is set, only what was downloaded before can be read; check `config` too."
+        return ConfigError(f"Data set {source.place!r} of the hub cannot be read: {reason}", hint)
+    kind = source.builder or "a data set"
+    hint = "Look at what wrote it: `datasets.load_dataset` refuses it too."
+    return ConfigError(f"{source.place} cannot be read as {kind}: {reason}", hint)

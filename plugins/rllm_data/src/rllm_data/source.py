@@ -1,0 +1,119 @@
+"""What a path means: a file, a folder, or a data set on the hub. Looks without reading any row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import SEEK_END
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from rllm_core.errors import ConfigError, did_you_mean
+
+BUILDERS: Mapping[str, str] = MappingProxyType(
+    {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+)
+"""Ending of a file -> the builder of the library `datasets` that reads it."""
+ENDINGS = frozenset(BUILDERS) - {".jsonl"}
+"""Endings by which `hf` is chosen. The core reads .jsonl itself."""
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+_SAVED = ("state.json", "dataset_dict.json")
+"""What the `save_to_disk` of `datasets` leaves in a folder, of one split and of several."""
+_ABOUT_DATA = re.compile(r"dataset_infos?\.json|state\.json|dataset_dict\.json")
+_PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from."""
+
+    kind: Literal["file", "folder", "saved", "hub"]
+    place: str
+    """The path of a file or folder, or the id on the hub."""
+    builder: str = ""
+    """Of a file: its builder."""
+
+    @property
+    def name(self) -> str:
+        """Stands for the rows in validation tables."""
+        if self.kind == "hub":
+            return self.place
+        path = Path(self.place).resolve()
+        return path.stem if self.kind == "file" else path.name
+
+
+def find_source(path: str) -> Source:
+    """The source that the option `path` means.
+
+    Raises:
+        ConfigError: it is not there, is empty, has an ending that nothing reads, or is seen to be damaged.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return _folder(place)
+    if place.exists():
+        return _file(place)
+    if place.suffix.lower() in BUILDERS or not _HUB_ID.fullmatch(path):
+        raise _not_there(place)
+    return Source("hub", path)
+
+
+def _file(path: Path) -> Source:
+    builder = BUILDERS.get(path.suffix.lower())
+    if builder is None:
+        ending = f"the ending {path.suffix}" if path.suffix else "no ending"
+        raise ConfigError(
+            f"{path} has {ending}.", f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file."
+        )
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_PARQUET_MAGIC))
+            size = file.seek(0, SEEK_END)
+            file.seek(max(0, size - len(_PARQUET_MAGIC)))
+            end = file.read()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}.", "Mend `path`, or the file's rights."
+        ) from error
+    if not size:
+        raise ConfigError(f"{path} is empty.", "Write rows into it, or name another file.")
+    if builder == "parquet" and not start == end == _PARQUET_MAGIC:
+        raise ConfigError(
+            f"{path} is damaged: it does not begin and end as a parquet file does.",
+            "Write or copy it again; a copy that broke off looks like this.",
+        )
+    return Source("file", str(path), builder)
+
+
+def _folder(path: Path) -> Source:
+    if any((path / name).is_file() for name in _SAVED):
+        return Source("saved", str(path))
+    found: dict[str, Path] = {}
+    for file in sorted(path.rglob("*")):
+        builder = BUILDERS.get(file.suffix.lower())
+        if builder and file.is_file() and not _is_about_data(file.relative_to(path)):
+            found.setdefault(builder, file)
+    if not found:
+        raise ConfigError(
+            f"The folder {path} holds no data.",
+            f"Dataset hf reads {', '.join(BUILDERS)}: name a folder with such files.",
+        )
+    if len(found) > 1:
+        examples = " and ".join(str(file.relative_to(path)) for file in found.values())
+        raise ConfigError(
+            f"The folder {path} holds files of several kinds: {examples}.", "Name one file, or part them."
+        )
+    return Source("folder", str(path))
+
+
+def _is_about_data(file: Path) -> bool:
+    """Hidden files, and what the hub's tools write beside data."""
+    return any(part.startswith((".", "_")) for part in file.parts) or _ABOUT_DATA.fullmatch(file.name) is not None
+
+
+def _not_there(path: Path) -> ConfigError:
+    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    start = f"Option `path` of dataset hf starts from the folder the command runs in, {Path.cwd()}."
+    return ConfigError(f"{path} is not there.", f"{did_you_mean(path.name, beside)} {start}".strip())

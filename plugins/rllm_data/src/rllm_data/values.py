@@ -1,0 +1,81 @@
+"""Values of cells as JSON data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from rllm_core.errors import ConfigError
+
+
+class NotJsonError(Exception):
+    """A value that no JSON stands for."""
+
+
+def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
+    """A row as JSON data.
+
+    Times become ISO 8601 text, durations seconds, decimals text, UTF-8 bytes text, arrays lists, and NaN null.
+
+    Args:
+        row: column -> value.
+        number: of the row in its split, from 0.
+        where: the source, for errors.
+
+    Raises:
+        ConfigError: a value is not JSON; names the row and the column.
+    """
+    made = {}
+    for column, value in row.items():
+        try:
+            made[column] = json_value(value)
+        except NotJsonError as error:
+            raise ConfigError(
+                f"{where}, row {number}: column {column!r} holds {error}, which is not JSON.",
+                f"Convert it, or leave it out: drop_columns=[{column}].",
+            ) from error
+    return made
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON data.
+
+    Raises:
+        NotJsonError: there is no JSON for it; says what it is.
+    """
+    if hasattr(value, "tolist"):  # numpy's scalars, which may be Python's numbers too, and its arrays
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise NotJsonError(f"a {type(value).__name__}")
+
+
+def _number(value: float) -> float | None:
+    if math.isinf(value):
+        raise NotJsonError(str(value))
+    return None if math.isnan(value) else value
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotJsonError(f"{len(value)} bytes that are not UTF-8") from error

@@ -1,0 +1,134 @@
+"""Every kind of file, and folders of them."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+
+from rllm_core.data.tasks import LazyTasks
+
+from .conftest import Read, write_lines, write_parquet
+
+ROWS = [{"text": f"row {number}", "n": number} for number in range(4)]
+
+
+def write_json(path: str) -> None:
+    Path(path).write_text(json.dumps(ROWS))
+
+
+def write_csv(path: str) -> None:
+    Path(path).write_text("text,n\n" + "".join(f"{row['text']},{row['n']}\n" for row in ROWS))
+
+
+def write_arrow(path: str) -> None:
+    table = pyarrow.Table.from_pylist(ROWS)
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+
+
+WRITERS: dict[str, Callable[[str], object]] = {
+    "rows.parquet": lambda path: write_parquet(path, ROWS),
+    "rows.jsonl": lambda path: write_lines(path, ROWS),
+    "rows.json": write_json,
+    "rows.csv": write_csv,
+    "rows.arrow": write_arrow,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_gives_a_task_for_each_row(name: str, read: Read) -> None:
+    WRITERS[name](name)
+    tasks = read(name)
+    assert isinstance(tasks, LazyTasks)
+    assert [task.id for task in tasks] == ["0", "1", "2", "3"]
+    assert [task.data for task in tasks] == [{**row, "data_source": "rows"} for row in ROWS]
+    assert {task.data_source for task in tasks} == {"rows"}
+
+
+@pytest.mark.parametrize("folder", ["sums", "json"])
+def test_a_folder_has_the_splits_of_its_files(folder: str, read: Read) -> None:
+    """Also one that has the name of a builder."""
+    Path(folder).mkdir()
+    write_parquet(f"{folder}/train.parquet", ROWS[:3])
+    write_parquet(f"{folder}/test.parquet", ROWS[3:])
+    Path(f"{folder}/dataset_infos.json").write_text("{}")
+    assert len(read(folder)) == 3
+    assert [task.data["n"] for task in read(folder, split="test")] == [3]
+    assert read(folder)[0].data_source == folder
+
+
+def test_a_folder_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("sums-1.5").mkdir()
+    write_parquet("sums-1.5/train-00000-of-00002.parquet", ROWS[:3])
+    write_parquet("sums-1.5/train-00001-of-00002.parquet", ROWS[3:])
+    assert [task.data_source for task in read("sums-1.5")] == ["sums-1.5"] * 4
+    monkeypatch.chdir("sums-1.5")
+    assert read(".")[0].data_source == "sums-1.5"
+
+
+def test_a_folder_of_save_to_disk_is_read(read: Read) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk("one")
+    datasets.DatasetDict({"test": datasets.Dataset.from_list(ROWS[:1])}).save_to_disk("several")
+    assert [task.data["n"] for task in read("one")] == [0, 1, 2, 3]
+    assert [task.data["n"] for task in read("several", split="test")] == [0]
+
+
+@pytest.mark.parametrize(
+    ("split", "numbers"),
+    [("train", "0123"), ("train[:2]", "01"), ("train[2:]", "23"), ("train[50%:75%]", "2"), ("train[-1:]", "3")],
+)
+def test_a_slice_keeps_the_numbers_of_its_rows(split: str, numbers: str, read: Read) -> None:
+    tasks = read(write_parquet("rows.parquet", ROWS), split=split)
+    assert [task.id for task in tasks] == list(numbers)
+    assert [str(task.data["n"]) for task in tasks] == list(numbers)
+
+
+def test_a_shuffle_comes_before_the_limit_and_is_the_same_every_time(read: Read) -> None:
+    path = write_parquet("rows.parquet", [{"n": number} for number in range(50)])
+    shuffled = read(path, shuffle_seed=7, limit=10)
+    assert list(shuffled) == list(read(path, shuffle_seed=7, limit=10))
+    assert [task.data["n"] for task in read(path, limit=10)] == list(range(10))
+    drawn = [task.data["n"] for task in shuffled]
+    assert len(set(drawn)) == 10
+    assert drawn != sorted(drawn)
+    assert [task.id for task in shuffled] == [str(number) for number in drawn]
+    assert drawn != [task.data["n"] for task in read(path, shuffle_seed=8, limit=10)]
+
+
+@pytest.mark.parametrize(("key", "options"), [("id", {}), ("name", {"id_key": "name"})])
+def test_a_column_gives_the_ids(key: str, options: dict[str, str], read: Read) -> None:
+    path = write_parquet("rows.parquet", [{key: name, "n": number} for number, name in enumerate("abc")])
+    assert [task.id for task in read(path, split="train[1:]", **options)] == ["b", "c"]
+
+
+def test_a_row_names_its_own_source_unless_an_option_does(read: Read) -> None:
+    path = write_parquet("rows.parquet", [{"data_source": "gsm8k"}])
+    assert read(path)[0].data_source == "gsm8k"
+    named = read(path, data_source="math")[0]
+    assert (named.data_source, named.data["data_source"]) == ("math", "gsm8k")
+
+
+def test_a_changed_file_is_read_anew(read: Read) -> None:
+    assert len(read(write_parquet("rows.parquet", ROWS))) == 4
+    assert len(read(write_parquet("rows.parquet", ROWS[:1]))) == 1
+
+
+@pytest.mark.slow
+def test_a_million_rows_take_no_memory(read: Read) -> None:
+    table = pyarrow.table({"question": pyarrow.array(np.arange(10**6)).cast("string"), "answer": np.arange(10**6)})
+    pyarrow.parquet.write_table(table, "large.parquet")
+    tracemalloc.start()
+    try:
+        tasks = read("large.parquet")
+        assert (len(tasks), tasks[-1].id, tasks[-1].data["answer"]) == (10**6, "999999", 999_999)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 30 * 2**20

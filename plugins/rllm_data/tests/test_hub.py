@@ -1,0 +1,72 @@
+"""Data sets of the hub, without a network: an error in time, and the cache where the environment says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import datasets
+import huggingface_hub
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_data import hub
+
+from .conftest import Read
+
+
+def said(read: Read, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read("openai/gsm8k", **options)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def test_a_hub_out_of_reach_is_said(read: Read) -> None:
+    text = said(read)
+    assert text.startswith("There is no file or folder 'openai/gsm8k' here, and the hub cannot be asked for it: ")
+    assert text.endswith("Mend `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.")
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub that takes the question and says nothing until the test is over."""
+    over = threading.Event()
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: over.wait())
+    yield
+    over.set()
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_hub_that_hangs_is_given_up_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub.DEADLINE < 10
+    monkeypatch.setattr(hub, "DEADLINE", 0.1)
+    assert "the hub cannot be asked for it: no answer in 0 s." in said(read)
+
+
+def test_offline_the_hub_is_not_asked(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: pytest.fail("the hub is asked"))
+    text = said(read)
+    assert text.startswith("Data set 'openai/gsm8k' of the hub cannot be read: ")
+    assert text.endswith(
+        "Where HF_HUB_OFFLINE is set, only what was downloaded before can be read; check `config` too."
+    )
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_configuration_and_split(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def load(name: str, config: str | None) -> datasets.DatasetDict:
+        asked.append((name, config))
+        return datasets.DatasetDict({"test": datasets.Dataset.from_list([{"question": "2 + 2?", "answer": "4"}])})
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: None)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    (task,) = read("openai/gsm8k", config="main", split="test")
+    assert asked == [("openai/gsm8k", "main")]
+    assert (task.id, task.data_source, task.data["prompt"]) == ("0", "openai/gsm8k", "2 + 2?")

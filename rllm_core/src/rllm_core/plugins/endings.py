@@ -1,0 +1,35 @@
+"""A file in place of a dataset's name: the dataset that reads files of its ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.chosen import FAMILY
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.first_party import names_elsewhere
+from rllm_core.plugins.registry import Registry
+
+
+def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[str, Any]:
+    """The dataset that reads the file `choice`, with the file as its option ``path``; a name is returned as it is.
+
+    Raises:
+        ConfigError: `choice` is a path, and no installed dataset reads it, or several do. `where` is the config key.
+    """
+    installed = registry.all("dataset")
+    names = {name for entry in installed for name in (entry.name, entry.qualified_name)}
+    ending = Path(choice).suffix.lower()
+    if FAMILY in choice or choice in names or not (ending or Path(choice).expanduser().exists()):
+        return choice
+    reading = [entry.qualified_name for entry in installed if ending in entry.plugin.endings]
+    if len(reading) == 1:
+        return {"name": reading[0], "path": choice}
+    known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
+    # Choosing one that is not installed says what to install.
+    known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
+    raise ConfigError(
+        f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its ending.",
+        f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; "
+        f"names are {', '.join(known_names)}.",
+    )

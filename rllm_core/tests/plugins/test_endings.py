@@ -1,0 +1,72 @@
+"""A file in place of a dataset's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins import endings
+from rllm_core.plugins.endings import dataset_of_file
+from rllm_core.plugins.registry import Registry
+
+WHERE = "data.train_dataset"
+
+
+def dataset(name: str, *endings: str) -> DatasetPlugin[object]:
+    return DatasetPlugin(name=name, summary="For tests.", load=lambda: None, endings=frozenset(endings))
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.chdir(tmp_path)
+    made = Registry()
+    made.add(dataset("lines", ".jsonl"), distribution="one")
+    made.add(dataset("tables", ".parquet", ".csv"), distribution="other")
+    return made
+
+
+@pytest.mark.parametrize("file", ["rows.csv", "some/folder/rows.csv", "/rows.CSV", "~/rows.csv", "../a.b/rows.csv"])
+def test_a_file_chooses_the_dataset_that_reads_its_ending(file: str, registry: Registry) -> None:
+    assert dataset_of_file(registry, file, WHERE) == {"name": "other/tables", "path": file}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lines", "one/lines", "lines:rows.csv", "one/lines:rows.csv", "unknown", "dist/unknown", "unknown:rows.csv"],
+)
+def test_a_name_is_left_as_it_is(name: str, registry: Registry) -> None:
+    Path("lines").touch()
+    assert dataset_of_file(registry, name, WHERE) == name
+
+
+def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read_and_all_names(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "names_elsewhere", lambda kind: ["elsewhere"])
+    with pytest.raises(ConfigError) as caught:
+        dataset_of_file(registry, "rows.txt", WHERE)
+    assert caught.value.message == "data.train_dataset is 'rows.txt': no installed dataset would read it by its ending."
+    assert caught.value.hint == (
+        "Files ending in .csv, .jsonl, .parquet need no name. Others: {name: NAME, path: rows.txt}; "
+        "names are elsewhere, lines, tables."
+    )
+
+
+def test_so_is_a_folder(registry: Registry) -> None:
+    Path("rows").mkdir()
+    with pytest.raises(ConfigError, match="'rows': no installed dataset"):
+        dataset_of_file(registry, "rows", WHERE)
+
+
+def test_two_datasets_of_one_ending_are_both_named(registry: Registry) -> None:
+    registry.add(dataset("sheets", ".csv"), distribution="third")
+    with pytest.raises(ConfigError, match=r"'rows\.csv': other/tables and third/sheets would read it"):
+        dataset_of_file(registry, "rows.csv", WHERE)
+
+
+def test_endings_are_a_set_of_names() -> None:
+    with pytest.raises(PluginError, match="endings must be a frozenset of names"):
+        Registry().add(DatasetPlugin(name="mine", summary="For tests.", load=lambda: None, endings=".csv"))  # type: ignore[arg-type]
