@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
+from rllm_core.cli.task_flags import READERS
 from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
@@ -30,9 +31,13 @@ FLAGS = {
     "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),
     "loss": ("rllm.algorithm.loss_fn", "Policy loss, by name."),
     "seed": ("rllm.trainer.seed", "Seed of every random draw."),
+    "data": ("data.train_dataset", "Tasks to train on: a file, or a dataset by name."),
+    "val-data": ("data.val_dataset", "Tasks to validate on: a file, or a dataset by name."),
+    "reward": ("rllm.reward", "Reward, by name or as a function in a file; may be repeated."),
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
+METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", "reward": "NAME|FILE.py:FUNCTION"}
 ROLE_KEY = "rllm.algorithm.estimator_map"
 PLANNING_FLAGS = (*FLAGS, ROLE_FLAG)
 """All flags that say how to train."""
@@ -47,6 +52,8 @@ class Request:
     files: Sequence[str]
     overrides: Sequence[str]
     """``key=value`` words; those of flags come first, so that an explicit key wins."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Values of flags that stand for more than their word, by key; beneath `overrides`."""
 
 
 def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
@@ -61,8 +68,11 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
                 )(function)
                 continue
             key, meaning = FLAGS[name]
-            metavar = "N" if name == "seed" else "NAME"
-            function = click.option(f"--{name}", metavar=metavar, help=f"{meaning} [{key}]")(function)
+            # What is only played has one set of tasks.
+            spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
+            shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
+            shown |= {"callback": READERS[name], "multiple": name == "reward"} if name in READERS else {}
+            function = click.option(*spellings, **shown)(function)
         function = click.option(
             "--model",
             metavar="NAME",
@@ -80,10 +90,12 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     """Take the words apart: the first may name the environment, all others are ``key=value``."""
     environment = words[0] if words and "=" not in words[0] else None
     overrides = [f"{ROLE_KEY}.{choice}" for choice in flags.get(ROLE_FLAG.replace("-", "_"), ())]
-    overrides += [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if name in FLAGS and value is not None]
+    given = {name: flags.get(name.replace("-", "_")) for name in FLAGS}
+    overrides += [f"{FLAGS[name][0]}={word}" for name, word in given.items() if isinstance(word, str)]
+    choices = {FLAGS[name][0]: word for name, word in given.items() if isinstance(word, Mapping | list)}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
-    return Request(environment, model, files, [*overrides, *words[environment is not None :]])
+    return Request(environment, model, files, [*overrides, *words[environment is not None :]], choices)
 
 
 def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
@@ -104,8 +116,8 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
     layers = [*beneath, *(layer_from_file(file) for file in request.files)]
-    if request.environment is not None:
-        layers.append(layer_from_dotted({"rllm.env.name": request.environment}, COMMAND_LINE, Tier.COMMAND_LINE))
+    named = {} if request.environment is None else {"rllm.env.name": request.environment}
+    layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
     registry = registry_for([*layers, *overrides])
     if request.model is not None:
