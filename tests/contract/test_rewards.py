@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rllm_plugin_kit import RewardContract
 
+SCORE = Path(__file__).parents[2] / "plugins" / "rllm_tasks" / "tests" / "rewards.py"
 LETTERS = {"question": "6 * 7? A: 41, B: 42", "answer": "B"}
 
 globals().update(
@@ -19,5 +22,6 @@ globals().update(
             "right": ("four",),
             "wrong": ("seven",),
         },
+        python={"options": ({"function": f"{SCORE}:score"},), "right": ("42",), "wrong": ("41",)},
     )
 )

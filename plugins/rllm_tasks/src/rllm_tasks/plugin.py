@@ -18,6 +18,7 @@ from rllm_tasks.reward_options import (
     FormatParams,
     LengthParams,
     MathParams,
+    PythonParams,
     RegexParams,
 )
 
@@ -54,6 +55,12 @@ def _check_math(params: MathParams) -> None:
         raise ConfigError(
             "Reward 'math' needs math-verify, which is not installed.", "Run: pip install 'rllm-tasks[math]'"
         )
+
+
+def _check_python(params: PythonParams) -> None:
+    from rllm_tasks.reward_file import check_function
+
+    check_function(params.function)
 
 
 @hookimpl
@@ -113,4 +120,12 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=LengthParams,
         load=_reward("length", "Length"),
         blocking=False,
+    )
+    yield RewardPlugin(
+        name="python",
+        summary="A function in a file: ours, or one written for TRL or verl.",
+        params=PythonParams,
+        load=_reward("python_reward", "PythonReward"),
+        check=_check_python,
+        family_option="function",
     )

@@ -80,3 +80,9 @@ class MathParams(AnswerParams):
     """Options of ``math``."""
 
     deadline: float = Field(5.0, gt=0, le=60, description="Seconds that one comparison may take before it is killed.")
+
+
+class PythonParams(Params):
+    """Options of ``python``."""
+
+    function: str = Field(pattern=r"^.+\.py:[A-Za-z_]\w*$", description="File and function: rewards.py:score.")

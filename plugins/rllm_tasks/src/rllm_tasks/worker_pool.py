@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 
@@ -97,8 +98,9 @@ class WorkerPool:
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
-    # Closes the pipes too; what was not written is lost with the process.
-    try:
-        process.communicate()
-    except (BrokenPipeError, ValueError):
-        process.wait()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        # What was not written is lost with the process.
+        with suppress(BrokenPipeError):
+            if pipe is not None:
+                pipe.close()
