@@ -119,7 +119,7 @@ def helper(attempt):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (FAILING, "score in rewards.py: rewards.py, line 7: ZeroDivisionError: division by zero"),
+        (FAILING, "rewards.py, line 7: ZeroDivisionError: division by zero"),
         (FAILING.replace("def score", "async def score"), "rewards.py, line 7: ZeroDivisionError"),
         ("def score(attempt):\n    import json\n    json.loads('{')\n", "rewards.py, line 3: JSONDecodeError"),
         ("def score(attempt):\n    exit(3)\n", "rewards.py, line 2: SystemExit: 3"),
@@ -129,7 +129,10 @@ def helper(attempt):
         ("def score(completions):\n    return 1.0\n", "it returned 1.0 for one completion, not a list of one number"),
         ("def score(completions):\n    return [1.0, 2.0]\n", "not a list of one number"),
         ("def score(completions):\n    return [None]\n", "it returned None"),
-        ("def score(completions, level):\n    return [1.0]\n", "it takes level, and the task's data has answer"),
+        (
+            "def score(completions, level):\n    return [1.0]\n",
+            "score in rewards.py: it takes level, and the task's data has answer",
+        ),
         ("def score(solution_str):\n    return {'reward': 1}\n", "it returned a mapping without 'score'"),
     ],
 )

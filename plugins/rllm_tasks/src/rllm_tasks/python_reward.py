@@ -10,7 +10,7 @@ from typing import Any
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_tasks.reward_file import load_function, place_of, split
 from rllm_tasks.reward_options import PythonParams
-from rllm_tasks.signatures import call_as_trl, call_as_verl, result_of_trl, result_of_verl
+from rllm_tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 
 
 class PythonReward:
@@ -60,6 +60,6 @@ class PythonReward:
         return Score(value=None, feedback=f"{self._name} in {self._path}: {why}")
 
     def _failed(self, error: BaseException) -> Score:
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error
-        where = place_of(error, self._path)
-        return self._missing(f"{where}: {type(error).__name__}: {said}")
+        if isinstance(error, UnfitError):
+            return self._missing(str(error))
+        return Score(value=None, feedback=f"{place_of(error, self._path)}: {type(error).__name__}: {error}")

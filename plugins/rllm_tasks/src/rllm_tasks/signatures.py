@@ -25,6 +25,10 @@ OF_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 OF_TRL = ("prompts", "completions")
 
 
+class UnfitError(Exception):
+    """A function and the data, or a function and its signature, do not fit; the message says how."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     """What a function takes."""
@@ -82,7 +86,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: A
     Prompts and completions are texts where the task's prompt is one, and lists of messages where it is that, as in TRL.
 
     Raises:
-        KeyError: it asks for a column that the task does not have.
+        UnfitError: it asks for a column that the task does not have.
     """
     asked = attempt.data.get(prompt_column(attempt.data) or "")
     conversational = asked is None or isinstance(asked, list | tuple)
@@ -95,7 +99,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: A
     }
     if lacking := [name for name in parameters.required if name not in given]:
         known = ", ".join(sorted(attempt.data)) or "nothing"
-        raise KeyError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
+        raise UnfitError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
     return function(**parameters.of(given))
 
 
@@ -103,14 +107,14 @@ def call_as_verl(function: Callable[..., Any], parameters: Parameters, attempt: 
     """With what verl takes from a row.
 
     Raises:
-        KeyError: the task's data has no answer.
+        UnfitError: the task's data has no answer.
     """
     data = attempt.data
     model = data.get("reward_model")
     places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
     truth = next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
     if truth is None:
-        raise KeyError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
+        raise UnfitError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
     given = {
         "data_source": data.get("data_source", ""),
         "solution_str": attempt.reply.text,
@@ -124,10 +128,10 @@ def result_of_trl(result: Any) -> Any:
     """The one number of a list.
 
     Raises:
-        TypeError: it is no list of one.
+        UnfitError: it is no list of one.
     """
     if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
-        raise TypeError(f"it returned {result!r:.80} for one completion, not a list of one number")
+        raise UnfitError(f"it returned {result!r:.80} for one completion, not a list of one number")
     return next(iter(result))
 
 
@@ -135,11 +139,11 @@ def result_of_verl(result: Any) -> Any:
     """A mapping's ``score`` is the reward, its other numbers are figures.
 
     Raises:
-        TypeError: a mapping has no ``score``.
+        UnfitError: a mapping has no ``score``.
     """
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
-        raise TypeError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
+        raise UnfitError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
     figures = {name: float(value) for name, value in result.items() if name != "score" and isinstance(value, Real)}
     return {"value": result["score"], "metrics": figures}
