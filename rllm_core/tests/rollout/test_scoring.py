@@ -15,7 +15,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Attempt, RewardPlugin, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Reply
-from rllm_core.data.types import Episode
+from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
@@ -135,6 +135,17 @@ def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: C
     assert episode.is_correct is False
     assert trajectory.info["reward_components"] == {"mine": 2.0, "mine/form": 1.0}
     assert episode.metrics == {"reward/mine": 2.0, "reward/mine/form": 1.0, "mine/digits": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("correct", "reason"),
+    [(True, TerminationReason.ENV_DONE), (False, TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
+)
+def test_rewards_decide_whether_an_answer_that_was_cut_off_had_said_what_mattered(
+    correct: bool, reason: TerminationReason, engine: Any, play: Callable[..., Episode]
+) -> None:
+    engine.answer = lambda prompt, sampling: "4 and"
+    assert play(lambda attempt: Score(value=1.0, correct=correct)).termination_reason is reason
 
 
 def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:
