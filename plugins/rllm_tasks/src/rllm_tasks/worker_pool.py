@@ -63,8 +63,9 @@ class WorkerPool:
             self._places.put(None)
 
     def _started(self) -> subprocess.Popen[str]:
+        # -P: what lies in the folder that the run is started in is not what a worker means to import.
         process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-P", "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
