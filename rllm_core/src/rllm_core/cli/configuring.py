@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
-from rllm_core.cli.task_flags import READERS
+from rllm_core.cli.task_flags import read_dataset, read_rewards
 from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
@@ -37,10 +37,13 @@ FLAGS = {
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
-METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", "reward": "NAME|FILE.py:FUNCTION"}
 ROLE_KEY = "rllm.algorithm.estimator_map"
-PLANNING_FLAGS = (*FLAGS, ROLE_FLAG)
+PLANNING_FLAGS = {**FLAGS, ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated.")}
 """All flags that say how to train."""
+METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
+METAVARS["reward"] = "NAME|FILE.py:FUNCTION"
+READERS = {"data": read_dataset, "val-data": read_dataset, "reward": read_rewards, ROLE_FLAG: require_roles}
+"""Callbacks of click's, by flag."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,11 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
-            if name == ROLE_FLAG:
-                meaning = f"Estimator of one role; may be repeated. [{ROLE_KEY}.ROLE]"
-                function = click.option(
-                    f"--{name}", multiple=True, metavar="ROLE=NAME", help=meaning, callback=require_roles
-                )(function)
-                continue
-            key, meaning = FLAGS[name]
+            key, meaning = PLANNING_FLAGS[name]
             # What is only played has one set of tasks.
             spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
-            shown |= {"callback": READERS[name], "multiple": name == "reward"} if name in READERS else {}
+            shown |= {"callback": READERS.get(name), "multiple": name in ("reward", ROLE_FLAG)}
             function = click.option(*spellings, **shown)(function)
         function = click.option(
             "--model",

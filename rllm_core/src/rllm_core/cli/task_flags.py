@@ -22,6 +22,3 @@ def read_rewards(context: click.Context, parameter: click.Parameter, words: tupl
     """``FILE.py:FUNCTION`` is a function of the reward ``python``; any other word is the name of a reward."""
     in_file = {word for word in words if word.partition(FAMILY)[0].endswith(".py")}
     return [{"name": "python", "function": word} if word in in_file else word for word in words] or None
-
-
-READERS = {"data": read_dataset, "val-data": read_dataset, "reward": read_rewards}
