@@ -8,8 +8,14 @@ import pytest
 
 from .environments import Environment, build, lowest
 
-ON_THIS_MACHINE = ("rllm-core", "rllm-local", "rllm-envs", "rllm-tinker[local]")
-WITH_EXTRAS = {"rllm-core": ["torch"], "rllm-local": [], "rllm-envs": [], "rllm-tinker": ["local"]}
+ON_THIS_MACHINE = ("rllm-core", "rllm-local", "rllm-envs", "rllm-tasks[math]", "rllm-tinker[local]")
+WITH_EXTRAS = {
+    "rllm-core": ["torch"],
+    "rllm-local": [],
+    "rllm-envs": [],
+    "rllm-tasks": ["math"],
+    "rllm-tinker": ["local"],
+}
 
 
 @pytest.fixture(scope="session")

@@ -39,12 +39,12 @@ def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
 
 
 def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:
-    modules = "rllm_core, rllm_local, rllm_envs, rllm_tinker"
+    modules = "rllm_core, rllm_local, rllm_envs, rllm_tasks, rllm_tinker"
     code = f"import {modules}; print(*(module.__file__ for module in ({modules})))"
 
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()
 
-    assert len(places) == 4
+    assert len(places) == 5
     assert all(Path(place).is_relative_to(installed.folder) for place in places), places
 
 

@@ -207,3 +207,18 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, environment: type[Echo],
 )
 def test_what_is_on_purpose_is_declared(complaints: Any, environment: type[Echo], attributes: dict[str, Any]) -> None:
     assert complaints(EnvironmentContract, record(environment), **attributes) == {}
+
+
+class PlaysADataset(Echo):
+    @classmethod
+    def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:
+        raise ValueError("it has no tasks of its own")
+
+
+def test_one_without_tasks_of_its_own_plays_those_of_the_test(complaints: Any) -> None:
+    assert complaints(EnvironmentContract, record(PlaysADataset), dataset=[{"words": ["say", "it"]}]) == {}
+
+
+def test_one_that_cannot_play_the_tasks_of_the_test_is_told(complaint: Any) -> None:
+    told = complaint(EnvironmentContract, record(PlaysADataset), "an_episode_ends", dataset=[{"question": "2+2?"}])
+    assert "reset failed" in told

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
+from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError, RllmError
@@ -56,6 +58,16 @@ def test_a_workflow_that_ends_replies_at_texts_needs_an_engine_that_can(
     plan({"rllm.workflow.name": "reacts", "rllm.backend": "able"})
     with pytest.raises(ConfigError, match="Workflow 'reacts' ends replies at texts, and backend 'unable' cannot"):
         plan({"rllm.workflow.name": "reacts", "rllm.backend": "unable"})
+
+
+def test_an_environment_says_which_keys_a_run_with_it_must_set(plan: MakePlan, registry: Registry) -> None:
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
+    registry.add(EnvironmentPlugin(name="unpaid", needs_keys={"rllm.reward": "[paying]"}, **common))
+    registry.add(RewardPlugin(name="paying", **common))
+    error = _error(plan, {"rllm.env.name": "unpaid"})
+    assert error.message == "Environment 'unpaid' needs `rllm.reward`, and it is not set."
+    assert error.hint == 'Add "rllm.reward=[paying]".'
+    assert plan({"rllm.env.name": "unpaid", "rllm.reward": ["paying"]}).rewards[0].chosen.plugin.name == "paying"
 
 
 def test_defaults(plan: MakePlan) -> None:

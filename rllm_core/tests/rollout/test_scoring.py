@@ -15,7 +15,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Attempt, RewardPlugin, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Reply
-from rllm_core.data.types import Episode
+from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
@@ -198,6 +198,17 @@ def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
     (trajectory,) = workflow.episode.trajectories
     assert (trajectory.reward, trajectory.steps[-1].reward) == (None, None)
     assert "time of the attempt was over" in trajectory.info["reward_error"]
+
+
+@pytest.mark.parametrize(
+    ("correct", "reason"),
+    [(True, TerminationReason.ENV_DONE), (False, TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
+)
+def test_rewards_decide_whether_an_answer_that_was_cut_off_had_said_what_mattered(
+    correct: bool, reason: TerminationReason, engine: Any, play: Callable[..., Episode]
+) -> None:
+    engine.answer = lambda prompt, sampling: "4 and"
+    assert play(lambda attempt: Score(value=1.0, correct=correct)).termination_reason is reason
 
 
 def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:

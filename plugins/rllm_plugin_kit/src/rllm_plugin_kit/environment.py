@@ -27,6 +27,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
     """What every environment must hold to. It is played with words that make no sense and with `actions`."""
 
     kind = "environment"
+    dataset: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Data of tasks to play, for an environment that has none of its own and plays those of a dataset."""
     actions: ClassVar[Sequence[str]] = ()
     """Words that make sense, said in turn in a game of their own."""
     max_steps: ClassVar[int | None] = 50
@@ -111,6 +113,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             self._play(params, task, JUNK[:1])
 
     def _tasks(self, params: Any, split: Split) -> list[Task]:
+        if self.dataset:
+            return [Task(id=f"{split}-{number}", data=dict(row)) for number, row in enumerate(self.dataset)]
         environment: Any = self.loaded()
         try:
             tasks = environment.tasks(split, params)

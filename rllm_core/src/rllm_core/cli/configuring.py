@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from rllm_core.cli.role_flag import ROLE_FLAG, require_roles
 from rllm_core.config.compose import Composed, chosen_backend, compose
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
+from rllm_core.contracts.chosen import FAMILY
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
@@ -30,12 +31,19 @@ FLAGS = {
     "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),
     "loss": ("rllm.algorithm.loss_fn", "Policy loss, by name."),
     "seed": ("rllm.trainer.seed", "Seed of every random draw."),
+    "data": ("data.train_dataset", "Tasks to train on: a file, or a dataset by name."),
+    "val-data": ("data.val_dataset", "Tasks to validate on: a file, or a dataset by name."),
+    "reward": ("rllm.reward", "Reward, by name or as a function in a file; may be repeated."),
 }
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
 ROLE_KEY = "rllm.algorithm.estimator_map"
-PLANNING_FLAGS = (*FLAGS, ROLE_FLAG)
+PLANNING_FLAGS = {**FLAGS, ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated.")}
 """All flags that say how to train."""
+METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
+METAVARS["reward"] = "NAME|FILE.py:FUNCTION"
+VERBATIM = ("data", "val-data")
+"""Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Request:
     files: Sequence[str]
     overrides: Sequence[str]
     """``key=value`` words; those of flags come first, so that an explicit key wins."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Values of flags that are no words of the grammar, by key; beneath `overrides`."""
 
 
 def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
@@ -54,15 +64,15 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
-            if name == ROLE_FLAG:
-                meaning = f"Estimator of one role; may be repeated. [{ROLE_KEY}.ROLE]"
-                function = click.option(
-                    f"--{name}", multiple=True, metavar="ROLE=NAME", help=meaning, callback=require_roles
-                )(function)
-                continue
-            key, meaning = FLAGS[name]
-            metavar = "N" if name == "seed" else "NAME"
-            function = click.option(f"--{name}", metavar=metavar, help=f"{meaning} [{key}]")(function)
+            key, meaning = PLANNING_FLAGS[name]
+            # What is only played has one set of tasks.
+            spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
+            shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
+            shown |= {
+                "callback": require_roles if name == ROLE_FLAG else None,
+                "multiple": name in ("reward", ROLE_FLAG),
+            }
+            function = click.option(*spellings, **shown)(function)
         function = click.option(
             "--model",
             metavar="NAME",
@@ -80,10 +90,20 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     """Take the words apart: the first may name the environment, all others are ``key=value``."""
     environment = words[0] if words and "=" not in words[0] else None
     overrides = [f"{ROLE_KEY}.{choice}" for choice in flags.get(ROLE_FLAG.replace("-", "_"), ())]
-    overrides += [f"{FLAGS[name][0]}={value}" for name, value in flags.items() if name in FLAGS and value is not None]
+    given = {name: flags.get(name.replace("-", "_")) for name in FLAGS}
+    words_of_flags = {name: word for name, word in given.items() if isinstance(word, str)}
+    overrides += [f"{FLAGS[name][0]}={word}" for name, word in words_of_flags.items() if name not in VERBATIM]
+    choices: dict[str, Any] = {FLAGS[name][0]: words_of_flags[name] for name in VERBATIM if name in words_of_flags}
+    if rewards := flags.get("reward"):
+        choices[FLAGS["reward"][0]] = [f"python:{word}" if _is_in_file(word) else word for word in rewards]
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
-    return Request(environment, model, files, [*overrides, *words[environment is not None :]])
+    return Request(environment, model, files, [*overrides, *words[environment is not None :]], choices)
+
+
+def _is_in_file(reward: str) -> bool:
+    """Whether a reward is ``FILE.py:FUNCTION``: a family of the reward ``python``."""
+    return reward.partition(FAMILY)[0].endswith(".py")
 
 
 def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
@@ -104,8 +124,8 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
     layers = [*beneath, *(layer_from_file(file) for file in request.files)]
-    if request.environment is not None:
-        layers.append(layer_from_dotted({"rllm.env.name": request.environment}, COMMAND_LINE, Tier.COMMAND_LINE))
+    named = {} if request.environment is None else {"rllm.env.name": request.environment}
+    layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)
     registry = registry_for([*layers, *overrides])
     if request.model is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,8 +40,8 @@ PLAYED = (
 
 
 @click.command("eval")
-@config_options("backend", "profile", "seed")
-def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: str | None) -> None:
+@config_options("backend", "profile", "seed", "val-data", "reward")
+def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
     """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
 
     \b
@@ -50,6 +51,8 @@ def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], 
       rllm eval guess --backend local --model runs/rllm-training/default/checkpoints/latest
     More attempts per task:
       rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
+    Questions of a file:
+      rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
     """
     from rllm_core.cli.summary import results_console, results_table
 
@@ -83,6 +86,8 @@ async def _play(plan: RunPlan) -> dict[str, float]:
 
     check_plugins(plan)
     tasks = tasks_of(plan, "val")
+    if not tasks:
+        raise ConfigError("There are no validation tasks to play.", "Name some: --data FILE, or data.val_dataset.")
     backend = plan.backend.load()()
     try:
         context = RunContext(

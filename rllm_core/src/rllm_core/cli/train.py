@@ -40,6 +40,8 @@ def train(
       rllm train guess
     Any part is chosen by name, any value set by its key:
       rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
+    Questions of a file, and a reward for their answers:
+      rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
     See first what would happen:
       rllm train guess --dry-run
     Ctrl-C ends after the current step and saves; go on later:

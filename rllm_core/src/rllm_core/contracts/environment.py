@@ -89,5 +89,8 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Config values known to train a model on it, by ``"<backend>/<model>"``, applied when both are chosen. Keys of
     that backend may be among them."""
+    needs_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys that a run with it must set, each with an example: ``{"rllm.reward": "[exact]"}`` of one that pays nothing
+    itself. A run where such a key is empty stops before it starts and shows the line to add."""
     best_possible: Mapping[str, float] = field(default_factory=dict)
     """Best reachable mean of ``reward`` or of an episode metric, shown beside what was reached."""

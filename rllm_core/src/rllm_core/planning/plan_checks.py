@@ -23,6 +23,7 @@ ADVANTAGES = "batch.advantages"
 
 def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
     """Raise ConfigError when plugins of a plan do not go together, or cannot do what is asked of them."""
+    _check_needed_keys(plan)
     for loss in plan.losses:
         _check_loss(loss, plan.backend)
     for chosen in (*plan.estimators, *plan.losses):
@@ -32,6 +33,15 @@ def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
     _check_multiplier(plan)
     _check_trackers(plan.trackers)
     _check_stop_texts(plan)
+
+
+def _check_needed_keys(plan: RunPlan) -> None:
+    if plan.environment is None:
+        return
+    name = plan.environment.plugin.name
+    for key, example in plan.environment.plugin.needs_keys.items():
+        if not plan.composed.value(key):
+            raise ConfigError(f"Environment {name!r} needs `{key}`, and it is not set.", f'Add "{key}={example}".')
 
 
 def _check_multiplier(plan: RunPlan) -> None:

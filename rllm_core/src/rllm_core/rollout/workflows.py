@@ -65,6 +65,7 @@ class EnvironmentWorkflow(Workflow):
         try:
             await self._play(environment, agent, conversation, task, self.episode)
             await self._score(environment, conversation, task, self.episode)
+            _mark_cut_off(self.episode)
         finally:
             # Also after a timeout: what was played by then is trained on.
             self._shape_step_rewards(trajectory)
@@ -104,11 +105,7 @@ class EnvironmentWorkflow(Workflow):
                 episode.metrics.update({name: float(value) for name, value in outcome.metrics.items()})
                 self._judged = outcome.correct is not None
                 episode.is_correct = bool(outcome.correct) if self._judged else trajectory.reward > 0
-                cut_off = step.info["finish_reason"] == "length" and not episode.is_correct
-                # An answer that is right although it was cut off had said what mattered.
-                episode.termination_reason = (
-                    TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
-                )
+                episode.termination_reason = TerminationReason.ENV_DONE
                 return
             conversation.hear(_messages(agent, outcome.observation))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
@@ -181,6 +178,13 @@ class SingleTurnWorkflow(EnvironmentWorkflow):
     @property
     def max_turns(self) -> int:
         return 1
+
+
+def _mark_cut_off(episode: Episode) -> None:
+    """An answer that is right although it was cut off had said what mattered; rewards say which is."""
+    done = episode.termination_reason is TerminationReason.ENV_DONE
+    if done and not episode.is_correct and episode.trajectories[0].steps[-1].info["finish_reason"] == "length":
+        episode.termination_reason = TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
 
 
 def _messages(agent: Agent, observation: str | Sequence[Message]) -> Sequence[Message]:

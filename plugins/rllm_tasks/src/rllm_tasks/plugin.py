@@ -1,0 +1,131 @@
+"""What rllm-tasks offers: the environment `question`, and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.reward import Reward, RewardPlugin
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins import hookimpl
+from rllm_tasks.options import QuestionParams, check_question
+from rllm_tasks.reward_options import (
+    ChoiceParams,
+    ExactParams,
+    FormatParams,
+    LengthParams,
+    MathParams,
+    PythonParams,
+    RegexParams,
+)
+
+requires_api = 1
+
+WAIT_FOR_A_WORKER = 600.0
+"""Seconds. The deadline of a comparison begins when a process is free for it."""
+
+
+def _question() -> Callable[[Any], Environment]:
+    from rllm_tasks.question import Question
+
+    return Question
+
+
+def _reward(module: str, name: str) -> Callable[[], Callable[[Any], Reward]]:
+    def load() -> Callable[[Any], Reward]:
+        reward: Callable[[Any], Reward] = getattr(import_module(f"rllm_tasks.{module}"), name)
+        return reward
+
+    return load
+
+
+def _math() -> Callable[[Any], Reward]:
+    try:
+        _check_math(MathParams())
+    except ConfigError as error:
+        raise PluginError(error.message, error.hint) from error
+    return _reward("math_reward", "Math")()
+
+
+def _check_math(params: MathParams) -> None:
+    if find_spec("math_verify") is None:
+        raise ConfigError(
+            "Reward 'math' needs math-verify, which is not installed.", "Run: pip install 'rllm-tasks[math]'"
+        )
+
+
+def _check_python(params: PythonParams) -> None:
+    from rllm_tasks.reward_file import check_function
+
+    check_function(params.function)
+
+
+@hookimpl
+def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name="question",
+        summary="Ask the questions of a dataset, one answer each; rllm.reward pays.",
+        params=QuestionParams,
+        load=_question,
+        blocking=False,
+        check=check_question,
+        needs_keys={"rllm.reward": "[exact]"},
+    )
+
+
+@hookimpl
+def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
+    yield RewardPlugin(
+        name="exact",
+        summary="1 where the reply is the answer, up to case, white space and a final full stop.",
+        params=ExactParams,
+        load=_reward("exact", "Exact"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="math",
+        summary="1 where the reply is mathematically equal to the answer (math-verify, in processes).",
+        params=MathParams,
+        load=_math,
+        check=_check_math,
+        timeout=WAIT_FOR_A_WORKER,
+    )
+    yield RewardPlugin(
+        name="choice",
+        summary="1 where the last option that the reply names is the right one.",
+        params=ChoiceParams,
+        load=_reward("choice", "Choice"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="regex",
+        summary="1 where what a regular expression finds in the reply is the answer.",
+        params=RegexParams,
+        load=_reward("patterns", "Regex"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="format",
+        summary="1 where the whole reply matches a regular expression.",
+        params=FormatParams,
+        load=_reward("patterns", "Format"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="length",
+        summary="0 at the target number of tokens, down to -1 further off.",
+        params=LengthParams,
+        load=_reward("length", "Length"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="python",
+        summary="A function in a file: ours, or one written for TRL or verl.",
+        params=PythonParams,
+        load=_reward("python_reward", "PythonReward"),
+        check=_check_python,
+        family_option="function",
+    )

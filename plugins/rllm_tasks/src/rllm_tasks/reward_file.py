@@ -1,0 +1,127 @@
+"""A Python file with a reward function: what can be seen of it without running it, and the function itself."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_tasks.signatures import Parameters
+
+SIGNATURES = (
+    "Write def {name}(attempt), def {name}(prompts, completions, **columns) as for TRL, or "
+    "def {name}(data_source, solution_str, ground_truth, extra_info) as for verl."
+)
+
+
+def check_function(function: str) -> None:
+    """Look at ``FILE.py:FUNCTION`` without running anything.
+
+    Raises:
+        ConfigError: the file is not there or has a syntax error, or its function is missing or has another signature.
+    """
+    path, name = split(function)
+    tree = _parsed(path)
+    defined = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if name in defined:
+        place = f"{path}, line {defined[name].lineno}"
+        # A decorator may change what a function takes.
+        if not defined[name].decorator_list:
+            _check_signature(Parameters.of_source(defined[name].args), name, place)
+    elif not _may_be_bound(tree, name):
+        raise _missing(path, name, list(defined))
+
+
+def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
+    """Run the file and return its function, with what it takes.
+
+    Raises:
+        ConfigError: what `check_function` raises, or the file fails, naming the line.
+    """
+    path, name = split(function)
+    module = _run(path)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise _missing(path, name, [key for key, value in vars(module).items() if callable(value)])
+    try:
+        parameters = Parameters.of_function(found)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: {name} has no signature: {error}.", SIGNATURES.format(name=name)) from error
+    line = getattr(getattr(found, "__code__", None), "co_firstlineno", None)
+    _check_signature(parameters, name, f"{path}, line {line}" if line else str(path))
+    return found, parameters
+
+
+def split(function: str) -> tuple[Path, str]:
+    """``FILE.py:FUNCTION`` as two."""
+    file, _, name = function.rpartition(":")
+    return Path(file).expanduser(), name
+
+
+def place_of(error: BaseException, path: Path) -> str:
+    """File and line where an error arose: the last line of the file that it passed, else the last line at all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    of_file = [frame for frame in frames if frame.filename == str(path)]
+    frame = (of_file or frames)[-1] if frames else None
+    return f"{frame.filename}, line {frame.lineno}" if frame else str(path)
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            f"Paths of reward functions start from the folder the command runs in, {Path.cwd()}.",
+        ) from error
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise ConfigError(
+            f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.", "Mend the file."
+        ) from error
+
+
+def _run(path: Path) -> ModuleType:
+    """Not by an import: that keeps compiled files, which may be older than a file of the same second."""
+    code = compile(_parsed(path), str(path), "exec")
+    name = f"rllm_reward_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses and pickle look modules up
+    try:
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{place_of(error, path)}: {type(error).__name__}: {error}.", "Mend the file; it is run once at the start."
+        ) from error
+    return module
+
+
+def _check_signature(parameters: Parameters, name: str, place: str) -> None:
+    if parameters.style is None:
+        taken = ", ".join(parameters.names)
+        raise ConfigError(f"{place}: {name}({taken}) is no reward function.", SIGNATURES.format(name=name))
+
+
+def _may_be_bound(tree: ast.Module, name: str) -> bool:
+    """Whether something else than a `def` at the top may give the name: an assignment, an import, a class, an `if`."""
+    stars = any(isinstance(each, ast.ImportFrom) and each.names[0].name == "*" for each in ast.walk(tree))
+    bound = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    aliases = [each for each in ast.walk(tree) if isinstance(each, ast.alias)]
+    bound |= {each.asname or each.name for each in aliases}
+    nested = [each for top in tree.body if isinstance(top, ast.If | ast.Try | ast.With) for each in ast.walk(top)]
+    bound |= {each.name for each in nested if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    bound |= {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
+    return stars or name in bound
+
+
+def _missing(path: Path, name: str, known: list[str]) -> ConfigError:
+    there = ", ".join(sorted(known)) or "none"
+    return ConfigError(f"{path} has no function {name!r}.", did_you_mean(name, known) or f"Its functions: {there}.")

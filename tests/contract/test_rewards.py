@@ -1,0 +1,27 @@
+"""Every reward of ours is held to the contract of rewards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rllm_plugin_kit import RewardContract
+
+SCORE = Path(__file__).parents[2] / "plugins" / "rllm_tasks" / "tests" / "rewards.py"
+LETTERS = {"question": "6 * 7? A: 41, B: 42", "answer": "B"}
+
+globals().update(
+    RewardContract.for_each(
+        "rllm-tasks",
+        exact={"options": ({}, {"ignore_case": False}), "right": ("42", " 42.\n"), "wrong": ("41", "It is 42", "")},
+        math={"right": ("It is 42.", "$x = 6 \\cdot 7$", "\\boxed{42.0}"), "wrong": ("42 or 43", "none", "")},
+        choice={"data": LETTERS, "right": ("B", "not A, (b)"), "wrong": ("A", "B? No, A.", "42", "")},
+        regex={"options": ({"pattern": r"is (\d+)"},), "right": ("7? It is 42",), "wrong": ("42", "is 42, is 43", "")},
+        format={"options": ({"pattern": r"<a>.*</a>"},), "right": ("<a>4\n2</a>\n",), "wrong": ("<a>", "so <a></a>")},
+        length={
+            "options": ({"target": 4}, {"target": 4, "shorter_is_fine": True}),
+            "right": ("four",),
+            "wrong": ("seven",),
+        },
+        python={"options": ({"function": f"{SCORE}:score"},), "right": ("42",), "wrong": ("41",)},
+    )
+)

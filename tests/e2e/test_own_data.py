@@ -1,0 +1,124 @@
+"""docs/how-to/own-data.md, word for word, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm_core.cli.main import main
+from rllm_core.config.layers import layer_from_file
+from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+FOR_A_MODEL = "--model ./some-hf-folder"
+
+
+def block(language: str) -> str:
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of the guide."""
+    (tmp_path / "train.jsonl").write_text(block("json"))
+    (tmp_path / "rewards.py").write_text(block("python"))
+    return tmp_path
+
+
+def steps(folder: Path) -> list[dict[str, float]]:
+    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    return [step for step in map(json.loads, lines) if "actor/loss" in step]
+
+
+def test_the_commands_of_the_guide_train(
+    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    trained = [command for command in COMMANDS if FOR_A_MODEL not in command]
+    assert len(trained) == len(COMMANDS) - 1 == 3
+    runs = []
+    for command in trained:
+        done = forked_rllm(*shlex.split(command))
+        assert done.returncode == 0, done.stderr
+        runs.append(steps(folder))
+    by_flags, by_keys, weighted = runs
+
+    def rewards(run: list[dict[str, float]]) -> list[float]:
+        return [step["reward/agent/mean"] for step in run]
+
+    assert rewards(by_flags) == rewards(by_keys)
+    assert len(by_flags) == len(weighted) == 3
+    assert by_flags[0]["env/reward/python"] == pytest.approx(by_flags[0]["reward/agent/mean"])
+    for step in weighted:
+        parts = step["env/reward/exact"] + 0.1 * step["env/reward/length"]
+        assert step["reward/agent/mean"] == pytest.approx(parts)
+
+
+def test_the_command_for_a_model_of_one_s_own_is_understood(
+    folder: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
+    (folder / "some-hf-folder").symlink_to(thinking_model)
+    monkeypatch.chdir(folder)
+    assert main([*shlex.split(command), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-folder"):
+        assert word in shown
+
+
+def test_the_yaml_of_the_guide_is_a_configuration(
+    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    (folder / "my.yaml").write_text(block("yaml"))
+    settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
+    environment = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).environment
+    assert environment is not None
+    asked = environment.registered.load()(environment.params).reset({"question": "1+1"})
+    assert asked == [
+        {"role": "system", "content": "Think step by step."},
+        {"role": "user", "content": "1+1\nPut the answer into \\boxed{}."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "train question --data train.jsonl",
+            "Environment 'question' needs `rllm.reward`, and it is not set. Add \"rll",
+        ),
+        ("train question --reward exact", "`data.train_dataset` is not set. Add --data FILE"),
+        ("eval question --reward exact", "There are no validation tasks to play. Name some: --data FILE"),
+        ("train question --data no.jsonl --reward exact", "no.jsonl cannot be read"),
+        ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
+        ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
+        (
+            "train question --data train.jsonl --reward exact rllm.env.env_args.prompt=q",
+            "A task has no column 'q'; it has",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_in_one_paragraph(
+    words: str, said: str, folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = rllm_here(*shlex.split(words))
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_conversation_of_turns_ends_after_the_one_answer(
+    folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    words = "--data train.jsonl --reward exact data.max_response_length=1 rllm.trainer.total_batches=1"
+    done = rllm_here("train", "question", *shlex.split(words), "rllm.workflow.name=multi_turn_workflow")
+    assert done.returncode == 0, done.stderr
+    assert steps(folder)[0]["batch/ended_max_turns_exceeded"] == 0.0
