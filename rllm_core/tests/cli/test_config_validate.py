@@ -159,12 +159,13 @@ def test_a_plugin_that_cannot_be_loaded_is_found_as_a_run_finds_it(
         "",
         "rllm: {algorithm: {adv_estimator: rloo}}",
         "rllm: {agent: {agent_args: {system_prompt: guess}}, stepwise_advantage: {enable: true}}",
-        "data: {train_dataset: {name: jsonl, path: tasks.jsonl}, val_dataset: {name: jsonl, path: tasks.jsonl}}",
+        "data: {train_dataset: {name: jsonl, path: tasks.jsonl}, val_dataset: {name: jsonl, path: others.jsonl}}",
     ],
 )
 def test_a_good_file_is_valid_and_trains(judge: Judge, text: str) -> None:
     Path("my.yaml").write_text(text)
     Path("tasks.jsonl").write_text('{"a": 1, "b": 2}\n')
+    Path("others.jsonl").write_text('{"a": 1, "b": 3}\n')
     quick = ("sum", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
     verdict = judge("config", "validate", "my.yaml", *quick)
     assert verdict.code == 0, verdict.err
