@@ -37,8 +37,6 @@ def test_rewards_are_names_and_functions_in_files_in_order() -> None:
     words = ("--reward", "exact", "--reward", "my rewards.py:score", "--reward", "python:rewards.py:score")
     chosen = ["exact", "python:my rewards.py:score", "python:rewards.py:score"]
     assert request_of(*words).choices == {"rllm.reward": chosen}
-        "rllm.reward": ["exact", "python:my rewards.py:score", "python:rewards.py:score"]
-    }
 
 
 def test_without_the_flags_nothing_is_chosen() -> None:
