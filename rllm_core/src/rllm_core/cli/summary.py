@@ -23,7 +23,8 @@ NARROWEST = 72
 def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float) -> None:
     """Print the last validation and where everything is."""
     console = results_console()
-    console.print(results_table(plan, trainer.last_validation))
+    if trainer.last_validation:
+        console.print(results_table(plan, trainer.last_validation))
     folder = trainer.folder.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
     console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {folder}")
