@@ -56,9 +56,9 @@ def test_the_commands_of_the_guide_train(
 
     assert rewards(by_flags) == rewards(by_keys)
     assert len(by_flags) == len(weighted) == 3
-    assert by_flags[0]["env/reward/python"] == pytest.approx(by_flags[0]["reward/agent/mean"])
+    assert by_flags[0]["env/reward.python"] == pytest.approx(by_flags[0]["reward/agent/mean"])
     for step in weighted:
-        parts = step["env/reward/exact"] + 0.1 * step["env/reward/length"]
+        parts = step["env/reward.exact"] + 0.1 * step["env/reward.length"]
         assert step["reward/agent/mean"] == pytest.approx(parts)
 
 

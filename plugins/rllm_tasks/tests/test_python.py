@@ -87,7 +87,8 @@ def test_a_function_of_each_signature_scores(
     data = {"data_source": "gsm8k", "extra_info": {"index": 3}, "level": 3}
     score = scored(source, attempt(said, question="2+2?", answer="4", **data))
     assert (score.value, score.feedback) == (value, "")
-    assert score.metrics == ({"python/digits": 1.0} if source == VERL_MAPPING else {})
+    digits = {"reward.python.digits": 1.0} if source == VERL_MAPPING else {}
+    assert score.metrics == {"reward.python": value, **digits}
 
 
 def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Score], attempt: MakeAttempt) -> None:
