@@ -100,7 +100,8 @@ class LocalEngine:
         """See `RolloutEngine.generate`. Without `stops`, a reply ends with a stop id of the renderer or a stop text."""
         if stops is None:
             stops = stop_rule(self.renderer.text, self.renderer.stop_ids, sampling.stop)
-        prompt, room = checked_prompt(prompt_ids, replace(sampling, stop=()), self.max_context)
+        checked = replace(sampling, stop=()) if sampling.stop else sampling
+        prompt, room = checked_prompt(prompt_ids, checked, self.max_context)
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         request = _Request(buffer, len(prompt), sampling, session, future, stops)

@@ -69,16 +69,24 @@ class Step:
     ) -> None:
         buffer = TokenBuffer()
         self._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
+        self._describe(reward, advantage, text, weight_version, version_spans, info)
+
+    def _describe(
+        self,
+        reward: float | None = None,
+        advantage: float | Sequence[float] | None = None,
+        text: str = "",
+        weight_version: int = 0,
+        version_spans: Iterable[VersionSpan] = (),
+        info: dict[str, Any] | None = None,
+    ) -> None:
         self.reward = reward
         self.advantage = advantage
         self.text = text
         self.weight_version = weight_version
         self.info = {} if info is None else info
-        self._take_spans(version_spans)
-
-    def _take_spans(self, spans: Iterable[VersionSpan]) -> None:
-        self.version_spans = tuple(spans)
-        check_version_spans(self.version_spans, self.span.end - self.span.response_start, self.weight_version)
+        self.version_spans = tuple(version_spans)
+        check_version_spans(self.version_spans, self.span.end - self.span.response_start, weight_version)
 
     def _place(self, buffer: TokenBuffer, span: TokenSpan) -> None:
         self.buffer: TokenBuffer = buffer
@@ -128,10 +136,10 @@ class Trajectory:
         self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any
     ) -> Step:
         """Append a model call straight into the token buffer; `fields` are those of `Step`."""
-        buffer, spans = self.tokens, fields.pop("version_spans", ())
-        step = Step(**fields)
+        buffer = self.tokens
+        step = Step.__new__(Step)  # not by `Step(…)`, which makes a buffer of its own: a third of the cost of a call
         step._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
-        step._take_spans(spans)  # a refused step leaves a turn too many: `tokens` then lays the buffer anew
+        step._describe(**fields)  # a refused step leaves a turn too many: `tokens` then lays the buffer anew
         self.steps.append(step)
         return step
 

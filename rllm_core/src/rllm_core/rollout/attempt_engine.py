@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ class AttemptEngine:
         key = (sampling.seed, prompt_digest(prompt))
         sibling = self._failed[key].pop() if self._failed[key] else self._siblings[key]
         self._siblings[key] = max(self._siblings[key], sibling + 1)
-        own = replace(sampling, seed=call_seed(*key, sibling))
+        own = sampling.with_seed(call_seed(*key, sibling))
         try:
             return await self._engine.generate(prompt, own, session=session)
         except BaseException:
