@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,8 +22,8 @@ from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.session import MAX_TOKENS, REQUESTS, Session, difference
+from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.token_traces import trace_problem
 
 SAME = 1e-4
@@ -47,7 +47,7 @@ _OF_THE_RUN = RendererPlugin(
 )
 
 
-class BackendContract(PluginContract[BackendPlugin[Any]]):
+class BackendContract(StartedContract[BackendPlugin[Any], Session]):
     """What every backend must hold to. Give it a small model in `options`.
 
     It is started once for each mapping there, and once more to take up its checkpoint.
@@ -56,20 +56,6 @@ class BackendContract(PluginContract[BackendPlugin[Any]]):
     kind = "backend"
     config: ClassVar[Mapping[str, Any]] = {}
     """The core's part of the run's config, such as ``{"data": {"max_response_length": 8}}``."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, request: pytest.FixtureRequest) -> Iterator[Session]:
-        """The started backend, shared by the tests."""
-        session = cls().start(request.param)
-        yield session
-        if not session.closed:
-            session.close()
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        super().pytest_generate_tests(metafunc)
-        if "session" in metafunc.fixturenames:
-            metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
 
     def start(self, options: Mapping[str, Any]) -> Session:
         """A backend that has been started with these options."""

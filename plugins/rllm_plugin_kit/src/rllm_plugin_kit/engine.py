@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 from rllm_core.contracts.engine import Completion, EnginePlugin, HostedEngine, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
 from rllm_plugin_kit.engine_session import EngineSession, Request
-from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.small_model import STOP_ID, SmallModel
+from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.surroundings import THREADS, changed, surroundings
 
 SAME = 1e-3
@@ -25,27 +25,13 @@ TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 3}, {"top_p": 0.4}, {"to
 SAMPLINGS: tuple[Mapping[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperature": 0.0}, *TRUNCATIONS)
 
 
-class EngineContract(PluginContract[EnginePlugin[Any]]):
+class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     """What every rollout engine must hold to. It is given a small Llama, and compared with transformers.
 
     Started once for each of `options`, and a few times more. Needs torch and transformers.
     """
 
     kind = "engine"
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, request: pytest.FixtureRequest) -> Iterator[EngineSession]:
-        """The started engine, shared by the tests."""
-        session = cls().start(request.param)
-        yield session
-        if not session.closed:
-            session.close()
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        super().pytest_generate_tests(metafunc)
-        if "session" in metafunc.fixturenames:
-            metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
 
     def start(self, options: Mapping[str, Any]) -> EngineSession:
         """An engine that has been started with these options and has weights."""

@@ -1,0 +1,46 @@
+"""What the contracts of engines and backends share: something that is started once for many tests."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import pytest
+
+from rllm_core.contracts.plugin import Plugin
+from rllm_plugin_kit.plugin import PluginContract
+
+
+class Closing(Protocol):
+    """What is started has to be closed."""
+
+    closed: bool
+
+    def close(self) -> None: ...
+
+
+RecordT = TypeVar("RecordT", bound=Plugin[Any])
+SessionT = TypeVar("SessionT", bound=Closing)
+
+
+class StartedContract(PluginContract[RecordT], Generic[RecordT, SessionT]):
+    """Tests that ask for `session` share one for each of the `options`."""
+
+    @abstractmethod
+    def start(self, options: Mapping[str, Any]) -> SessionT:
+        """Start what is tested, with these options."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def session(cls, request: pytest.FixtureRequest) -> Iterator[SessionT]:
+        """What has been started."""
+        session = cls().start(request.param)
+        yield session
+        if not session.closed:
+            session.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        super().pytest_generate_tests(metafunc)
+        if "session" in metafunc.fixturenames:
+            metafunc.parametrize("session", self.options, indirect=True, ids=self.labels, scope="class")
