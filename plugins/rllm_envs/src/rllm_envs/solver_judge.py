@@ -143,7 +143,7 @@ def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> 
 
     counting = answers if pick is None else answers[pick : pick + 1]
     if any(answer.reward is None for answer in counting):
-        judge.reward = None  # a missing reward is none of its own either
+        judge.reward = None  # the judge's own is missing too
         return
     judge.reward = earned([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
     parts: list[Mapping[str, float]] = [answer.info.get(REWARD_COMPONENTS, {}) for answer in answers]

@@ -76,4 +76,4 @@ class RewardPlugin(Plugin[ParamsT]):
     timeout: float = 60.0
     """Seconds that one attempt may take; longer makes the reward a missing one."""
     blocking: bool = True
-    """Whether a plain function may wait for something (a process, a network): it then runs in a thread of its own."""
+    """Whether a plain function may wait for something (a process, a network): it then runs in its own thread."""

@@ -137,7 +137,7 @@ class Trajectory:
     ) -> Step:
         """Append a model call straight into the token buffer; `fields` are those of `Step`."""
         buffer = self.tokens
-        step = Step.__new__(Step)  # not by `Step(…)`, which makes a buffer of its own: a third of the cost of a call
+        step = Step.__new__(Step)  # `Step(…)` makes a second buffer: a third of the cost of a call
         step._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
         step._describe(**fields)  # a refused step leaves a turn too many: `tokens` then lays the buffer anew
         self.steps.append(step)

@@ -45,7 +45,7 @@ def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
 
 
 def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """``response_length/{mean,max}`` in tokens per trajectory, and the share whose last reply was cut off."""
+    """``response_length/{mean,max}`` in tokens per trajectory; ``truncated``, the share with a last reply cut off."""
     played = [trajectory for trajectory in trajectories if trajectory.steps]
     if not played:
         return {}

@@ -73,7 +73,7 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
 
 @asynccontextmanager
 async def open_runner(plan: RunPlan, engine: RolloutEngine, folder: Path | None = None) -> AsyncIterator[RolloutRunner]:
-    """A runner that gives every attempt a workflow, an agent and an environment of its own.
+    """A runner that gives every attempt its own workflow, agent and environment.
 
     What the workflow shares between attempts (`WorkflowPlugin.open`) is open until the context is left.
     """
