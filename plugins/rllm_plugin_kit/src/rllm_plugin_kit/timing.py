@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import process_time
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def _seconds(call: Callable[[T], object], argument: T) -> float:
     """The best of three calls, in computing time: other processes stretch the time on the clock."""
     took: list[float] = []
     while len(took) < 3 and sum(took) < PATIENCE:
-        start = time.process_time()
+        start = process_time()
         call(argument)
-        took.append(time.process_time() - start)
+        took.append(process_time() - start)
     return min(took)
