@@ -76,11 +76,14 @@ class TemplateRenderer:
     def bridge(
         self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered:
-        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt."""
+        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt.
+
+        Thoughts that the reply leaves open are closed before the end of its turn.
+        """
         last = int(reply_ids[-1]) if len(reply_ids) else NO_TOKEN
-        return np.concatenate(
-            (np.asarray(prompt_ids, np.int32), np.asarray(reply_ids, np.int32), self.continuation(last, messages))
-        )
+        closing = self._closing(prompt_ids, reply_ids)
+        said = (prompt_ids, reply_ids, closing, self.continuation(NO_TOKEN if len(closing) else last, messages))
+        return np.concatenate([np.asarray(tokens, np.int32) for tokens in said])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
@@ -121,6 +124,16 @@ class TemplateRenderer:
             content=self.text(reply[closed + 1 :]).strip(),
             reasoning=self.text(thoughts[~np.isin(thoughts, self.reasoning_ids)]).strip(),
         )
+
+    def _closing(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> list[int]:
+        """``</think>`` behind a reply that was cut off while the model thought; else the model would think on there.
+
+        Nothing behind a sampled stop token: the model has ended its turn itself.
+        """
+        if self.reasoning_ids is None or (len(reply_ids) and int(reply_ids[-1]) in self.stop_ids):
+            return []
+        thinking = ends_in_thoughts(prompt_ids, reply_ids, self.reasoning_ids)
+        return [self.reasoning_ids[1]] if thinking else []
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
         said, offered = json.loads(messages), json.loads(tools)
@@ -173,6 +186,13 @@ def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     start, end = reasoning_ids
     tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
     return start in tail and end not in tail[tail.index(start) :]
+
+
+def ends_in_thoughts(prompt_ids: TokenIds, reply_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
+    """Whether a reply ends inside the model's thoughts, which it or the template has opened."""
+    reply = np.asarray(reply_ids, np.int32)
+    marks = reply[np.isin(reply, reasoning_ids)]
+    return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_thoughts(prompt_ids, reasoning_ids)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
