@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.rollout.renderer_checks import check_reasoning_is_kept
+from rllm_core.rollout.renderer_checks import check_reasoning_is_kept, check_tool_calls
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
     renderer: Renderer = make(setup, params)
     if run.config.rllm.accumulate_reasoning:
         check_reasoning_is_kept(renderer, name)
+    if run.calls_tools:
+        check_tool_calls(renderer, name)
     return renderer
 
 
