@@ -10,8 +10,8 @@ from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.contracts.plugin import Plugin
 
 _COMMON = {field.name for field in fields(Plugin)}
-_IMPLEMENTATIONS = "load"
-"""How the names of fields begin that import what a plugin does; a listing needs none of it."""
+_IMPLEMENTATIONS = ("load", "sources")
+"""How the names of fields begin that give what a plugin does; a listing needs none of it."""
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, str]:
