@@ -23,6 +23,7 @@ DISTRIBUTIONS = (
     "rllm-local",
     "rllm-tasks",
     "rllm-tinker",
+    "rllm-tools",
     "rllm-trackers",
     "rllm-verl",
     "rllm-vllm",

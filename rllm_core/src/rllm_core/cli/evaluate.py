@@ -40,7 +40,7 @@ PLAYED = (
 
 
 @click.command("eval")
-@config_options("backend", "profile", "seed", "val-data", "reward")
+@config_options("backend", "profile", "seed", "val-data", "reward", "tools")
 def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
     """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
 

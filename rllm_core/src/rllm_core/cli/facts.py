@@ -9,7 +9,8 @@ from typing import Any
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.contracts.plugin import Plugin
 
-_COMMON = {field.name for field in fields(Plugin)} | {"check"}
+_COMMON = {field.name for field in fields(Plugin)} | {"check", "open"}
+"""What every record has, and hooks that only a run calls."""
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, str]:
