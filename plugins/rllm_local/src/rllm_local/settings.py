@@ -64,6 +64,11 @@ class TrainingSection(Section):
     max_tokens_per_microbatch: PositiveInt = Field(
         16384, description="Padded tokens per forward and backward pass; lower it when memory runs out."
     )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Compute activations again in the backward pass: updates take about a third longer, and much less "
+        "memory per token.",
+    )
 
 
 class CriticSection(Section):
