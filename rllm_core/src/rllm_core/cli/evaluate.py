@@ -96,6 +96,7 @@ async def _play(plan: RunPlan) -> dict[str, float]:
             seed=plan.config.rllm.trainer.seed,
             total_steps=1,
             renderer=plan.renderer,
+            calls_tools=plan.workflow.plugin.calls_tools,
         )
         engine = await backend.start(context)
         async with open_runner(plan, engine) as runner:
