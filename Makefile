@@ -48,7 +48,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))))) $(TOOLS)
+	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS)))))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
