@@ -21,6 +21,7 @@ DISTRIBUTIONS = (
     "rllm-envs",
     "rllm-estimators",
     "rllm-local",
+    "rllm-reasoning-gym",
     "rllm-tasks",
     "rllm-tinker",
     "rllm-trackers",

@@ -88,6 +88,31 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     ]
 
 
+def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
+    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1"
+    accepted = "rllm.trainer.on_changed_reward=warn"
+
+    def go_on(steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+        return forked_rllm(*shlex.split(words), f"rllm.trainer.total_batches={steps}", *more)
+
+    assert go_on(1).returncode == 0
+    rewards = folder / "rewards.py"
+    rewards.write_text(rewards.read_text().replace("0.1 *", "0.2 *"))
+    refused = go_on(2, "--resume")
+    assert refused.returncode != 0
+    assert "The source of reward python: rewards.py changed after" in refused.stderr
+    assert "line 5 was" in refused.stderr
+    assert accepted in refused.stderr
+    warned = go_on(2, "--resume", accepted)
+    assert warned.returncode == 0, warned.stderr
+    assert "warning: The source of reward python" in warned.stderr
+    again = go_on(3, "--resume")
+    assert (again.returncode, again.stderr.count("source of reward")) == (0, 0)
+    assert len(steps(folder)) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

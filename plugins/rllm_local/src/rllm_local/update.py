@@ -13,6 +13,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
+from rllm_core.updates.clipping import note_clipping
 from rllm_core.updates.learning_rate import learning_rate
 from rllm_core.updates.loss_terms import loss_terms, token_objective
 from rllm_core.updates.minibatches import minibatch_weights, minibatches
@@ -134,6 +135,7 @@ class Updater:
             note_critic(means, value_losses, part.column(batch.returns))
         loss.backward()
         note_policy(means, inputs, terms, entropies)
+        note_clipping(means, batch, inputs, plan)
         if number == 0:
             note_rollout(means, inputs)
         return float(loss.detach())

@@ -63,6 +63,18 @@ def _check_python(params: PythonParams) -> None:
     check_function(params.function)
 
 
+def _source_of_python(params: PythonParams) -> dict[str, str]:
+    from rllm_tasks.reward_file import source_of
+
+    return source_of(params.function)
+
+
+def _source_of_math(params: MathParams) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"math-verify": version("math-verify")}
+
+
 @hookimpl
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
@@ -91,6 +103,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=MathParams,
         load=_math,
         check=_check_math,
+        sources=_source_of_math,
         timeout=WAIT_FOR_A_WORKER,
     )
     yield RewardPlugin(
@@ -127,5 +140,6 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=PythonParams,
         load=_reward("python_reward", "PythonReward"),
         check=_check_python,
+        sources=_source_of_python,
         family_option="function",
     )

@@ -29,6 +29,7 @@ async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
                 seed=plan.config.rllm.trainer.seed,
                 total_steps=1,
                 renderer=plan.renderer,
+                calls_tools=plan.workflow.plugin.calls_tools,
             )
         )
     finally:
