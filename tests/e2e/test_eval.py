@@ -86,6 +86,63 @@ def test_what_cannot_be_played_is_said_in_one_paragraph(rllm_here: Any, words: t
     assert said in done.stderr.splitlines()[-1]
 
 
+def test_a_saved_evaluation_that_was_killed_goes_on_to_the_same_figures(
+    start_forked_rllm: Any, forked_rllm: Any, waiting: None, tmp_path: Path
+) -> None:
+    words = ("eval", "waiting", "--json", "--model", "tiny", "rllm.workflow.n_parallel_tasks=1")
+    process = start_forked_rllm(*words, "--save", "kept")
+    until_it_waits(tmp_path)
+    process.kill()
+    (tmp_path / "go").touch()
+    resumed = forked_rllm(*words, "--save", "kept")
+    assert "kept has 3 attempts; 1 are missing" in resumed.stderr
+    assert resumed.stdout == forked_rllm(*words).stdout
+
+
+def test_more_attempts_are_added_to_a_saved_evaluation(rllm_here: Any) -> None:
+    rllm_here("eval", "guess", "--save", "kept", *TINY)
+    more = rllm_here("eval", "guess", "--save", "kept", *TINY, "rllm.rollout.n_val=3", "--json")
+    assert "kept has 32 attempts; 16 are missing" in more.stderr
+    assert more.stdout == rllm_here("eval", "guess", *TINY, "rllm.rollout.n_val=3", "--json").stdout
+
+
+def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
+    rllm_here("eval", "guess", "--save", "kept", *TINY)
+    done = rllm_here("eval", "guess", "--save", "kept", *TINY, "--seed", "1")
+    assert done.returncode == 2
+    assert "kept holds another evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
+
+
+def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "thesis.tex").touch()
+    done = rllm_here("eval", "guess", "--save", "kept", *TINY)
+    assert "kept holds files, and no evaluation." in done.stderr
+
+
+def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
+    rllm_here("eval", "guess", "--save", "one", *TINY)
+    rllm_here("eval", "guess", "--save", "other", *TINY, "--seed", "1")
+    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[1].split()[:3] == ["guess", "16", "pass@1"]
+    (there,) = json.loads(rllm_here("eval", "compare", "one", "other", "--json").stdout)["environments"]
+    (back,) = json.loads(rllm_here("eval", "compare", "other", "one", "--json").stdout)["environments"]
+    assert there["passed"]["difference"]["value"] == -back["passed"]["difference"]["value"]
+    assert there["passed"]["p"] == back["passed"]["p"]
+    same = json.loads(rllm_here("eval", "compare", "one", "one", "--json").stdout)["environments"][0]
+    assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
+
+
+def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
+    for largest, folder in ((1, "few"), (2, "many")):
+        rllm_here("eval", "sum", "--save", folder, *TINY, f"rllm.env.env_args.largest={largest}")
+    rllm_here("eval", "guess", "--save", "guesses", *TINY)
+    done = rllm_here("eval", "compare", "few", "many")
+    assert done.returncode == 2
+    assert "different tasks of sum: " in done.stderr and " only in many" in done.stderr
+    assert "few holds sum, and guesses holds guess." in rllm_here("eval", "compare", "few", "guesses").stderr
+    assert "empty holds no saved evaluation" in rllm_here("eval", "compare", "empty", "few").stderr
+
+
 def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:
     process = start_forked_rllm("eval", "waiting", "--json", "--model", "tiny", "rllm.workflow.n_parallel_tasks=1")
     until_it_waits(tmp_path)

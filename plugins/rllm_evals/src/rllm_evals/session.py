@@ -41,6 +41,11 @@ class Session:
         """By environment; grows while it is played."""
 
     @property
+    def kept(self) -> int:
+        """How many attempts there are."""
+        return sum(map(len, self.outcomes.values()))
+
+    @property
     def missing(self) -> int:
         """How many attempts are still to be played."""
         return sum(self._missing(job) for job in self._jobs)
