@@ -58,6 +58,16 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     return found, parameters
 
 
+def source_of(function: str) -> dict[str, str]:
+    """The file as it was named, and what it holds.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path, _ = split(function)
+    return {str(path): _read(path).decode("utf-8", "backslashreplace")}
+
+
 def split(function: str) -> tuple[Path, str]:
     """``FILE.py:FUNCTION`` as two."""
     file, _, name = function.rpartition(":")
@@ -72,14 +82,19 @@ def place_of(error: BaseException, path: Path) -> str:
     return f"{frame.filename}, line {frame.lineno}" if frame else str(path)
 
 
-def _parsed(path: Path) -> ast.Module:
+def _read(path: Path) -> bytes:
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror or error}.",
             f"Paths of reward functions start from the folder the command runs in, {Path.cwd()}.",
         ) from error
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(_read(path), str(path))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(

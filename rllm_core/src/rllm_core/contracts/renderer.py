@@ -43,7 +43,8 @@ class Renderer(Protocol):
     ) -> NDArray[np.int32] | None:
         """(n,) int32 tokens of the next prompt: `prompt_ids` and `reply_ids` unchanged, and behind them `messages`.
 
-        The end of the model's turn stands between them; a stop token that was sampled is not repeated. None: this
+        The end of the model's turn stands between them; a stop token that was sampled is not repeated. Thoughts that
+        the reply leaves open are closed there: such tokens were not sampled, so they are the prompt's. None: this
         model's template rewrites what came before, so the conversation has to be rendered anew.
         """
         ...

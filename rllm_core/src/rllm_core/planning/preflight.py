@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from rllm_core.contracts.environment import Environment
 from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
@@ -53,6 +54,20 @@ def check_plugins(plan: RunPlan) -> None:
         if entry.plugin.check is not None:
             with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
                 entry.plugin.check(params)
+    _check_tools(plan)
+
+
+def _check_tools(plan: RunPlan) -> None:
+    """Tools that no workflow runs would be left out of the prompts without a word."""
+    if plan.environment is None or plan.workflow.plugin.calls_tools:
+        return
+    made = plan.environment.registered.load()
+    if getattr(made, "tools", Environment.tools) is not Environment.tools:
+        raise ConfigError(
+            f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
+            "none.",
+            "Set rllm.workflow.name=tool_calling (pip install rllm-tools), or another workflow that calls tools.",
+        )
 
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:

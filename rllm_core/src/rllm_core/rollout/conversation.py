@@ -26,7 +26,8 @@ class Conversation:
     ) -> None:
         self._context = context
         self._session = session
-        self._tools = tools
+        self.tools = tools
+        """What the model may call; all prompts show them. Set before the first reply."""
         self._heard: list[list[Message]] = [[]]
         """What was said before each reply, and since the last one."""
         self.trajectory = trajectory
@@ -74,14 +75,14 @@ class Conversation:
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
         if not self.trajectory.steps:
-            return renderer.prompt(self._heard[-1], self._tools)
+            return renderer.prompt(self._heard[-1], self.tools)
         last = self.trajectory.steps[-1]
         prompt, reply = last.prompt_ids, last.response_ids
         if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None:
             # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
             prompt, reply = without_reasoning(prompt, reply, renderer.reasoning_ids)
-        bridged = renderer.bridge(prompt, reply, self._heard[-1], self._tools)
-        return renderer.prompt(self.history(), self._tools) if bridged is None else bridged
+        bridged = renderer.bridge(prompt, reply, self._heard[-1], self.tools)
+        return renderer.prompt(self.history(), self.tools) if bridged is None else bridged
 
     def history(self) -> list[Message]:
         """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""
