@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import stop_ids
+from rllm_core.rollout.model_files import check_vocabulary, stop_ids
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
 from rllm_local.settings import ModelSection
@@ -61,10 +61,12 @@ def _load_float32(settings: ModelSection, seed: int) -> LoadedModel:
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
     _check_attention(model, settings.name)
+    stops = stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None))
+    check_vocabulary(settings.name, tokenizer, stops, model.get_input_embeddings().num_embeddings)
     return LoadedModel(
         model=model.eval(),
         tokenizer=tokenizer,
-        stop_ids=stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)),
+        stop_ids=stops,
         max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
     )
 
