@@ -67,6 +67,7 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
     folder: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
+    (folder / "val.jsonl").write_text(block("json"))
     (folder / "some-hf-folder").symlink_to(thinking_model)
     monkeypatch.chdir(folder)
     assert main([*shlex.split(command), "--dry-run"]) == 0

@@ -58,7 +58,7 @@ class Judge:
     def _asked(self, attempt: Attempt) -> str:
         """The prompt for the judge, in which a reply that looks like a place stays as it is."""
         texts = {"reply": attempt.reply.content, "question": _question(attempt)}
-        if "answer" in PLACES.findall(self._params.prompt):
+        if self._params.asks_for_answer:
             texts["answer"] = " or ".join(as_text(each) for each in answers_in(attempt.data, self._params.column))
         return PLACES.sub(lambda match: texts[match[1]], self._params.prompt)
 
