@@ -18,6 +18,7 @@ from rllm_core.schema.section import ByPlugins, Redundant, Refused
 DISTRIBUTIONS = (
     "rllm-core",
     "rllm-data",
+    "rllm-endpoint",
     "rllm-envs",
     "rllm-estimators",
     "rllm-local",

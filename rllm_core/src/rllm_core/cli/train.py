@@ -54,6 +54,9 @@ def train(
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
+        from rllm_core.planning.preflight import check_trains
+
+        check_trains(plan)
         show_plan(plan)
         _check(plan)
         return 0
