@@ -31,6 +31,7 @@ from rllm_core.planning.preflight import check_plugins, preflight
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.rollout.workflows import MultiTurnWorkflow
 from rllm_core.training.setup import local_tasks_of, open_runner, tasks_of
 
 
@@ -55,6 +56,29 @@ def plan_with(plan: Callable[..., RunPlan], registry: Registry) -> Callable[...,
         return plan({"rllm.env.name": "mine"})
 
     return make
+
+
+@pytest.mark.parametrize("calls_tools", [False, True])
+def test_an_environment_with_tools_needs_a_workflow_that_calls_them(
+    plan: Callable[..., RunPlan], registry: Registry, calls_tools: bool
+) -> None:
+    class WithTools(Environment):
+        tasks = reset = step = None  # type: ignore[assignment]
+
+        def tools(self, task: Any) -> Any:
+            return [abs]
+
+    registry.add(EnvironmentPlugin(name="armed", summary="For tests.", params=NoParams, load=lambda: WithTools))
+    registry.add(
+        WorkflowPlugin(name="calling", summary="For tests.", load=lambda: MultiTurnWorkflow, calls_tools=calls_tools)
+    )
+    made = plan({"rllm.env.name": "armed", "rllm.workflow.name": "calling"})
+    if calls_tools:
+        check_plugins(made)
+        return
+    with pytest.raises(ConfigError, match="Environment 'armed' has tools, and workflow 'calling' calls none") as caught:
+        check_plugins(made)
+    assert "rllm.workflow.name=tool_calling" in caught.value.hint
 
 
 def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> None:

@@ -122,6 +122,8 @@ class RunContext:
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
     renderer: Chosen[RendererPlugin[Any]] | None = None
     """The renderer of the run; None: the model's chat template. See ``rllm_core.rollout.renderers``."""
+    calls_tools: bool = False
+    """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
 
     @property
     def recomputes_old_logprobs(self) -> bool:

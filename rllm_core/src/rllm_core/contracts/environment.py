@@ -12,7 +12,7 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from rllm_core.data.messages import Message
+    from rllm_core.data.messages import Message, Tool
     from rllm_core.data.types import Task
 
 Split = Literal["train", "val"]
@@ -61,6 +61,14 @@ class Environment(ABC):
 
         An action is text; where `takes_objects` is set, a JSON object as well.
         """
+
+    def tools(self, task: Mapping[str, Any]) -> Sequence[Callable[..., Any] | tuple[Tool, Callable[..., Any]]]:
+        """Tools that the model may call in the attempt at `task`. Asked once, after `reset`.
+
+        A typed function, such as a method of this instance, plain or async; or the tool's schema with the function. The
+        workflow runs them: `step` gets the first reply without calls. Needs a workflow that calls tools.
+        """
+        return ()
 
     def final_state(self) -> Any:
         """What rewards may look at once the episode has ended, as JSON data; see `Attempt.state`."""

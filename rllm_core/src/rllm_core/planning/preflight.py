@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.planning.plan import RunPlan
@@ -48,6 +49,20 @@ def check_plugins(plan: RunPlan) -> None:
         if entry.plugin.check is not None:
             with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
                 entry.plugin.check(params)
+    _check_tools(plan)
+
+
+def _check_tools(plan: RunPlan) -> None:
+    """Tools that no workflow runs would be left out of the prompts without a word."""
+    if plan.environment is None or plan.workflow.plugin.calls_tools:
+        return
+    made = plan.environment.registered.load()
+    if getattr(made, "tools", Environment.tools) is not Environment.tools:
+        raise ConfigError(
+            f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
+            "none.",
+            "Set rllm.workflow.name=tool_calling (pip install rllm-tools), or another workflow that calls tools.",
+        )
 
 
 _GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."

@@ -273,6 +273,7 @@ class TrainingLoop:
             needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
             engine=self.plan.engine,
             renderer=self.plan.renderer,
+            calls_tools=self.plan.workflow.plugin.calls_tools,
         )
 
     def _tracked_run(self) -> TrackedRun:
