@@ -21,6 +21,7 @@ DISTRIBUTIONS = (
     "rllm-envs",
     "rllm-estimators",
     "rllm-local",
+    "rllm-renderers",
     "rllm-tasks",
     "rllm-tinker",
     "rllm-tools",
