@@ -1,7 +1,7 @@
 """What renderers make of known chat templates when models call tools: ``python benchmarks/tool_templates.py``.
 
-One line for each template: supported or refused, by `template` and by `auto`. Silently wrong are those that the check of a
-run lets through although a conversation loses a call, a result or a sampled token; there must be none.
+One line for each template: supported or refused, by `template` and by `auto`. Silently wrong are those that a run
+would start with although a conversation loses a call, a result or a sampled token; there must be none.
 """
 
 from __future__ import annotations
