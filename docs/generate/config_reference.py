@@ -23,6 +23,7 @@ DISTRIBUTIONS = (
     "rllm-estimators",
     "rllm-local",
     "rllm-reasoning-gym",
+    "rllm-renderers",
     "rllm-tasks",
     "rllm-tinker",
     "rllm-tools",
