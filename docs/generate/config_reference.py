@@ -25,6 +25,7 @@ DISTRIBUTIONS = (
     "rllm-reasoning-gym",
     "rllm-tasks",
     "rllm-tinker",
+    "rllm-tools",
     "rllm-trackers",
     "rllm-verl",
     "rllm-vllm",

@@ -85,8 +85,9 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
     assert "tokens/s" in text
 
 
-def test_a_checkpoint_is_played_with_the_config_of_its_run(forked_rllm: Any) -> None:
-    trained = forked_rllm("train", "guess", *FEW_STEPS)
+@pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
+def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...], forked_rllm: Any) -> None:
+    trained = forked_rllm("train", "guess", *FEW_STEPS, *words)
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
     validated = {line.split("│")[1].split()[1]: float(line.split("│")[2]) for line in table}
     played = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")

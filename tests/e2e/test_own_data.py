@@ -21,9 +21,10 @@ COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 FOR_A_MODEL = "--model ./some-hf-folder"
 
 
-def block(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    return str(text)
+def block(language: str, number: int = 0) -> str:
+    """The text of the block of this number in this language."""
+    texts = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return str(texts[number])
 
 
 @pytest.fixture
@@ -88,6 +89,15 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     ]
 
 
+def test_the_judge_of_the_guide_is_a_configuration(
+    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    (folder / "my.yaml").write_text(block("yaml", 1))
+    settings = {"rllm.env.name": "question", "data.train_dataset": str(folder / "train.jsonl")}
+    (reward,) = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).rewards
+    assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm-tasks/judge", 10.0)
+
+
 def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -125,6 +135,15 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         ("train question --data no.jsonl --reward exact", "no.jsonl cannot be read"),
         ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
         ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
+        (
+            "train question --data train.jsonl --dry-run "
+            "'rllm.reward=[{name: judge, url: http://127.0.0.1:9/v1, model: m, api_key_env: NOT_SET}]'",
+            "environment variable NOT_SET, which is not set",
+        ),
+        (
+            "train question --data train.jsonl 'rllm.reward=[{name: judge, url: 127.0.0.1, model: m}]'",
+            "it is no address: write http://127.0.0.1:8000/v1",
+        ),
         (
             "train question --data train.jsonl --reward exact rllm.env.env_args.prompt=q",
             "A task has no column 'q'; it has",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from rllm_core.updates.update_metrics import Means, note_critic, note_policy, no
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
 from rllm_local.masters import Masters
+from rllm_local.recomputing import recomputing
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.value_gradient import ValueGradient
@@ -70,8 +72,9 @@ class Updater:
         rates = self._set_learning_rates(plan.global_step)
         settings = self._settings
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
-        for number, rows in enumerate(dealt):
-            self._step(batch, rows, plan, means, number)
+        with recomputing(self._model) if settings.gradient_checkpointing else nullcontext():
+            for number, rows in enumerate(dealt):
+                self._step(batch, rows, plan, means, number)
         return rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
 
     def _set_learning_rates(self, global_step: int) -> dict[str, float]:

@@ -11,6 +11,7 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import hookimpl
+from rllm_tasks.judge_options import JudgeParams, check_judge
 from rllm_tasks.options import QuestionParams, check_question
 from rllm_tasks.reward_options import (
     ChoiceParams,
@@ -26,6 +27,9 @@ requires_api = 1
 
 WAIT_FOR_A_WORKER = 600.0
 """Seconds. The deadline of a comparison begins when a process is free for it."""
+
+WAIT_FOR_A_JUDGE = 3600.0
+"""Seconds. Requests have deadlines of their own, which begin when fewer than `concurrency` are under way."""
 
 
 def _question() -> Callable[[Any], Environment]:
@@ -142,4 +146,13 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         check=_check_python,
         sources=_source_of_python,
         family_option="function",
+    )
+    yield RewardPlugin(
+        name="judge",
+        summary="What a model behind an API like OpenAI's says of the reply, from 0 to 1.",
+        params=JudgeParams,
+        load=_reward("judge", "Judge"),
+        check=check_judge,
+        blocking=False,
+        timeout=WAIT_FOR_A_JUDGE,
     )

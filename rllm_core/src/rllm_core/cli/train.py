@@ -42,6 +42,8 @@ def train(
       rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
     Questions of a file, and a reward for their answers:
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
+    The same with tools, which are Python functions:
+      rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
     See first what would happen:
       rllm train guess --dry-run
     Ctrl-C ends after the current step and saves; go on later:
