@@ -60,8 +60,11 @@ class Renderer(Protocol):
         """The words of a reply, without special tokens."""
         ...
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
-        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply."""
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply.
+
+        `tools` are those of the prompt: some models write arguments without quotes, and the schema says which are text.
+        """
         ...
 
 
