@@ -1,0 +1,39 @@
+"""docs/how-to/real-models.md, as it stands there, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "real-models.md").read_text(encoding="utf-8")
+
+
+def _block(language: str) -> str:
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+def test_the_commands_of_the_guide_work_one_after_the_other(
+    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "make_model.py").write_text(_block("python"))
+    (tmp_path / "real.yaml").write_text(_block("yaml"))
+    subprocess.run([sys.executable, "make_model.py"], cwd=tmp_path, check=True, timeout=200, capture_output=True)
+    commands = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+    said = []
+    for command in commands:
+        done = forked_rllm(*shlex.split(command))
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        said.append(done.stdout)
+    planned, trained, played, exported = said
+    assert "Memory, at most:" in planned
+    assert "2 steps in" in trained
+    assert "guess" in played
+    assert exported == "merged is in merged\n"
+    checkpoint = tmp_path / "runs/rllm-training/real/checkpoints/latest/backend/model"
+    assert (checkpoint / "adapter_model.safetensors").exists()
+    assert (tmp_path / "merged" / "model.safetensors").exists()
