@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_evals plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tasks plugins/rllm_tools plugins/rllm_reasoning_gym plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
+DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tasks plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -24,7 +24,7 @@ VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
-.PHONY: help install demo test test-long test-vllm test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu test-vllm test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
+	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
 	@echo "make docs     make the pages of docs/reference that schemas and records give"
 	@echo "make clean    remove the virtual environment"
 
@@ -68,12 +69,12 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long and not gpu"
 
 test: lint types tests
 
 test-long: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m long
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"
 
 # The wheel of torch, which pip finds wherever it is set up to look.
 $(VENV)/torch: constraints.txt | install
@@ -100,6 +101,12 @@ $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(D
 test-vllm: $(INSTALLED_VLLM)
 	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
 	  -o norecursedirs= plugins/rllm_vllm/tests/real
+
+# On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU); nothing is installed.
+PYTHON_GPU ?= $(BIN)/python
+test-gpu:
+	PYTHONPATH=rllm_core/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
+	  -o addopts="--import-mode=importlib -p rllm_core --strict-markers -ra" -m gpu plugins/rllm_local/tests/gpu
 
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md

@@ -67,6 +67,7 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
     folder: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
+    (folder / "val.jsonl").write_text(block("json"))
     (folder / "some-hf-folder").symlink_to(thinking_model)
     monkeypatch.chdir(folder)
     assert main([*shlex.split(command), "--dry-run"]) == 0
@@ -135,6 +136,11 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         ("train question --data no.jsonl --reward exact", "no.jsonl cannot be read"),
         ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
         ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
+        (
+            "train question --data train.jsonl --estimator gdpo "
+            "'rllm.reward=[exact, {name: format, pattern: x, weight: 2}]'",
+            "choose {name: gdpo, weights: {format: 2}} as estimator.",
+        ),
         (
             "train question --data train.jsonl --dry-run "
             "'rllm.reward=[{name: judge, url: http://127.0.0.1:9/v1, model: m, api_key_env: NOT_SET}]'",

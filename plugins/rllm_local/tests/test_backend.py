@@ -323,3 +323,14 @@ def test_listing_the_plugin_imports_no_torch() -> None:
     script = "import sys; from rllm_local.plugin import rllm_backends; list(rllm_backends()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     assert not {"torch", "transformers", "numpy", "safetensors"} & set(done.stdout.split())
+
+
+def test_a_template_without_tools_ends_a_run_that_calls_them_before_weights_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(*arguments: Any) -> None:
+        raise AssertionError("weights are loaded")
+
+    monkeypatch.setattr("rllm_local.backend.load_model_to_train", load)
+    with pytest.raises(ConfigError, match="does not show tools"):
+        _run(replace(_context(), calls_tools=True), lambda backend, engine: None)  # type: ignore[arg-type, return-value]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from reasoning_gym.factory import DATASETS
 
+from rllm_core.errors import ConfigError
 from rllm_reasoning_gym import generators
 
 WITHOUT_ANSWER = {
@@ -50,3 +51,22 @@ def test_an_example_of_a_right_answer_is_right(generator: str, place: str) -> No
     words = example if isinstance(example, str) else json.dumps(example)
     score = generators.answered({"ask": "score", "source": source, "answer": words})
     assert score == 1.0, words
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ModuleNotFoundError("No module named 'cv2'", name="cv2"), r"needs the package 'cv2'.* Run: pip install cv2"),
+        (ConnectionError("no route to host"), r"needs what is not on this machine: no route to host"),
+    ],
+)
+def test_a_generator_that_needs_more_than_is_here_is_refused(
+    failure: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(DATASETS["aiw"][0], "__init__", refuse)
+    asked = {"ask": "config", "generator": "aiw", "config": {}, "level": None, "curriculum": {}, "seed": 5, "size": 5}
+    with pytest.raises(ConfigError, match=said):
+        generators.answered(asked)

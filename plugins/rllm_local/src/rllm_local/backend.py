@@ -20,6 +20,7 @@ from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
+from rllm_local.early_renderer import try_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
 from rllm_local.model import LoadedModel, load_model_to_train
@@ -42,6 +43,8 @@ class LocalBackend(Backend):
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
+        if run.calls_tools:
+            await self._in_worker(try_renderer, run, settings.model.name)
         loaded, masters = await self._in_worker(load_model_to_train, settings.model, derive_seed(run.seed, "model"))
         self._loaded = loaded
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import stop_ids
+from rllm_core.rollout.model_files import check_vocabulary, stop_ids
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
 from rllm_local.fingerprints import fingerprint
 from rllm_local.lora import Adapter, merge_into
@@ -120,10 +120,12 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
     _check_attention(model, name)
+    stops = stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None))
+    check_vocabulary(name, tokenizer, stops, model.get_input_embeddings().num_embeddings)
     return LoadedModel(
         model=model.eval(),
         tokenizer=tokenizer,
-        stop_ids=stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)),
+        stop_ids=stops,
         max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
     )
 

@@ -91,6 +91,10 @@ class JudgeParams(Params):
     )
     concurrency: int = Field(16, gt=0, le=1024, description="Replies that are judged at once.")
 
+    @property
+    def asks_for_answer(self) -> bool:
+        return "answer" in PLACES.findall(self.prompt)
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for name, reader in (("pattern", "regex"), ("field", "json")):

@@ -37,7 +37,7 @@ class BaseWeights:
     name: str
     """What clients called it when it was saved."""
     sha256: str
-    """See `rllm_local.reference.fingerprint`."""
+    """See `rllm_local.fingerprints.fingerprint`."""
 
 
 @dataclass(frozen=True, eq=False)

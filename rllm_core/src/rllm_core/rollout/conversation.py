@@ -68,7 +68,7 @@ class Conversation:
 
     def parsed(self, step: Step) -> Reply:
         """A reply of this conversation, taken apart: content, reasoning, tool calls."""
-        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids)
+        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
         return reply if reply.finish_reason == reason else replace(reply, finish_reason=reason)
 

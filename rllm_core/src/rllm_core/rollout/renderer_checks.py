@@ -87,7 +87,7 @@ def _problem_with_tools(renderer: Renderer) -> str | None:
     if called.tolist() == renderer.prompt([*asked, _calling(1), _result("4")], TOOLS).tolist():
         return "it leaves the results of tools out"
     before, reply = _reply_in(called, first, renderer.stop_ids)
-    calls = renderer.parse(before, reply).tool_calls
+    calls = renderer.parse(before, reply, TOOLS).tool_calls
     if [(call.name, dict(call.arguments)) for call in calls] != [(ADD, {"first": 1, "second": 2})]:
         return f"it does not read the call that its template writes, {renderer.text(reply).strip()!r:.100}"
     then = [_result("3"), _result("4")]

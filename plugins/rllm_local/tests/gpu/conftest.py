@@ -1,0 +1,80 @@
+"""The same tests on a CPU, where models are tiny (`make test`), and on a CUDA device (`make test-gpu`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from rllm_core.data.batch import TokenBatch
+from rllm_local.adapter_files import BaseModel
+from rllm_local.lora import Adapter
+from rllm_local.masters import Masters, cast_weights
+from rllm_local.settings import TrainedModelSection, TrainingSection
+from rllm_local.update import Updater
+
+SMALL = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
+LARGE = {"vocab_size": 32_000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 2048}
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA device")
+    return torch.device(request.param)
+
+
+@dataclass
+class Trained:
+    """A model with what trains it."""
+
+    model: Any
+    masters: Masters
+    updater: Updater
+
+    def gradients(self) -> torch.Tensor:
+        """What the last update left, as one vector in main memory, before it was scaled down."""
+        return torch.cat([master.grad.flatten().cpu() for master in self.masters if master.grad is not None])
+
+
+@pytest.fixture
+def sizes(device: torch.device) -> dict[str, int]:
+    """Of the model: on a CUDA device as large as fills it with work."""
+    return HEADS | (LARGE if device.type == "cuda" else SMALL)
+
+
+@pytest.fixture
+def make_trained(sizes: dict[str, int]) -> Callable[..., Trained]:
+    """A Qwen3 of random weights, the same on every device."""
+
+    def make(device: torch.device, dtype: str = "float32", rank: int = 0, **training: Any) -> Trained:
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes, bos_token_id=None, pad_token_id=0, eos_token_id=2)).eval()
+        if rank:
+            cast_weights(model, getattr(torch, dtype))
+            model.to(device)
+            adapter = Adapter(model, TrainedModelSection(lora_rank=rank), BaseModel("random"), 0)
+            with torch.no_grad():
+                for number, layer in enumerate(adapter.layers.values()):
+                    generator = torch.Generator().manual_seed(number)
+                    up = layer.lora_B["default"].weight
+                    up.copy_(0.01 * torch.randn(up.shape, generator=generator))
+            masters = Masters(model)
+        else:
+            masters = Masters.of_float32(model.to(device), getattr(torch, dtype))
+        section = TrainingSection(max_grad_norm=1e9, **training)
+        updater = Updater(model, section, total_steps=9, temperature=1.0, max_response_length=900, masters=masters)
+        return Trained(model, masters, updater)
+
+    return make
+
+
+@pytest.fixture
+def batch(sizes: dict[str, int], random_batch: Callable[..., TokenBatch]) -> TokenBatch:
+    return random_batch([(8 + 5 * row, 40 + 7 * row) for row in range(8)], vocabulary=sizes["vocab_size"])

@@ -1,0 +1,169 @@
+"""`rllm export`: what it writes opens in other programs and answers alike; what it refuses says what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rllm_core.cli.main import main
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
+from rllm_local import tiny
+from rllm_local.model import LoadedModel, load_model_to_train
+from rllm_local.settings import TrainedModelSection, TrainingSection
+from rllm_local.state import save_state
+from rllm_local.update import Updater
+
+IDS = torch.arange(6, 40)[None]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.eval()(input_ids=IDS).logits.float()
+
+
+@pytest.fixture
+def train(
+    tmp_path: Path,
+    tokenizer: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., LoadedModel]:
+    """Leaves a run behind in ``run``; its model is that of the newest checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    tiny.build_model(len(tokenizer), 3).save_pretrained("base")
+    tokenizer.save_pretrained("base")
+
+    def make(**settings: Any) -> LoadedModel:
+        loaded, masters = load_model_to_train(TrainedModelSection(name="./base", device="cpu", **settings), 0)
+        section = TrainingSection(learning_rate=1e-2)
+        updater = Updater(
+            loaded.model, section, total_steps=9, temperature=1.0, max_response_length=50, masters=masters
+        )
+        for step in range(2):
+            updater.update(random_batch([(3, 4), (5, 6)], seed=step), make_plan(global_step=step))
+        folder = Path("run/checkpoints/step_000002/backend")
+        folder.mkdir(parents=True)
+        (folder.parent.parent / "latest").symlink_to("step_000002")
+        save_state(folder, masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+        return loaded
+
+    return make
+
+
+def test_a_whole_model_opens_in_transformers_with_every_bit(train: Callable[..., LoadedModel]) -> None:
+    loaded = train()
+    assert main(["export", "run", "--to", "hf"]) == 0
+    opened = AutoModelForCausalLM.from_pretrained("run/export-hf", dtype=torch.float32)
+    assert torch.equal(logits(opened), logits(loaded.model))
+    assert AutoTokenizer.from_pretrained("run/export-hf").encode("12 plus 3") == loaded.tokenizer.encode("12 plus 3")
+
+
+def test_a_smaller_type_is_half_the_size(train: Callable[..., LoadedModel]) -> None:
+    train()
+    assert main(["export", "run", "--to", "hf"]) == 0
+    assert main(["export", "run", "--to", "hf", "--dtype", "bfloat16", "--output", "small"]) == 0
+    assert AutoModelForCausalLM.from_pretrained("small").dtype == torch.bfloat16
+    sizes = [Path(folder, "model.safetensors").stat().st_size for folder in ("run/export-hf", "small")]
+    assert sizes[1] < 0.55 * sizes[0]
+
+
+@pytest.mark.parametrize("form", ["merged", "hf"])
+def test_a_merged_model_answers_as_the_adapter_does(form: str, train: Callable[..., LoadedModel]) -> None:
+    loaded = train(lora_rank=4)
+    assert main(["export", "run", "--to", form, "--output", "out"]) == 0
+    opened = AutoModelForCausalLM.from_pretrained("out", dtype=torch.float32)
+    torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=1e-5, atol=1e-5)
+    assert not Path("out/adapter_config.json").exists()
+
+
+def test_an_adapter_opens_in_peft_and_can_be_merged_later(train: Callable[..., LoadedModel]) -> None:
+    loaded = train(lora_rank=4)
+    assert main(["export", "run", "--to", "adapter", "--output", "adapter"]) == 0
+    base = AutoModelForCausalLM.from_pretrained("base", dtype=torch.float32)
+    opened = peft.PeftModel.from_pretrained(base, "adapter")
+    assert torch.equal(logits(opened), logits(loaded.model))
+    assert main(["export", "adapter", "--to", "merged", "--output", "merged"]) == 0
+    merged = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32)
+    torch.testing.assert_close(logits(merged), logits(loaded.model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_a_run_without_an_adapter_has_none_to_write(
+    form: str, train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train()
+    assert main(["export", "run", "--to", form]) == 2
+    assert "holds a whole model and no LoRA adapter" in " ".join(capsys.readouterr().err.split())
+    assert not Path(f"run/export-{form}").exists()
+
+
+def test_nothing_is_overwritten(train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]) -> None:
+    train()
+    Path("taken").mkdir()
+    Path("taken/mine").write_text("mine")
+    assert main(["export", "run", "--to", "hf", "--output", "taken"]) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert [path.name for path in Path("taken").iterdir()] == ["mine"]
+
+
+def test_an_adapter_whose_model_is_gone_says_where_it_was(
+    train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(lora_rank=4)
+    Path("base").rename("elsewhere")
+    assert main(["export", "run", "--to", "merged"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is a LoRA adapter of the model" in said
+    assert "Put that model back" in said
+    assert [path.name for path in Path("run").iterdir()] == ["checkpoints"], "nothing half-written stays"
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "expected"),
+    [
+        (lambda run: None, 2, "There is no run."),
+        (lambda run: (run / "checkpoints").mkdir(parents=True), 2, "has no checkpoint yet"),
+        (lambda run: run.mkdir(), 1, "holds no model"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    make: Callable[[Path], Any],
+    code: int,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path("run"))
+    assert main(["export", "run", "--to", "hf"]) == code
+    assert expected in " ".join(capsys.readouterr().err.split())
+
+
+def test_checkpoints_of_other_backends_say_how_to_come_by_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tinker, verl = Path("tinker/checkpoints/latest/backend"), Path("verl/checkpoints/latest/backend")
+    (verl / "shards").mkdir(parents=True)
+    tinker.mkdir(parents=True)
+    (tinker / "tinker.json").write_text(json.dumps({"path": "tinker://run/weights/a"}))
+    assert main(["export", "tinker", "--to", "adapter"]) == 1
+    assert "tinker checkpoint download tinker://run/weights/a" in " ".join(capsys.readouterr().err.split())
+    assert main(["export", "verl", "--to", "hf"]) == 1
+    assert "python -m verl.model_merger merge" in " ".join(capsys.readouterr().err.split())
+
+
+def test_help_shows_commands_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "rllm export runs/rllm-training/default --to hf --dtype bfloat16" in said
