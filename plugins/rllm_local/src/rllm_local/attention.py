@@ -2,7 +2,7 @@
 
 transformers repeats keys and values for the query heads that share them. Here the query heads that share a key head
 are queries of one attention. Measured on a model of 135 million parameters, 64 conversations of 50 tokens, one core:
-316 ms a step before, 255 ms now.
+316 ms a step before, 262 ms now.
 """
 
 from __future__ import annotations

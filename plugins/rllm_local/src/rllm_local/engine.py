@@ -136,7 +136,7 @@ class LocalEngine:
             if request.future.done():
                 continue
             source, cached = self._longest_beginning(request)
-            if leading(request.keys, coming) * BLOCK >= cached + BLOCK:
+            if request.keys and leading(request.keys, coming) * BLOCK >= cached + BLOCK:
                 # A sibling computes what this one would compute, too: a pass later it is there to copy.
                 held.append(request)
                 continue
@@ -148,7 +148,7 @@ class LocalEngine:
                 # Requests of one conversation take turns; others need not wait for that.
                 held.append(request)
                 continue
-            self._begin(request, session, source)
+            self._begin(request, session, source, cached)
             coming.update(request.keys)
         self._waiting.extendleft(reversed(held))
         longest = max((len(request.tokens) for request in self._running), default=0)
@@ -157,18 +157,21 @@ class LocalEngine:
 
     def _longest_beginning(self, request: Request) -> tuple[Session | None, int]:
         """The session whose slot holds most of the request's first tokens, and how many can be used of it."""
-        source, cached = self._table.prefixes.longest(request.tokens, request.block_keys())
-        own = self._table.get(request.session_name)
-        reusable = 0 if own is None else own.reusable(request.tokens)
+        tokens, own = request.tokens, self._table.get(request.session_name)
+        reusable = 0 if own is None else own.reusable(tokens)
+        if len(tokens) < reusable + BLOCK:
+            return own, reusable
+        source, cached = self._table.prefixes.longest(tokens, request.block_keys())
         # A copy of a few tokens more costs more than they do.
         return (source, cached) if cached >= reusable + BLOCK else (own, reusable)
 
-    def _begin(self, request: Request, session: Session, source: Session | None) -> None:
+    def _begin(self, request: Request, session: Session, source: Session | None, cached: int) -> None:
+        """Serve a request from the next pass on, with the first `cached` tokens as `source` has them."""
         session.busy = True
-        cached = 0 if source is None else source.reusable(request.tokens)
         if source is not None and source.slot != session.slot:
             self._copies.append(Copy(source.slot, [session.slot], cached))
-        self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
+        if session.keys:
+            self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
         session.tokens = request.tokens[:cached]
         request.session = session
         if not request.logprobs:

@@ -40,11 +40,11 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
     scale = torch.from_numpy(np.where(greedy, np.float32(1), temperatures)).to(logits.device)
-    scores = logits.float() / scale[:, None]
+    scores = logits.float() if (temperatures == 1).all() else logits.float() / scale[:, None]
     logprobs = torch.log_softmax(scores, dim=-1)
     probabilities = truncated(logprobs.exp().double(), scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
-    cumulative = probabilities.cumsum(dim=-1)
+    cumulative = probabilities.cumsum_(dim=-1)
     # The smallest token whose cumulative probability exceeds the draw: never one of probability 0.
     tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
@@ -86,8 +86,14 @@ def truncated(probabilities: Tensor, scores: Tensor, sampling: Sequence[Sampling
     Returns:
         (n_row, n_vocabulary) float64. A row with a cut does not sum to 1.
     """
-    if all(params.top_k <= 0 and params.top_p >= 1 for params in sampling):
+    cut = [row for row, params in enumerate(sampling) if params.top_k > 0 or params.top_p < 1]
+    if not cut:
         return probabilities
+    if len(cut) < len(sampling):
+        # Rows that ask for neither need not be sorted.
+        rows = torch.tensor(cut, device=scores.device)
+        those = truncated(probabilities[rows], scores[rows], [sampling[row] for row in cut])
+        return probabilities.index_copy(0, rows, those)
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
     size, device = scores.shape[-1], scores.device
     top_k = [min(params.top_k, size) if params.top_k > 0 else size for params in sampling]
