@@ -23,6 +23,8 @@ class Entry:
 
     offers: Mapping[str, Mapping[str, str]]
     """Kind -> name -> summary."""
+    endings: tuple[str, ...]
+    """Of files that its datasets read."""
     extras: Mapping[str, Mapping[str, str]]
     """Extra -> the dotted keys and their values that make a run need it."""
     on_gpus: tuple[str, ...]
@@ -34,7 +36,8 @@ class Entry:
 @cache
 def _index() -> Mapping[str, Entry]:
     found = json.loads(INDEX.read_text(encoding="utf-8"))
-    return {name: Entry(**entry | {"on_gpus": tuple(entry["on_gpus"])}) for name, entry in found.items()}
+    lists = ("on_gpus", "endings")
+    return {name: Entry(**entry | {key: tuple(entry[key]) for key in lists}) for name, entry in found.items()}
 
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
@@ -48,6 +51,11 @@ def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[st
 def home_of(kind: str, name: str) -> str | None:
     """The distribution of ours that offers `name`, whether or not it is installed."""
     return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
+
+
+def reader_of(ending: str) -> str | None:
+    """The distribution of ours that reads files of an ending, whether or not it is installed."""
+    return next((home for home, entry in _index().items() if ending in entry.endings), None)
 
 
 def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
