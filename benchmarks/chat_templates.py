@@ -1,39 +1,24 @@
-"""The chat templates that TRL ships, each with a tokenizer that shows what a renderer does with it."""
+"""The chat templates that TRL ships, each with a tokenizer of bytes and of the template's own marks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import peers
 
+from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
-TOKENS = re.compile(r"<\|[^|>]*\|?>|</?[a-z_]+>|.", re.DOTALL)
-STOPS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|END_OF_TURN_TOKEN|>", "<|end|>", "<end_of_turn>", "<|call|>")
-
-
-class Tokenizer:
-    """A template with a vocabulary of its marks and of single characters, which grows with what is said."""
-
-    def __init__(self, template: str) -> None:
-        from transformers.utils.chat_template_utils import _compile_jinja_template
-
-        self._template = _compile_jinja_template(template)
-        self._ids: dict[str, int] = {}
-
-    def apply_chat_template(self, conversation: Any, *, tools: Any = None, tokenize: bool, **options: Any) -> str:
-        return str(self._template.render(messages=conversation, tools=tools, bos_token="<s>", **options))
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [self._ids.setdefault(token, len(self._ids)) for token in TOKENS.findall(text)]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        known = [*self._ids]
-        tokens = [known[token] for token in token_ids]
-        return "".join(token for token in tokens if not (skip_special_tokens and token in STOPS))
+STOPS = (
+    *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
+    *("<|user|>", "<|observation|>", "</s>"),
+)
+"""What ends replies, in the families that there are."""
+OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
+"""Special tokens that renderers ask for although the template does not write them."""
+MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")
 
 
 def templates() -> list[Path]:
@@ -45,7 +30,31 @@ def templates() -> list[Path]:
     return [path for path in found if not path.stem.endswith("_training")]
 
 
+def setup_of(path: Path) -> RendererSetup:
+    """A model with this template. Its vocabulary has bytes and marks, so that any text survives."""
+    tokenizer = _tokenizer(path.read_text(encoding="utf-8"))
+    stops = tokenizer.convert_tokens_to_ids([*STOPS])
+    return RendererSetup(name=f"./{path.stem}", tokenizer=tokenizer, stop_ids=frozenset(stops))
+
+
 def renderer_of(path: Path) -> TemplateRenderer:
     """The renderer ``template`` of a model with this template."""
-    tokenizer = Tokenizer(path.read_text(encoding="utf-8"))
-    return TemplateRenderer(tokenizer, [tokenizer.encode(stop, add_special_tokens=False)[0] for stop in STOPS])
+    setup = setup_of(path)
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids)
+
+
+def _tokenizer(template: str) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer: Any = Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(bytes_)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = dict.fromkeys((*MARKS.findall(template), *STOPS, *OTHER_MARKS))
+    special = ("<|", "<\uff5c", "[", "<s", "<b", "</s>")
+    tokenizer.add_tokens([AddedToken(mark, special=mark.startswith(special), normalized=False) for mark in marks])
+    end = next((stop for stop in STOPS if stop in template), "<|im_end|>")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token="<s>")
+    wrapped.chat_template = template
+    return wrapped

@@ -37,6 +37,8 @@ class Environment:
     """Its attempts, relative to the folder."""
     tasks: int
     attempts_per_task: int
+    pays: bool
+    """Whether the environment pays something itself, beside ``rllm.reward``."""
     config: Mapping[str, Any]
     """The whole configuration that it was played with."""
 
@@ -78,12 +80,19 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
                 tasks=len(job.tasks),
                 attempts_per_task=job.attempts_per_task,
+                pays=_pays(job),
                 config=json.loads(json.dumps(job.play.plan.composed.tree, default=str)),
             )
             for job in jobs
         },
         plugins=list(plugins.values()),
     )
+
+
+def _pays(job: Job) -> bool:
+    """An environment that needs rewards pays nothing itself; see `EnvironmentPlugin.needs_keys`."""
+    environment = job.play.plan.environment
+    return environment is None or "rllm.reward" not in environment.plugin.needs_keys
 
 
 def read_metadata(folder: Path) -> Metadata | None:

@@ -27,7 +27,10 @@ class Renderer(Protocol):
 
     @property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """The tokens before and after a model's thoughts; None when this model has no token of its own for each."""
+        """The tokens before and after a model's thoughts, which are cut out of later prompts.
+
+        None when this model has no token of its own for each, or where `bridge` knows itself which thoughts to keep.
+        """
         ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:

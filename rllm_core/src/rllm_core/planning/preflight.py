@@ -22,6 +22,7 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
 
     Raises PluginError when the rollout engine cannot be loaded.
     """
+    check_trains(plan)
     check_plugins(plan)
     if plan.engine is not None:
         plan.engine.registered.load()  # what it needs is installed, or this says what is not
@@ -39,6 +40,16 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
         if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
             continue
         raise ConfigError(f"{composed.given(key)} and has no effect: there are no validation tasks.", _GIVE_SOME)
+
+
+def check_trains(plan: RunPlan) -> None:
+    """Raise ConfigError when a run shall train with a backend that only samples."""
+    if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:
+        return
+    raise ConfigError(
+        f"Backend {plan.backend.name!r} samples from a model and cannot train it.",
+        "Train with another, such as --backend local; `rllm eval` plays with this one.",
+    )
 
 
 def check_plugins(plan: RunPlan) -> None:
