@@ -40,9 +40,9 @@ def index() -> dict[str, Any]:
     return {
         name: {
             "offers": kinds,
-            "endings": endings.get(name, []),
             "extras": EXTRAS.get(name, {}),
             **ON_GPUS.get(name, NO_GPUS),
+            **({"endings": endings[name]} if name in endings else {}),
         }
         for name, kinds in sorted(offers.items())
         if name.startswith(OURS) and name not in NOT_OURS

@@ -23,21 +23,25 @@ class Entry:
 
     offers: Mapping[str, Mapping[str, str]]
     """Kind -> name -> summary."""
-    endings: tuple[str, ...]
-    """Of files that its datasets read."""
     extras: Mapping[str, Mapping[str, str]]
     """Extra -> the dotted keys and their values that make a run need it."""
     on_gpus: tuple[str, ...]
     """Extras of its other runs. A dry run does without."""
     without_gpu: str
     """What to install instead of these on a machine without a GPU."""
+    endings: tuple[str, ...] = ()
+    """Of files that its datasets read."""
 
 
 @cache
 def _index() -> Mapping[str, Entry]:
     found = json.loads(INDEX.read_text(encoding="utf-8"))
     lists = ("on_gpus", "endings")
-    return {name: Entry(**entry | {key: tuple(entry[key]) for key in lists}) for name, entry in found.items()}
+    fields: dict[str, dict[str, Any]] = {
+        name: {key: tuple(value) if key in lists else value for key, value in entry.items()}
+        for name, entry in found.items()
+    }
+    return {name: Entry(**given) for name, given in fields.items()}
 
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
