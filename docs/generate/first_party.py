@@ -34,8 +34,16 @@ def index() -> dict[str, Any]:
     for candidate in registry.discovery.commands:
         summary = load_command(candidate).get_short_help_str(limit=100)
         offers.setdefault(candidate.distribution, {}).setdefault(COMMAND, {})[candidate.entry_point] = summary
+    endings: dict[str, list[str]] = {}
+    for entry in registry.all("dataset"):
+        endings.setdefault(entry.distribution, []).extend(sorted(entry.plugin.endings))
     return {
-        name: {"offers": kinds, "extras": EXTRAS.get(name, {}), **ON_GPUS.get(name, NO_GPUS)}
+        name: {
+            "offers": kinds,
+            "extras": EXTRAS.get(name, {}),
+            **ON_GPUS.get(name, NO_GPUS),
+            **({"endings": endings[name]} if name in endings else {}),
+        }
         for name, kinds in sorted(offers.items())
         if name.startswith(OURS) and name not in NOT_OURS
     }

@@ -11,6 +11,7 @@ from .environments import Environment, build, lowest
 ON_THIS_MACHINE = (
     "rllm-core",
     "rllm-local",
+    "rllm-data",
     "rllm-envs",
     "rllm-reasoning-gym",
     "rllm-tasks[math]",
@@ -19,6 +20,7 @@ ON_THIS_MACHINE = (
 WITH_EXTRAS = {
     "rllm-core": ["torch"],
     "rllm-local": [],
+    "rllm-data": [],
     "rllm-envs": [],
     "rllm-reasoning-gym": [],
     "rllm-tasks": ["math"],

@@ -55,6 +55,13 @@ def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read_and_al
     )
 
 
+def test_an_ending_that_a_distribution_of_ours_reads_is_answered_with_the_line_of_pip(registry: Registry) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dataset_of_file(registry, "rows.arrow", WHERE)
+    assert caught.value.message == "data.train_dataset is 'rows.arrow': files ending in .arrow are read by rllm-data."
+    assert caught.value.hint == "pip install rllm-data"
+
+
 def test_so_is_a_folder(registry: Registry) -> None:
     Path("rows").mkdir()
     with pytest.raises(ConfigError, match="'rows': no installed dataset"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.first_party import names_elsewhere
+from rllm_core.plugins.first_party import names_elsewhere, reader_of
 from rllm_core.plugins.registry import Registry
 
 
@@ -25,6 +25,9 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     reading = [entry.qualified_name for entry in installed if ending in entry.plugin.endings]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
+    home = None if reading else reader_of(ending)
+    if home is not None:
+        raise ConfigError(f"{where} is {choice!r}: files ending in {ending} are read by {home}.", f"pip install {home}")
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
     # Choosing one that is not installed says what to install.
     known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})

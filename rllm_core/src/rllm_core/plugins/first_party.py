@@ -29,12 +29,19 @@ class Entry:
     """Extras of its other runs. A dry run does without."""
     without_gpu: str
     """What to install instead of these on a machine without a GPU."""
+    endings: tuple[str, ...] = ()
+    """Of files that its datasets read."""
 
 
 @cache
 def _index() -> Mapping[str, Entry]:
     found = json.loads(INDEX.read_text(encoding="utf-8"))
-    return {name: Entry(**entry | {"on_gpus": tuple(entry["on_gpus"])}) for name, entry in found.items()}
+    lists = ("on_gpus", "endings")
+    fields: dict[str, dict[str, Any]] = {
+        name: {key: tuple(value) if key in lists else value for key, value in entry.items()}
+        for name, entry in found.items()
+    }
+    return {name: Entry(**given) for name, given in fields.items()}
 
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
@@ -48,6 +55,11 @@ def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[st
 def home_of(kind: str, name: str) -> str | None:
     """The distribution of ours that offers `name`, whether or not it is installed."""
     return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
+
+
+def reader_of(ending: str) -> str | None:
+    """The distribution of ours that reads files of an ending, whether or not it is installed."""
+    return next((home for home, entry in _index().items() if ending in entry.endings), None)
 
 
 def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""Data of one's own with what a backend brings, and the one line of pip where it takes more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .environments import Environment
+
+SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.max_response_length=2")
+
+
+@pytest.fixture(scope="module")
+def local(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A machine with rllm-local and what it asks for."""
+    return Environment.make(tmp_path_factory.mktemp("local") / "venv", dist, ["rllm-local"])
+
+
+def test_rllm_local_alone_trains_on_a_file_of_questions(local: Environment, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question": "1+2", "answer": "3"}\n')
+    words = ("--data", "train.jsonl", "--reward", "exact", *SHORT)
+
+    done = local.run(["rllm", "train", "question", *words], tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--data", "train.parquet", "--reward", "exact"], "pip install rllm-data"),
+        (["--data", "hf:openai/gsm8k", "--reward", "exact"], "pip install rllm-data"),
+        (["--data", "train.jsonl", "--reward", "math"], "pip install 'rllm-tasks[math]'"),
+    ],
+)
+def test_what_takes_more_says_the_line_of_pip(words: list[str], line: str, local: Environment, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
+
+    done = local.run(["rllm", "train", "question", *words], tmp_path)
+
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
