@@ -23,6 +23,7 @@ DISTRIBUTIONS = (
     "rllm-local",
     "rllm-reasoning-gym",
     "rllm-tasks",
+    "rllm-textarena",
     "rllm-tinker",
     "rllm-trackers",
     "rllm-verl",
