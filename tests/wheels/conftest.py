@@ -14,6 +14,7 @@ ON_THIS_MACHINE = (
     "rllm-envs",
     "rllm-reasoning-gym",
     "rllm-tasks[math]",
+    "rllm-textarena",
     "rllm-tinker[local]",
 )
 WITH_EXTRAS = {
@@ -22,6 +23,7 @@ WITH_EXTRAS = {
     "rllm-envs": [],
     "rllm-reasoning-gym": [],
     "rllm-tasks": ["math"],
+    "rllm-textarena": [],
     "rllm-tinker": ["local"],
 }
 
