@@ -67,18 +67,18 @@ class ShowsStops(Good):
 
 
 class ParsesText(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any) -> Any:
+    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Any:
         return self.text(reply_ids)
 
 
 class RaisesOnJunk(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
         assert reply_ids[-1] in self.stop_ids
         return super().parse(prompt_ids, reply_ids)
 
 
 class CutsTheText(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
         reply = super().parse(prompt_ids, reply_ids)
         return replace(reply, text=reply.text[:3])
 
@@ -113,7 +113,7 @@ class LeavesToolsOut(Good):
 
 
 class SetsAVariable(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any) -> Reply:
+    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
         os.environ["MY_RENDERER"] = "parsed"
         return super().parse(prompt_ids, reply_ids)
 

@@ -39,6 +39,13 @@ def test_rewards_are_names_and_functions_in_files_in_order() -> None:
     assert request_of(*words).choices == {"rllm.reward": chosen}
 
 
+def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() -> None:
+    assert request_of("--tools", "my tools.py:add, b.py:look").choices == {
+        "rllm.workflow.workflow_args.tools": ["my tools.py:add", "b.py:look"],
+        "rllm.workflow.name": "tool_calling",
+    }
+
+
 def test_without_the_flags_nothing_is_chosen() -> None:
     assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
 

@@ -104,6 +104,39 @@ def test_a_reply_whose_thoughts_have_no_end_stays_whole(play: Callable[..., Play
     assert played.trajectory.tokens.prefix_breaks == 0
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("opening", ["", "<think>"])
+def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
+    play: Callable[..., Played], opening: str, accumulate: bool
+) -> None:
+    cut_off = "hm" if opening else "{hm"
+    played = play(cut_off, "one$", opening=opening, accumulate=accumulate)
+    assert played.prompts[1].startswith("<u>go<a>{hm}$<u>x<a>")
+    tokens = played.trajectory.tokens
+    assert _text(tokens.ids[tokens.sampled]) == f"{cut_off}one$"
+    assert tokens.prefix_breaks == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "closing"),
+    [
+        ("go", "{hm", "}$"),
+        ("go{", "hm", "}$"),
+        ("go{", "", "}$"),
+        ("go", "{a}b{c", "}$"),  # thought twice
+        ("go{", "a}b", "$"),
+        ("go{}", "a", "$"),
+        ("go", "a", "$"),
+        ("go", "{hm$", ""),  # the model ended its turn itself
+    ],
+)
+def test_only_what_is_open_is_closed(prompt: str, reply: str, closing: str) -> None:
+    tokenizer: Any = ReasoningTokenizer()
+    said = [*map(ord, prompt)], [*map(ord, reply)]
+    bridged = TemplateRenderer(tokenizer, [STOP]).bridge(*said, [{"role": "user", "content": "x"}])
+    assert _text(bridged) == f"{prompt}{reply}{closing}<u>x<a>"
+
+
 def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(play: Callable[..., Played]) -> None:
     played = play("one$", "two$", opening="<think>\n</think>\n")
     assert played.prompts[1] == "<u>go<a>{\n}\none$<u>x<a>{\n}\n"

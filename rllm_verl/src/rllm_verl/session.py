@@ -29,7 +29,8 @@ class Session:
     def __init__(self, run: RunContext, native: Any, model: Model, environment: Mapping[str, str]) -> None:
         self._run = run
         self._native = native
-        self._model = model
+        # Before the cluster: what the model's template cannot do ends the run before weights are loaded.
+        self._renderer = make_renderer(run, model.rendering)
         self._workers: WorkerGroup | None = None
         self._servers: Servers | None = None
         self._wanted = Wanted(per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes)
@@ -91,7 +92,7 @@ class Session:
         rollout = self._native.actor_rollout_ref.rollout
         return VerlEngine(
             self.servers.client(),
-            make_renderer(self._run, self._model.rendering),
+            self._renderer,
             max_context=rollout.max_model_len,
             logprobs_before_truncation=before_truncation(rollout),
             addresses=self.servers.addresses,

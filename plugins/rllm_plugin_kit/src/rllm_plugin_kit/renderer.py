@@ -115,7 +115,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     def test_any_tokens_can_be_parsed(self, params: Any) -> None:
         renderer = self._made(params)
         for prompt, reply in self._sampled(renderer):
-            parsed = self._ask(renderer.parse, prompt, reply)
+            parsed = self._ask(renderer.parse, prompt, reply, TOOLS)
             if not isinstance(parsed, Reply):
                 raise self.failure(f"parses {list(reply)} as {parsed!r:.80}", "Return a Reply.")
             if parsed.text != renderer.text(reply):

@@ -38,10 +38,18 @@ FLAGS = {
 """Flag to its config key and meaning. `--model` has a key of the backend's."""
 MODEL_FLAG = "model"
 ROLE_KEY = "rllm.algorithm.estimator_map"
-PLANNING_FLAGS = {**FLAGS, ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated.")}
+WORKFLOW_KEY = "rllm.workflow.name"
+TOOLS_KEY = "rllm.workflow.workflow_args.tools"
+PLANNING_FLAGS = {
+    **FLAGS,
+    ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
+    "tools": (TOOLS_KEY, "Functions that the model may call, apart by commas; chooses workflow tool_calling."),
+}
 """All flags that say how to train."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
-METAVARS["reward"] = "NAME|FILE.py:FUNCTION"
+METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…"}
+TOOL_WORKFLOW = "tool_calling"
+"""The workflow that ``--tools`` chooses."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -96,6 +104,8 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     choices: dict[str, Any] = {FLAGS[name][0]: words_of_flags[name] for name in VERBATIM if name in words_of_flags}
     if rewards := flags.get("reward"):
         choices[FLAGS["reward"][0]] = [f"python:{word}" if _is_in_file(word) else word for word in rewards]
+    if tools := flags.get("tools"):
+        choices |= {TOOLS_KEY: [word.strip() for word in tools.split(",")], WORKFLOW_KEY: TOOL_WORKFLOW}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     return Request(environment, model, files, [*overrides, *words[environment is not None :]], choices)

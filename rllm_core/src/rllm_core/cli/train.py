@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @config_options(*PLANNING_FLAGS)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
-@click.option("--dry-run", is_flag=True, help="Show stages, plugins and every value with its origin; train nothing.")
+@click.option("--dry-run", is_flag=True, help="Show stages, plugins, values with origins, memory; train nothing.")
 def train(
     words: tuple[str, ...],
     model: str | None,
@@ -42,6 +42,8 @@ def train(
       rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
     Questions of a file, and a reward for their answers:
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
+    The same with tools, which are Python functions:
+      rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
     See first what would happen:
       rllm train guess --dry-run
     Ctrl-C ends after the current step and saves; go on later:
@@ -52,12 +54,23 @@ def train(
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
-        from rllm_core.planning.preflight import check_plugins
+        from rllm_core.planning.preflight import check_trains
 
+        check_trains(plan)
         show_plan(plan)
-        check_plugins(plan)
+        _check(plan)
         return 0
     return _train(plan, resume, overwrite)
+
+
+def _check(plan: RunPlan) -> None:
+    """What can be seen without loading a model or using a network: options, files, and the first tasks."""
+    from rllm_core.planning.preflight import check_plugins
+    from rllm_core.planning.task_checks import check_tasks
+    from rllm_core.training.setup import local_tasks_of
+
+    check_plugins(plan)
+    check_tasks(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:

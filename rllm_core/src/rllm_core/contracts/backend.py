@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Capabilities:
     """What a backend can do; a run that asks for more stops at start."""
 
+    trains: bool = True
+    """Whether it trains. One that only samples serves ``rllm eval``; a training run with it is refused."""
     losses: frozenset[str] = frozenset()
     """Losses it knows by itself, by name."""
     custom_losses: bool = False
@@ -122,11 +124,25 @@ class RunContext:
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
     renderer: Chosen[RendererPlugin[Any]] | None = None
     """The renderer of the run; None: the model's chat template. See ``rllm_core.rollout.renderers``."""
+    calls_tools: bool = False
+    """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
 
     @property
     def recomputes_old_logprobs(self) -> bool:
         """Whether `process` takes old log-probs from the trainer's own forward pass, not from the sampler."""
         return recomputes_old_logprobs(self.config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What a run will take of a machine, as far as it can be told before anything is loaded."""
+
+    title: str
+    """What `rows` are, such as ``Memory on cuda:0, at most``."""
+    rows: tuple[tuple[str, str], ...]
+    """What, and how much."""
+    warnings: tuple[str, ...] = ()
+    """Why the run may not fit, and which keys help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,4 +253,7 @@ class BackendPlugin(Plugin[ParamsT]):
     """The config key that `build_train_config(lr=…)` sets."""
     lora_rank_key: str = "model.lora_rank"
     """The config key that `build_train_config(lora_rank=…)` sets."""
+    footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
+    """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
+    asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""
     capabilities: Capabilities

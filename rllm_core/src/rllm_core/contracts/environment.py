@@ -12,7 +12,7 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from rllm_core.data.messages import Message
+    from rllm_core.data.messages import Message, Tool
     from rllm_core.data.types import Task
 
 Split = Literal["train", "val"]
@@ -62,6 +62,14 @@ class Environment(ABC):
         An action is text; where `takes_objects` is set, a JSON object as well.
         """
 
+    def tools(self, task: Mapping[str, Any]) -> Sequence[Callable[..., Any] | tuple[Tool, Callable[..., Any]]]:
+        """Tools that the model may call in the attempt at `task`. Asked once, after `reset`.
+
+        A typed function, such as a method of this instance, plain or async; or the tool's schema with the function. The
+        workflow runs them: `step` gets the first reply without calls. Needs a workflow that calls tools.
+        """
+        return ()
+
     def final_state(self) -> Any:
         """What rewards may look at once the episode has ended, as JSON data; see `Attempt.state`."""
         return None
@@ -83,6 +91,9 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     """Returns the `Environment` class, whose constructor takes the options."""
     blocking: bool = True
     """Whether plain `reset` and `step` may wait for something (a process, a network, a lock)."""
+    check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
+    """Takes the options and the data of a task, and raises ConfigError for one that it cannot play. Called with the
+    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Config values that suit this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
     Users' own values win."""

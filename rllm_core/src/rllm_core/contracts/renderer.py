@@ -27,7 +27,10 @@ class Renderer(Protocol):
 
     @property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """The tokens before and after a model's thoughts; None when this model has no token of its own for each."""
+        """The tokens before and after a model's thoughts, which are cut out of later prompts.
+
+        None when this model has no token of its own for each, or where `bridge` knows itself which thoughts to keep.
+        """
         ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:
@@ -43,7 +46,8 @@ class Renderer(Protocol):
     ) -> NDArray[np.int32] | None:
         """(n,) int32 tokens of the next prompt: `prompt_ids` and `reply_ids` unchanged, and behind them `messages`.
 
-        The end of the model's turn stands between them; a stop token that was sampled is not repeated. None: this
+        The end of the model's turn stands between them; a stop token that was sampled is not repeated. Thoughts that
+        the reply leaves open are closed there: such tokens were not sampled, so they are the prompt's. None: this
         model's template rewrites what came before, so the conversation has to be rendered anew.
         """
         ...
@@ -59,8 +63,11 @@ class Renderer(Protocol):
         """The words of a reply, without special tokens."""
         ...
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
-        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply."""
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply.
+
+        `tools` are those of the prompt: some models write arguments without quotes, and the schema says which are text.
+        """
         ...
 
 

@@ -41,7 +41,7 @@ class Score:
     components: Mapping[str, float] = field(default_factory=dict)
     """Parts that estimators such as `gdpo` look at, such as ``{"format": 1.0}``."""
     extracted: str | None = None
-    """What was taken for the answer."""
+    """What was taken for the answer. Episode logs keep it, as ``info.extracted`` of the trajectory."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the attempt; averaged over episodes."""
     feedback: str = ""
@@ -64,7 +64,8 @@ class Reward(Protocol):
 class RewardPlugin(Plugin[ParamsT]):
     """Offers a reward. Chosen by ``rllm.reward``, a list; ``weight`` beside a name says how much it counts.
 
-    Estimators that standardise each part of a reward, such as `gdpo`, see the sign of a weight and not its size.
+    Estimators that standardise each part of a reward, such as `gdpo`, have weights of their own: they would see the
+    sign of these and not their size, so that other sizes than 1 are refused with them.
     """
 
     kind: ClassVar[str] = "reward"
@@ -73,6 +74,13 @@ class RewardPlugin(Plugin[ParamsT]):
     """Returns a factory that takes the options and makes the reward for one run."""
     needs: frozenset[str] = frozenset()
     """Keys of a task's data that it reads, such as ``answer``; an attempt at a task without them has no reward."""
+    check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
+    """Takes the options and the data of a task, and raises ConfigError for one that it cannot score. Called with the
+    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    sources: Callable[[Any], Mapping[str, str]] | None = None
+    """Takes the options and returns what beside them decides the reward, name to text: a file and what it holds, a
+    library and its version. Checkpoints hold it. A resumed run with another text stops, unless
+    ``rllm.trainer.on_changed_reward`` is ``warn``."""
     timeout: float = 60.0
     """Seconds that one attempt may take; longer makes the reward a missing one."""
     blocking: bool = True

@@ -103,6 +103,9 @@ class WorkflowPlugin(Plugin[ParamsT]):
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""
     stop_texts: bool = False
     """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
+    calls_tools: bool = False
+    """Whether the model may call tools in it, those of `Environment.tools` among them. The run's renderer is then tried
+    with calls and results before anything is played; an environment with tools needs such a workflow."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""

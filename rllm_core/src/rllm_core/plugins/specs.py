@@ -389,8 +389,8 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
         from rllm_core.rollout.template_renderer import TemplateRenderer
 
         class AnswerOnly(TemplateRenderer):
-            def parse(self, prompt_ids, reply_ids):
-                reply = super().parse(prompt_ids, reply_ids)
+            def parse(self, prompt_ids, reply_ids, tools=()):
+                reply = super().parse(prompt_ids, reply_ids, tools)
                 return replace(reply, content=reply.content.rpartition("Answer:")[2].strip())
 
         return lambda setup, params: AnswerOnly(setup.tokenizer, setup.stop_ids, setup.template_options)

@@ -26,7 +26,8 @@ class Conversation:
     ) -> None:
         self._context = context
         self._session = session
-        self._tools = tools
+        self.tools = tools
+        """What the model may call; all prompts show them. Set before the first reply."""
         self._heard: list[list[Message]] = [[]]
         """What was said before each reply, and since the last one."""
         self.trajectory = trajectory
@@ -67,21 +68,21 @@ class Conversation:
 
     def parsed(self, step: Step) -> Reply:
         """A reply of this conversation, taken apart: content, reasoning, tool calls."""
-        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids)
+        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
         return reply if reply.finish_reason == reason else replace(reply, finish_reason=reason)
 
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
         if not self.trajectory.steps:
-            return renderer.prompt(self._heard[-1], self._tools)
+            return renderer.prompt(self._heard[-1], self.tools)
         last = self.trajectory.steps[-1]
         prompt, reply = last.prompt_ids, last.response_ids
         if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None:
             # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
             prompt, reply = without_reasoning(prompt, reply, renderer.reasoning_ids)
-        bridged = renderer.bridge(prompt, reply, self._heard[-1], self._tools)
-        return renderer.prompt(self.history(), self._tools) if bridged is None else bridged
+        bridged = renderer.bridge(prompt, reply, self._heard[-1], self.tools)
+        return renderer.prompt(self.history(), self.tools) if bridged is None else bridged
 
     def history(self) -> list[Message]:
         """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""

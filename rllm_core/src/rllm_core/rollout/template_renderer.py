@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import Message, Reply, Tool, text_of
+from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall, text_of
 from rllm_core.errors import ConfigError, RolloutError, failures_as
+from rllm_core.rollout.call_format import CallFormat, call_format
 
 REPLY = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
@@ -76,11 +77,14 @@ class TemplateRenderer:
     def bridge(
         self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered:
-        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt."""
+        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt.
+
+        Thoughts that the reply leaves open are closed before the end of its turn.
+        """
         last = int(reply_ids[-1]) if len(reply_ids) else NO_TOKEN
-        return np.concatenate(
-            (np.asarray(prompt_ids, np.int32), np.asarray(reply_ids, np.int32), self.continuation(last, messages))
-        )
+        closing = self._closing(prompt_ids, reply_ids)
+        said = (prompt_ids, reply_ids, closing, self.continuation(NO_TOKEN if len(closing) else last, messages))
+        return np.concatenate([np.asarray(tokens, np.int32) for tokens in said])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
@@ -103,24 +107,64 @@ class TemplateRenderer:
         """The words of a reply, without special tokens."""
         return self._text(np.asarray(token_ids, np.int32).tobytes())
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
-        """The reply with its thoughts apart where the model has tokens for them. Tool calls stay in the content."""
+    @cached_property
+    def call_format(self) -> CallFormat | None:
+        """How this model writes tool calls; None where its template shows none, or none that can be read."""
+        return call_format(self._template)
+
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """The reply, with its thoughts apart where the model has tokens for them, and its calls as the template's.
+
+        Calls stay in the content where `call_format` is None.
+        """
         text = self.text(reply_ids)
-        if self.reasoning_ids is None:
-            return Reply(text=text, content=text)
-        start, end = self.reasoning_ids
-        reply = np.asarray(reply_ids, np.int32)
-        opened = start in reply or in_thoughts(prompt_ids, self.reasoning_ids)
-        ends = np.flatnonzero(reply == end)
-        if not ends.size and not opened:
-            return Reply(text=text, content=text)
-        closed = int(ends[-1]) if ends.size else len(reply)
-        thoughts = reply[:closed]
+        thought, said = self._thought_and_said(prompt_ids, np.asarray(reply_ids, np.int32))
+        reasoning = None if thought is None else self.text(thought).strip()
+        content = self.text(said) if thought is None else self.text(said).strip()
+        if self.call_format is None:
+            return Reply(text=text, content=content, reasoning=reasoning)
+        rest, calls = self.call_format.read(self._with_marks(said) if self._marks_are_special else content)
+        if not calls:
+            return Reply(text=text, content=content, reasoning=reasoning)
         return Reply(
             text=text,
-            content=self.text(reply[closed + 1 :]).strip(),
-            reasoning=self.text(thoughts[~np.isin(thoughts, self.reasoning_ids)]).strip(),
+            content=rest,
+            reasoning=reasoning,
+            tool_calls=tuple(call for call in calls if isinstance(call, ToolCall)),
+            malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
+
+    def _thought_and_said(self, prompt_ids: TokenIds, reply: Rendered) -> tuple[Rendered | None, Rendered]:
+        """The tokens of the thoughts, None where there are none, and those behind them."""
+        if self.reasoning_ids is None:
+            return None, reply
+        start, end = self.reasoning_ids
+        ends = np.flatnonzero(reply == end)
+        if not ends.size and start not in reply and not in_thoughts(prompt_ids, self.reasoning_ids):
+            return None, reply
+        closed = int(ends[-1]) if ends.size else len(reply)
+        thought = reply[:closed]
+        return thought[~np.isin(thought, self.reasoning_ids)], reply[closed + 1 :]
+
+    @cached_property
+    def _marks_are_special(self) -> bool:
+        """Whether the marks of calls are special tokens, which `text` leaves out."""
+        marks = self.call_format.start + self.call_format.end if self.call_format else ""
+        return self.text(self._encode(marks)).replace(" ", "") != marks
+
+    def _with_marks(self, said: Rendered) -> str:
+        kept = said[~np.isin(said, [*self.stop_ids])]
+        return str(self.tokenizer.decode(kept.tolist(), skip_special_tokens=False))
+
+    def _closing(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> list[int]:
+        """``</think>`` behind a reply that was cut off while the model thought; else the model would think on there.
+
+        Nothing behind a sampled stop token: the model has ended its turn itself.
+        """
+        if self.reasoning_ids is None or (len(reply_ids) and int(reply_ids[-1]) in self.stop_ids):
+            return []
+        thinking = ends_in_thoughts(prompt_ids, reply_ids, self.reasoning_ids)
+        return [self.reasoning_ids[1]] if thinking else []
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
         said, offered = json.loads(messages), json.loads(tools)
@@ -173,6 +217,13 @@ def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     start, end = reasoning_ids
     tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
     return start in tail and end not in tail[tail.index(start) :]
+
+
+def ends_in_thoughts(prompt_ids: TokenIds, reply_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
+    """Whether a reply ends inside the model's thoughts, which it or the template has opened."""
+    reply = np.asarray(reply_ids, np.int32)
+    marks = reply[np.isin(reply, reasoning_ids)]
+    return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_thoughts(prompt_ids, reasoning_ids)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

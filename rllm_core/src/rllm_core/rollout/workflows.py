@@ -8,12 +8,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
+from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.reward import Attempt
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Action, Message, Reply
+from rllm_core.data.messages import Action, Message, Reply, Tool
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.rollout.calls import call
@@ -48,6 +48,14 @@ class EnvironmentWorkflow(Workflow):
     @abstractmethod
     def max_turns(self) -> int:
         """Most turns of the attempt."""
+
+    async def offered_tools(self, environment: Environment, task: Mapping[str, Any]) -> Sequence[Tool]:
+        """What the model may call in this attempt; nothing, unless a subclass runs tools."""
+        return ()
+
+    async def answers_to_calls(self, reply: Reply, episode: Episode) -> Sequence[Message]:
+        """What the model hears of the tools that `reply` calls. Nothing: the reply is the action."""
+        return ()
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         make_environment = self.context.make_environment
@@ -89,13 +97,19 @@ class EnvironmentWorkflow(Workflow):
         if observation is None:
             raise TypeError(f"reset() of {type(environment).__name__} returned None, not what the agent sees first")
         conversation.hear(_messages(agent, observation))
+        conversation.tools = await self.offered_tools(environment, task)
         for _ in range(self.max_turns):
             try:
                 step = await conversation.reply()
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            outcome = await self._ask(environment.step, _action(agent, conversation.parsed(step), environment))
+            reply = conversation.parsed(step)
+            if answers := await self.answers_to_calls(reply, episode):
+                step.reward = 0.0
+                conversation.hear(answers)
+                continue
+            outcome = await self._ask(environment.step, _action(agent, reply, environment))
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
@@ -132,6 +146,8 @@ class EnvironmentWorkflow(Workflow):
         score = await self.context.score(attempt)
         _add_components(trajectory, score.components)
         episode.metrics.update(score.metrics)
+        if score.extracted is not None:
+            trajectory.info[EXTRACTED] = score.extracted
         if score.value is None:
             trajectory.info[REWARD_ERROR] = score.feedback
             return

@@ -1,0 +1,60 @@
+"""The chat templates that TRL ships, each with a tokenizer of bytes and of the template's own marks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import peers
+
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+STOPS = (
+    *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
+    *("<|user|>", "<|observation|>", "</s>"),
+)
+"""What ends replies, in the families that there are."""
+OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
+"""Special tokens that renderers ask for although the template does not write them."""
+MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>")
+
+
+def templates() -> list[Path]:
+    """One file for each family and version; none where TRL is not installed."""
+    try:
+        found = sorted((peers.folder_of("trl") / "chat_templates").glob("*.jinja"))
+    except peers.PeerMissingError:
+        return []
+    return [path for path in found if not path.stem.endswith("_training")]
+
+
+def setup_of(path: Path) -> RendererSetup:
+    """A model with this template. Its vocabulary has bytes and marks, so that any text survives."""
+    tokenizer = _tokenizer(path.read_text(encoding="utf-8"))
+    stops = tokenizer.convert_tokens_to_ids([*STOPS])
+    return RendererSetup(name=f"./{path.stem}", tokenizer=tokenizer, stop_ids=frozenset(stops))
+
+
+def renderer_of(path: Path) -> TemplateRenderer:
+    """The renderer ``template`` of a model with this template."""
+    setup = setup_of(path)
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids)
+
+
+def _tokenizer(template: str) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer: Any = Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(bytes_)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = dict.fromkeys((*MARKS.findall(template), *STOPS, *OTHER_MARKS))
+    special = ("<|", "<\uff5c", "[", "<s", "<b", "</s>")
+    tokenizer.add_tokens([AddedToken(mark, special=mark.startswith(special), normalized=False) for mark in marks])
+    end = next((stop for stop in STOPS if stop in template), "<|im_end|>")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token="<s>")
+    wrapped.chat_template = template
+    return wrapped

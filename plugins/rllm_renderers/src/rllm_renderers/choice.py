@@ -1,0 +1,84 @@
+"""Which family of the library a model is of, and its renderer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from renderers import base, configs
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.notices import one_line
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_renderers.fingerprint import family_of_template
+from rllm_renderers.library_renderer import LibraryRenderer
+from rllm_renderers.options import RenderersParams
+
+
+def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
+    """The library's renderer of a model that it knows, else the model's chat template."""
+    family = family_of(setup)
+    if family is None:
+        return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+    return _make(setup, family, {})
+
+
+def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
+    """The library's renderer.
+
+    Raises:
+        ConfigError: no family is named and the model is of none, or the model's tokenizer is not of that family.
+    """
+    family = params.config or family_of(setup)
+    if family is None:
+        raise ConfigError(
+            f"Renderer 'renderers' does not know the model {setup.name!r}: neither its name nor its chat template.",
+            "Name its family, such as rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
+        )
+    return _make(setup, family, params.options)
+
+
+def check_params(params: RenderersParams) -> None:
+    """Raise ConfigError for a family that the library does not have, or options that the family does not take."""
+    if params.config is None and params.options:
+        raise ConfigError(
+            "rllm.renderer.options is set, and rllm.renderer.config is not.", "Options belong to a family: name it."
+        )
+    if params.config is not None:
+        _config(params.config, params.options)
+
+
+def family_of(setup: RendererSetup) -> str | None:
+    """By the hub name that the library knows exactly, else by what the chat template writes."""
+    names = (setup.name, getattr(setup.tokenizer, "name_or_path", ""))
+    named = next((base.MODEL_RENDERER_MAP[name] for name in names if name in base.MODEL_RENDERER_MAP), None)
+    return named or family_of_template(setup)
+
+
+def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Renderer:
+    config = _config(family, options)
+    try:
+        made = base.create_renderer(setup.tokenizer, config, chat_template_kwargs=dict(setup.template_options) or None)
+    except Exception as error:
+        raise ConfigError(
+            f"Renderer {family!r} of the library renderers cannot be made for {setup.name!r}: {one_line(str(error))}.",
+            "Choose another family, or rllm.renderer=template.",
+        ) from error
+    return LibraryRenderer(made, setup)
+
+
+def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:
+    base._populate_registry()
+    known = [name for name in base.RENDERER_REGISTRY if name != "default"]
+    if family not in known:
+        raise ConfigError(
+            f"The library renderers has no family {family!r}.",
+            did_you_mean(family, known) or f"Its families: {', '.join(sorted(known))}.",
+        )
+    try:
+        return configs._config_class_for(family)(**options)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"rllm.renderer.options of family {family!r}: {problems}.", "Mend or drop them.") from error

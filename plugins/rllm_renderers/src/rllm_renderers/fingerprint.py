@@ -1,0 +1,93 @@
+"""Knowing a model by its chat template: the family that writes the same tokens.
+
+The library knows models by their hub name alone; a local folder has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from renderers import base, config_from_name, create_renderer
+
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.data.messages import Message, Tool
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_renderers.library_renderer import LibraryRenderer
+
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+USER: Message = {"role": "user", "content": "What is one plus one?"}
+ANSWER: Message = {"role": "assistant", "content": "Two.", "reasoning_content": "One and one."}
+CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "call00001",
+            "type": "function",
+            "function": {"name": "add", "arguments": json.dumps({"first": 1, "words": "one", "exact": True})},
+        }
+    ],
+}
+RESULT: Message = {"role": "tool", "tool_call_id": "call00001", "name": "add", "content": "2"}
+TYPES = {"first": "integer", "words": "string", "exact": "boolean"}
+TOOLS: tuple[Tool, ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds.",
+            "parameters": {
+                "type": "object",
+                "properties": {name: {"type": kind, "description": "A value."} for name, kind in TYPES.items()},
+                "required": ["first"],
+            },
+        },
+    },
+)
+CONVERSATIONS: tuple[tuple[Sequence[Message], Sequence[Tool]], ...] = (
+    ((USER,), ()),
+    ((SYSTEM, USER), ()),
+    ((USER, ANSWER, USER), ()),
+    ((SYSTEM, USER), TOOLS),
+    ((SYSTEM, USER, CALL, RESULT), TOOLS),
+    ((USER, {**CALL, "reasoning_content": "I add."}, RESULT, RESULT, ANSWER, USER), TOOLS),
+)
+HARMONY = "gpt-oss"
+"""The family whose vocabulary the library downloads, unless the model is seen to be of it."""
+HARMONY_MARK = "<|channel|>"
+
+
+def family_of_template(setup: RendererSetup) -> str | None:
+    """The first family that renders every conversation as the chat template does; None where there is none."""
+    expected = list(_by_template(setup))
+    if not any(tools for _, tools, _ in expected):
+        return None  # Without tools too many families look alike.
+    base._populate_registry()
+    return next((name for name in base.RENDERER_REGISTRY if _renders(name, setup, expected)), None)
+
+
+def _by_template(setup: RendererSetup) -> Iterator[tuple[Sequence[Message], Sequence[Tool], list[int]]]:
+    template = TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+    for messages, tools in CONVERSATIONS:
+        try:
+            yield messages, tools, template.prompt(messages, tools).tolist()
+        except RolloutError:
+            continue  # The template refuses it, so there is nothing to compare.
+
+
+def _renders(name: str, setup: RendererSetup, expected: Sequence[tuple[Any, Any, list[int]]]) -> bool:
+    tokenizer = setup.tokenizer
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if name == "default" or (name == HARMONY and tokenizer.convert_tokens_to_ids(HARMONY_MARK) in (None, unknown)):
+        return False
+    try:
+        made = create_renderer(
+            tokenizer, config_from_name(name), chat_template_kwargs=dict(setup.template_options) or None
+        )
+        renderer = LibraryRenderer(made, setup)
+        return all(renderer.prompt(messages, tools).tolist() == tokens for messages, tools, tokens in expected)
+    except Exception:  # noqa: BLE001  (a tokenizer of another family lacks its special tokens; each says so otherwise)
+        return False

@@ -1,0 +1,130 @@
+"""LibraryRenderer: a renderer of the library `renderers` in the shape of our contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from renderers import ParsedToolCall, Renderer as Library, ToolCallParseStatus
+
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall
+from rllm_core.errors import RolloutError, failures_as
+
+TokenIds = Sequence[int] | NDArray[np.int32]
+Rendered = NDArray[np.int32]
+PROBLEMS = {
+    ToolCallParseStatus.INVALID_JSON: "its arguments are no JSON object",
+    ToolCallParseStatus.UNCLOSED_BLOCK: "it has no end",
+    ToolCallParseStatus.MISSING_NAME: "it names no tool",
+    ToolCallParseStatus.MALFORMED_STRUCTURE: "it does not have the form of a call",
+    ToolCallParseStatus.UNKNOWN_TOOL: "there is no such tool",
+}
+
+
+class LibraryRenderer:
+    """Results depend on the arguments only.
+
+    The library knows by the model's template which thoughts later prompts keep: those of a turn with tools are kept
+    until the user speaks again, as the models were trained.
+    """
+
+    reasoning_ids = None
+    """Thoughts are not cut out of prompts; `bridge` returns None where the template leaves them out."""
+
+    def __init__(self, library: Library, setup: RendererSetup) -> None:
+        self._library = library
+        self._tokenizer = setup.tokenizer
+        ends = library.get_stop_token_ids()
+        self.stop_ids = frozenset(ends) | setup.stop_ids
+        own = getattr(setup.tokenizer, "eos_token_id", None)
+        self._end = own if own in ends else ends[0]
+        self._prompt = lru_cache(maxsize=1024)(self._rendered)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
+        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
+        with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
+            return self._prompt(json.dumps([*messages], default=dict), json.dumps([*tools], default=dict))
+
+    def bridge(
+        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> Rendered | None:
+        """(n,) int32 tokens of the next prompt; None where the template rewrites what came before."""
+        with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
+            bridged = self._library.bridge_to_next_turn(
+                _plain_ids(prompt_ids), _plain_ids(reply_ids), _plain(messages), tools=_given(tools)
+            )
+        return None if bridged is None else np.array(bridged.token_ids, np.int32)
+
+    def reply_ids(self, text: str) -> Rendered:
+        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it."""
+        return np.array([*self._tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
+
+    def text(self, token_ids: TokenIds) -> str:
+        """The words of a reply, without special tokens."""
+        return str(self._tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))
+
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """What was sampled, taken apart by the library."""
+        text = self.text(reply_ids)
+        try:
+            parsed = self._library.parse_response(
+                _plain_ids(reply_ids), tools=_given(tools), prompt_ids=_plain_ids(prompt_ids)
+            )
+        except Exception as error:  # noqa: BLE001  (a reply may hold any tokens, and reading one ends no run)
+            problem = f"the reply cannot be read: {type(error).__name__}: {error}"
+            return Reply(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
+        calls = [_call(each, number) for number, each in enumerate(parsed.tool_calls)]
+        return Reply(
+            text=text,
+            content=parsed.content,
+            reasoning=parsed.reasoning_content,
+            tool_calls=tuple(call for call in calls if isinstance(call, ToolCall)),
+            malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
+        )
+
+    def _rendered(self, messages: str, tools: str) -> Rendered:
+        said, offered = _plain(json.loads(messages)), json.loads(tools)
+        tokens = self._library.render_ids(said, tools=offered or None, add_generation_prompt=True)
+        if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
+            raise RolloutError(
+                "The renderer of this model does not show tools.", "Choose a model that is made for them."
+            )
+        rendered = np.array(tokens, np.int32)
+        rendered.flags.writeable = False
+        return rendered
+
+
+def _call(parsed: ParsedToolCall, number: int) -> ToolCall | MalformedToolCall:
+    if parsed.status is not ToolCallParseStatus.OK or parsed.name is None:
+        return MalformedToolCall(text=parsed.raw, problem=PROBLEMS.get(parsed.status, str(parsed.status)))
+    arguments = {} if parsed.arguments is None else parsed.arguments
+    if not isinstance(arguments, Mapping):
+        return MalformedToolCall(text=parsed.raw, problem=PROBLEMS[ToolCallParseStatus.INVALID_JSON])
+    return ToolCall(name=parsed.name, arguments=arguments, id=parsed.id or f"call_{number}")
+
+
+def _plain(messages: Sequence[Message]) -> list[Any]:
+    """Messages as the library takes them: arguments of calls as objects, and no content that is null."""
+    plain = []
+    for message in messages:
+        changed = dict(message) | {"content": message.get("content") or ""}
+        if calls := message.get("tool_calls"):
+            changed["tool_calls"] = [
+                dict(call) | {"function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+                for call in calls
+            ]
+        plain.append(changed)
+    return plain
+
+
+def _given(tools: Sequence[Tool]) -> list[Any] | None:
+    return [dict(tool) for tool in tools] or None
+
+
+def _plain_ids(token_ids: TokenIds) -> list[int]:
+    return [int(token) for token in token_ids]

@@ -1,0 +1,3 @@
+"""rllm-tools: models that call tools."""
+
+__version__ = "0.1.0"

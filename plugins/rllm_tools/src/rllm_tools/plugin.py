@@ -1,0 +1,47 @@
+"""What rllm-tools offers: the workflow `tool_calling`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
+from rllm_core.plugins import hookimpl
+from rllm_tools.options import ToolCallingParams
+
+requires_api = 1
+
+
+def _tool_calling() -> Callable[..., Workflow]:
+    from rllm_tools.workflow import ToolCallingWorkflow
+
+    return ToolCallingWorkflow
+
+
+def _check(params: ToolCallingParams) -> None:
+    from rllm_tools.toolbox import load_tools
+
+    load_tools(params.tools)
+
+
+@asynccontextmanager
+async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]:
+    """The tools of the files, read once for all attempts."""
+    from rllm_tools.toolbox import load_tools
+
+    yield load_tools(params.tools)
+
+
+@hookimpl
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="tool_calling",
+        summary="Turns in which the model calls tools: functions in files, or those of the environment.",
+        params=ToolCallingParams,
+        load=_tool_calling,
+        check=_check,
+        open=_open,
+        calls_tools=True,
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps", "rllm.reward"}),
+    )

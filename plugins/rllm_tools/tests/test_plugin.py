@@ -1,0 +1,54 @@
+"""What rllm-tools offers, and what listing it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from rllm_core.contracts.workflow import OpenedRun
+from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
+from rllm_tools import plugin
+from rllm_tools.options import ToolCallingParams
+
+
+def test_the_entry_point_has_the_name_of_the_distribution() -> None:
+    (found,) = entry_points(group="rllm.plugins", name="rllm-tools")
+    assert found.load() is plugin
+
+
+def test_listing_the_plugin_imports_neither_numpy_nor_what_plays() -> None:
+    script = "import sys; from rllm_tools.plugin import rllm_workflows; list(rllm_workflows()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    modules = set(done.stdout.split())
+    assert {name for name in modules if name.startswith("rllm_tools.")} == {"rllm_tools.plugin", "rllm_tools.options"}
+    assert "numpy" not in modules
+
+
+def test_files_are_tried_before_a_run_and_opened_once_for_it(tool_file: Callable[[str], Path]) -> None:
+    (record,) = plugin.rllm_workflows()
+    params = ToolCallingParams(tools=[f"{tool_file('def add(a: int) -> int: return a')}:add"])
+    assert record.check is not None
+    assert record.open is not None
+    record.check(params)
+    with pytest.raises(ConfigError, match="has no function 'ad'"):
+        record.check(ToolCallingParams(tools=[params.tools[0].removesuffix("d")]))
+
+    async def opened() -> list[str]:
+        run = OpenedRun(config=RunConfig(), engine=None, folder=None)  # type: ignore[arg-type]
+        async with record.open(run, params) as tools:
+            return [tool.name for tool in tools]
+
+    assert asyncio.run(opened()) == ["add"]
+
+
+def test_the_record_can_be_shown() -> None:
+    command = [sys.executable, "-m", "rllm_core", "plugins", "info", "workflow", "tool_calling"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    assert "tool_timeout" in done.stdout

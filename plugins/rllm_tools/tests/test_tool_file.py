@@ -1,0 +1,67 @@
+"""Functions in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_tools.tool_file import load_function
+from rllm_tools.toolbox import load_tools
+
+Write = Callable[[str], Path]
+
+
+def test_functions_of_one_file_share_its_variables(tool_file: Write) -> None:
+    path = tool_file("seen = []\ndef put(x: int) -> None: seen.append(x)\ndef get() -> list[int]: return seen\n")
+    put, get = (load_function(f"{path}:{name}") for name in ("put", "get"))
+    put(3)
+    assert get() == [3]
+
+
+def test_a_changed_file_is_read_again(tool_file: Write) -> None:
+    path = tool_file("def say() -> int: return 1\n")
+    assert load_function(f"{path}:say")() == 1
+    tool_file("def say() -> int: return 200\n")
+    assert load_function(f"{path}:say")() == 200
+
+
+def test_annotations_may_be_texts(tool_file: Write) -> None:
+    path = tool_file("from __future__ import annotations\nN = int\ndef add(a: N) -> N: return a\n")
+    (tool,) = load_tools([f"{path}:add"])
+    assert tool.schema["function"]["parameters"]["properties"] == {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message", "hint"),
+    [
+        ("def add(): ...", "ad", "has no function 'ad'.", "Did you mean 'add'?"),
+        ("def add(): ...", "fly", "has no function 'fly'.", "Its functions: add."),
+        ("x = 1", "x", "has no function 'x'.", "Its functions: none."),
+        ("def add(:", "add", "line 1: SyntaxError", "Mend the file"),
+        ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "Mend the file"),
+        ("exit(3)", "add", "line 1: SystemExit", "Mend the file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: str, message: str, hint: str) -> None:
+    path = tool_file(source)
+    with pytest.raises(ConfigError) as caught:
+        load_function(f"{path}:{name}")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("tool", ["tools.py", "tools.py:", ":add", "tools.py:a b"])
+def test_a_tool_is_a_file_and_a_function(tool: str) -> None:
+    with pytest.raises(ConfigError, match=r"workflow_args\.tools holds"):
+        load_function(tool)
+
+
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"tools\.py cannot be read: No such file") as caught:
+        load_function("tools.py:add")
+    assert str(tmp_path) in caught.value.hint

@@ -1,0 +1,133 @@
+"""What a run asks of its renderer, tried on a conversation of our own when the renderer is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.data.messages import Message, Tool
+from rllm_core.errors import ConfigError, RolloutError
+
+USER: Message = {"role": "user", "content": "one plus one?"}
+NEXT: Message = {"role": "user", "content": "and plus one?"}
+SYSTEM: Message = {"role": "system", "content": "be brief"}
+ADD = "add_numbers"
+TOOLS: tuple[Tool, ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": ADD,
+            "description": "Adds two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {"first": {"type": "integer"}, "second": {"type": "integer"}},
+                "required": ["first", "second"],
+            },
+        },
+    },
+)
+OTHER_RENDERER = (
+    "Choose a model that is made for tools, or another renderer: rllm.renderer=auto (pip install rllm-renderers) reads "
+    "and writes the calls of more models."
+)
+
+
+def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
+    """Refuse ``rllm.accumulate_reasoning`` where later prompts leave the model's thoughts out all the same.
+
+    Raises:
+        ConfigError: the renderer renders conversations anew, and hides earlier thoughts then.
+    """
+    try:
+        first = renderer.prompt([USER])
+        replies = [renderer.reply_ids(text) for text in ("two", "<think>one more</think>two")]
+        if all(renderer.bridge(first, reply, [NEXT]) is not None for reply in replies):
+            return
+        one, other = (renderer.prompt([USER, _thinking(thought), NEXT]) for thought in ("abc", "xyz"))
+    except RolloutError:
+        return  # A template that refuses such messages hides nothing; the run meets its words where it needs them.
+    if one.tolist() == other.tolist():
+        raise ConfigError(
+            f"rllm.accumulate_reasoning is true, and renderer {name!r} renders the conversation of this model anew for "
+            "each turn, without what the model thought before: the key has no effect.",
+            "Set rllm.accumulate_reasoning=false, or choose another renderer (rllm.renderer=template keeps thoughts).",
+        )
+
+
+def check_tool_calls(renderer: Renderer, name: str) -> None:
+    """Refuse a renderer by which a model could not call tools, or would not see what they answer.
+
+    Raises:
+        ConfigError: with what it leaves out or cannot read.
+    """
+    try:
+        problem = _problem_with_tools(renderer)
+    except RolloutError as error:
+        problem = error.message.rstrip(".")
+    if problem is not None:
+        raise ConfigError(
+            f"The model is to call tools in this run, and renderer {name!r} cannot do that for this model: {problem}.",
+            OTHER_RENDERER,
+        )
+
+
+def _problem_with_tools(renderer: Renderer) -> str | None:
+    asked = [SYSTEM, USER]
+    first = renderer.prompt(asked, TOOLS)
+    if first.tolist() == renderer.prompt(asked).tolist():
+        return "it does not show the model its tools"
+    called, other_call = (renderer.prompt([*asked, _calling(number), _result("3")], TOOLS) for number in (1, 7))
+    if called.tolist() == other_call.tolist():
+        return "it leaves the arguments of earlier calls out"
+    if called.tolist() == renderer.prompt([*asked, _calling(1), _result("4")], TOOLS).tolist():
+        return "it leaves the results of tools out"
+    before, reply = _reply_in(called, first, renderer.stop_ids)
+    calls = renderer.parse(before, reply, TOOLS).tool_calls
+    if [(call.name, dict(call.arguments)) for call in calls] != [(ADD, {"first": 1, "second": 2})]:
+        return f"it does not read the call that its template writes, {renderer.text(reply).strip()!r:.100}"
+    then = [_result("3"), _result("4")]
+    if _same(lambda message: renderer.bridge(first, reply, [message], TOOLS), then):
+        return "it leaves the results of tools out of the next prompt"
+    if _same(lambda message: renderer.bridge(first, renderer.reply_ids("3"), [message], TOOLS), [USER, NEXT]):
+        return "it leaves what the user says out of the next prompt"
+    return None
+
+
+def _reply_in(
+    whole: NDArray[np.int32], prompt: NDArray[np.int32], stop_ids: frozenset[int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The first reply in a rendered conversation, with what stands before it."""
+    shorter = min(len(whole), len(prompt))
+    different = np.flatnonzero(whole[:shorter] != prompt[:shorter])
+    start = int(different[0]) if different.size else shorter
+    stops = np.flatnonzero(np.isin(whole[start:], [*stop_ids]))
+    return whole[:start], whole[start : start + int(stops[0]) + 1] if stops.size else whole[start:]
+
+
+def _same(bridge: Callable[[Message], NDArray[np.int32] | None], messages: Sequence[Message]) -> bool:
+    """Whether two messages make one next prompt. A renderer without a bridge was tried by its prompts."""
+    one, other = map(bridge, messages)
+    return one is not None and other is not None and one.tolist() == other.tolist()
+
+
+def _calling(first: int) -> dict[str, Any]:
+    function = {"name": ADD, "arguments": json.dumps({"first": first, "second": 2})}
+    # Nine letters or digits: some templates take no other ids.
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
+    }
+
+
+def _result(text: str) -> Message:
+    return {"role": "tool", "tool_call_id": "call00001", "name": ADD, "content": text}
+
+
+def _thinking(thought: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": "two", "reasoning_content": thought}

@@ -1,0 +1,123 @@
+"""Tool calls are read as the model's template writes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rllm_core.data.messages import MalformedToolCall, ToolCall
+from rllm_core.rollout.call_format import CallFormat
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+STOP = ord("$")
+MARKED = CallFormat("<call>", "</call>", "arguments")
+BARE = CallFormat("", "", "parameters")
+ADD = {"name": "add", "arguments": {"a": 1}}
+
+
+def _bare(call: Any) -> str:
+    return json.dumps({"name": call["name"], "parameters": call["arguments"]})
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda call: f"<call>{json.dumps(call)}</call>", MARKED),
+        (lambda call: f"\n<call>\n{json.dumps(call)}\n</call>", MARKED),
+        (lambda call: f"<call>{call['name']}: {json.dumps(call['arguments'])}</call>", None),
+        (lambda call: f"<call>{call['name']}({call['arguments']})</call>", None),
+        (lambda call: "", None),
+        (lambda call: 1 / 0, None),
+    ],
+)
+def test_the_form_of_calls_is_learnt_from_the_template(tool_tokenizer: Any, call: Any, expected: Any) -> None:
+    assert TemplateRenderer(tool_tokenizer(call=call), [STOP]).call_format == expected
+
+
+def test_a_template_that_writes_one_bare_object_has_a_form_too(tool_tokenizer: Any) -> None:
+    class OneAtATime(tool_tokenizer):  # type: ignore[misc]
+        def _turn(self, message: Any) -> str:
+            calls = message.get("tool_calls", ())
+            if len(calls) > 1:
+                raise ValueError("This model only supports single tool-calls at once!")
+            return _bare(calls[0]["function"]) if calls else str(super()._turn(message))
+
+        def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+            shown = str(super().apply_chat_template(conversation, **options))
+            return shown if conversation[-1]["role"] == "user" else shown.replace("{", "<a>{", 1).removesuffix("<a>")
+
+    tokenizer: Any = OneAtATime(tools=lambda tools: "")
+    assert TemplateRenderer(tokenizer, [STOP]).call_format == BARE
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "calls"),
+    [
+        ("hello", "hello", []),
+        (f"<call>{json.dumps(ADD)}</call>", "", [ToolCall(name="add", arguments={"a": 1}, id="call_0")]),
+        (
+            'let me <call>{"name": "now"}</call><call>\n{"name": "add", "arguments": {}}\n</call> see',
+            "let me\nsee",
+            [ToolCall(name="now", arguments={}, id="call_0"), ToolCall(name="add", arguments={}, id="call_1")],
+        ),
+        ('<call>{"name": "now"}', "", [ToolCall(name="now", arguments={}, id="call_0")]),
+    ],
+)
+def test_calls_are_told_from_words(text: str, said: str, calls: list[ToolCall]) -> None:
+    assert MARKED.read(text) == (said, calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('<call>{"name": "add", "argu', "no JSON object"),
+        ("<call>add(1)</call>", "no JSON object"),
+        ("<call>[1]</call>", 'no "name"'),
+        ('<call>{"name": 3}</call>', 'no "name"'),
+        ('<call>{"name": "add", "arguments": "1"}</call>', '"arguments" are no JSON object'),
+        ('<call>{"name": "add"} and more</call>', "more than a JSON object"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, problem: str) -> None:
+    _, (call,) = MARKED.read(text)
+    assert isinstance(call, MalformedToolCall)
+    assert problem in call.problem
+    assert text.removesuffix("</call>") in call.text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"name": "add", "parameters": {"a": 1}}', ToolCall),
+        ('{"name": "add", "parameters": {"a"', MalformedToolCall),
+        ('{"name": "add"}', None),
+        ('I say {"name": "add", "parameters": {}}', None),
+    ],
+)
+def test_a_bare_call_is_the_whole_reply(text: str, kind: type | None) -> None:
+    said, calls = BARE.read(text)
+    assert [type(call) for call in calls] == ([] if kind is None else [kind])
+    assert said == ("" if calls else text)
+
+
+def test_a_reply_holds_its_calls_and_what_is_said_besides(tool_tokenizer: Any) -> None:
+    renderer = TemplateRenderer(tool_tokenizer(), [STOP])
+    text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
+    reply = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")])
+    assert (reply.text, reply.content) == (text, "wait")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1})]
+    assert [call.text for call in reply.malformed_calls] == ["<call>add</call>"]
+
+
+def test_marks_that_are_special_tokens_are_seen(tool_tokenizer: Any) -> None:
+    class Special(tool_tokenizer):  # type: ignore[misc]
+        def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> str:
+            text = str(super().decode(token_ids, skip_special_tokens=skip_special_tokens))
+            return text.replace("<call>", "").replace("</call>", "") if skip_special_tokens else text
+
+    tokenizer: Any = Special()
+    reply = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")])
+    assert [call.name for call in reply.tool_calls] == ["add"]
+    assert reply.text == json.dumps(ADD)

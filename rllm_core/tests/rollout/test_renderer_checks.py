@@ -1,0 +1,108 @@
+"""What a renderer cannot do for a run is said when the renderer is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.renderer_checks import check_reasoning_is_kept, check_tool_calls
+from rllm_core.rollout.renderers import make_renderer
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.schema.run_config import RunConfig
+
+STOP = ord("$")
+
+
+class Thinking:
+    """One token per character; shows thoughts if it is told to."""
+
+    def __init__(self, shows: bool) -> None:
+        self.shows = shows
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        thought = [
+            f"({m['reasoning_content']})" if self.shows and "reasoning_content" in m else "" for m in conversation
+        ]
+        said = [f"<{m['role'][0]}>{t}{m['content']}$" for m, t in zip(conversation, thought, strict=True)]
+        return "".join(said) + "<a>"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in token_ids if token != STOP)
+
+
+class Rewriting(TemplateRenderer):
+    def bridge(self, *arguments: Any) -> Any:
+        return None
+
+
+def test_thoughts_that_the_next_prompt_would_hide_are_refused_where_they_are_to_be_kept() -> None:
+    renderer: Any = Rewriting(Thinking(shows=False), [STOP])
+    with pytest.raises(ConfigError, match="accumulate_reasoning is true, and renderer 'strict'") as caught:
+        check_reasoning_is_kept(renderer, "strict")
+    assert caught.value.hint.startswith("Set rllm.accumulate_reasoning=false")
+
+
+@pytest.mark.parametrize(("kind", "shows"), [(Rewriting, True), (TemplateRenderer, False), (TemplateRenderer, True)])
+def test_thoughts_that_a_bridge_or_the_template_keeps_are_fine(kind: type[TemplateRenderer], shows: bool) -> None:
+    check_reasoning_is_kept(kind(Thinking(shows), [STOP]), "template")
+
+
+def _refuse(value: Any) -> str:
+    raise ValueError("Conversation roles must alternate")
+
+
+def test_a_template_that_shows_tools_calls_and_results_is_fine(tool_tokenizer: Any) -> None:
+    check_tool_calls(TemplateRenderer(tool_tokenizer(), [STOP]), "template")
+
+
+@pytest.mark.parametrize(
+    ("shows", "problem"),
+    [
+        ({"tools": lambda tools: ""}, "does not show tools"),
+        ({"call": lambda call: f"<call>{call['name']}</call>"}, "leaves the arguments of earlier calls out"),
+        ({"tool": lambda text: ""}, "leaves the results of tools out"),
+        ({"tool": _refuse}, "ValueError: Conversation roles must alternate"),
+        ({"system": _refuse}, "ValueError: Conversation roles must alternate"),
+        ({"call": lambda call: f"({call['name']}: {call['arguments']})"}, "does not read the call that its template"),
+        ({"user": lambda text: ""}, "leaves what the user says out of the next prompt"),
+    ],
+)
+def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(
+    tool_tokenizer: Any, shows: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        check_tool_calls(TemplateRenderer(tool_tokenizer(**shows), [STOP]), "template")
+    assert caught.value.message.startswith("The model is to call tools in this run, and renderer 'template' cannot")
+    assert "rllm.renderer=auto" in caught.value.hint
+
+
+def test_a_bridge_that_loses_results_is_refused(tool_tokenizer: Any) -> None:
+    class Losing(TemplateRenderer):
+        def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
+            return super().bridge(prompt_ids, reply_ids, [m for m in messages if m["role"] != "tool"], tools)
+
+    with pytest.raises(ConfigError, match="leaves the results of tools out of the next prompt"):
+        check_tool_calls(Losing(tool_tokenizer(), [STOP]), "losing")
+
+
+def test_a_renderer_without_bridges_is_tried_by_its_prompts(tool_tokenizer: Any) -> None:
+    check_tool_calls(Rewriting(tool_tokenizer(), [STOP]), "rewriting")
+
+
+@pytest.mark.parametrize("calls_tools", [False, True])
+def test_a_run_is_checked_for_what_it_needs(tool_tokenizer: Any, calls_tools: bool) -> None:
+    setup = RendererSetup(name="m", tokenizer=tool_tokenizer(tools=lambda tools: ""), stop_ids=frozenset({STOP}))
+    run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, calls_tools=calls_tools)
+    if not calls_tools:
+        assert isinstance(make_renderer(run, setup), TemplateRenderer)
+        return
+    with pytest.raises(ConfigError, match="renderer 'template'"):
+        make_renderer(run, setup)

@@ -1,0 +1,121 @@
+"""The renderers of `rllm-renderers` against the chat templates of the families they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_templates import setup_of, templates
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.data.messages import ToolCall
+from rllm_core.rollout.renderer_checks import TOOLS, check_tool_calls
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_plugin_kit import RendererContract
+from rllm_renderers.choice import family_of, make_auto
+from rllm_renderers.library_renderer import LibraryRenderer
+
+FAMILIES = {
+    "glm4moe": "glm-4.5",
+    "nemotron_3_nano": "nemotron-3",
+    "nemotron_3_ultra": "nemotron-3-ultra",
+    "qwen3": "qwen3",
+    "qwen3_5_think": "qwen3.5",
+    "qwen3_6": "qwen3.6",
+    "qwen3_8": "qwen3.8",
+}
+"""Template to family. Those of the same words may be of either of two families."""
+BY_NAME = {path.stem: path for path in templates()}
+pytestmark = pytest.mark.skipif(not BY_NAME, reason="trl is not installed; `make install` puts it into conformance/")
+USER = {"role": "user", "content": "What is one plus two?"}
+FAMILY = pytest.mark.parametrize("name", FAMILIES)
+
+
+def _auto(name: str) -> Any:
+    return make_auto(setup_of(BY_NAME[name]), NoParams())
+
+
+@FAMILY
+def test_a_local_folder_is_known_by_what_its_template_writes(name: str) -> None:
+    assert family_of(setup_of(BY_NAME[name])) == FAMILIES[name]
+    assert isinstance(_auto(name), LibraryRenderer)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2_5", "phi3"])
+def test_models_that_the_library_does_not_know_keep_their_template(name: str) -> None:
+    assert isinstance(_auto(name), TemplateRenderer)
+
+
+@FAMILY
+def test_tools_work(name: str) -> None:
+    check_tool_calls(_auto(name), "auto")
+
+
+@FAMILY
+def test_prompts_are_those_of_the_template_token_for_token(name: str) -> None:
+    setup = setup_of(BY_NAME[name])
+    of_template = TemplateRenderer(setup.tokenizer, setup.stop_ids)
+    for tools in ((), TOOLS):
+        assert _auto(name).prompt([USER], tools).tolist() == of_template.prompt([USER], tools).tolist()
+
+
+@FAMILY
+def test_results_extend_what_was_sampled(name: str) -> None:
+    renderer = _auto(name)
+    prompt = renderer.prompt([USER], TOOLS)
+    reply = renderer.reply_ids("</think>hm")
+    bridged = renderer.bridge(prompt, reply, [{"role": "tool", "content": "proof", "name": "add_numbers"}], TOOLS)
+    assert bridged is not None
+    assert bridged[: len(prompt) + len(reply)].tolist() == [*prompt, *reply]
+    assert "proof" in renderer.text(bridged[len(prompt) + len(reply) :])
+
+
+@FAMILY
+def test_thoughts_that_were_cut_off_are_closed(name: str) -> None:
+    renderer = _auto(name)
+    prompt = renderer.prompt([USER], TOOLS)
+    opened = renderer.reply_ids("<think>one and" if "think" not in renderer.text(prompt)[-12:] else "one and")[:-1]
+    bridged = renderer.bridge(prompt, opened, [{"role": "tool", "content": "3", "name": "add_numbers"}], TOOLS)
+    assert bridged is not None
+    end = setup_of(BY_NAME[name]).tokenizer.convert_tokens_to_ids("</think>")
+    assert end in bridged[len(prompt) + len(opened) :]
+
+
+def test_arguments_without_quotes_have_the_types_of_the_schema() -> None:
+    renderer = _auto("qwen3_5_think")
+    schema = {"type": "object", "properties": {"word": {"type": "string"}, "limit": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
+    call = "<tool_call>\n<function=find>\n<parameter=word>\n42\n</parameter>\n<parameter=limit>\n3\n</parameter>\n"
+    reply = renderer.reply_ids(f"</think>\n\n{call}</function>\n</tool_call>")
+    parsed = renderer.parse(renderer.prompt([USER], [tool]), reply, [tool])
+    assert parsed.tool_calls == (ToolCall(name="find", arguments={"word": "42", "limit": 3}, id="call_0"),)
+
+
+@pytest.mark.parametrize("call", ["{", '{"name": "add_numbers"', "{}"])
+def test_calls_that_cannot_be_read_are_malformed(call: str) -> None:
+    renderer = _auto("qwen3")
+    parsed = renderer.parse(renderer.prompt([USER], TOOLS), renderer.reply_ids(f"<tool_call>{call}</tool_call>"), TOOLS)
+    assert (len(parsed.tool_calls), len(parsed.malformed_calls)) == (0, 1)
+
+
+def test_any_tokens_can_be_read() -> None:
+    renderer = _auto("qwen3")
+    random = np.random.default_rng(3)
+    vocabulary = len(setup_of(BY_NAME["qwen3"]).tokenizer)
+    for _ in range(200):
+        renderer.parse([], random.integers(0, vocabulary, 12), TOOLS)
+
+
+class TestQwen3(RendererContract):
+    name = "rllm-renderers/renderers"
+    options = ({"config": "qwen3"}, {"config": "qwen3", "options": {"thinking_retention": "all"}}, {})
+
+    def setup(self) -> Any:
+        return setup_of(BY_NAME["qwen3"])
+
+
+class TestAuto(RendererContract):
+    """For a model that the library does not know."""
+
+    name = "rllm-renderers/auto"

@@ -1,0 +1,190 @@
+"""docs/how-to/tools.md, word for word, in an empty folder; and a run in which tools are called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.config.layers import layer_from_file
+from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+from rllm_tools.toolbox import Toolbox, load_tools, runnable
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "tools.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+QUICKLY = ("data.max_response_length=4", "rllm.trainer.total_batches=1", "--overwrite")
+MARKS = ("<tool_call>", "</tool_call>", "{", "}", '"', "[", "]", "_", "/")
+TEMPLATE = """
+{%- if tools %}<system>{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}<end>{% endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'assistant' -%}{{ message.content }}{%- for call in message.tool_calls or [] -%}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
+{%- endfor -%}<end>
+{%- elif message.role == 'system' -%}<system>{{ message.content }}<end>
+{%- else -%}{{ message.content }}{%- endif -%}
+{%- endfor -%}
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="session")
+def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights, with a chat template that shows tools."""
+    from tokenizers import AddedToken
+
+    from rllm_local.tiny import build_model, build_tokenizer
+
+    folder = tmp_path_factory.mktemp("tools")
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in MARKS])
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    build_model(len(tokenizer), seed=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tool_model: Path) -> Path:
+    """The files of the guide."""
+    (tmp_path / "tools.py").write_text(blocks("python")[0])
+    (tmp_path / "train.jsonl").write_text(blocks("json")[0])
+    (tmp_path / "some-hf-folder").symlink_to(tool_model)
+    return tmp_path
+
+
+def steps(folder: Path) -> list[dict[str, float]]:
+    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    return [step for step in map(json.loads, lines) if "env/tool_calls" in step]
+
+
+def test_the_commands_of_the_guide_run(
+    folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    train, dry_run = COMMANDS
+    done = rllm_here(*shlex.split(train), *QUICKLY)
+    assert done.returncode == 0, done.stderr
+    (step,) = steps(folder)
+    assert step["env/tool_calls"] >= 0.0
+    assert rllm_here(*shlex.split(dry_run)).returncode == 0
+
+
+def test_the_yaml_of_the_guide_is_a_configuration(
+    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    (yaml,) = blocks("yaml")
+    (folder / "my.yaml").write_text(yaml)
+    settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
+    plan = planned(settings, worlds, [layer_from_file(folder / "my.yaml")])
+    assert plan.workflow.qualified_name == "rllm-tools/tool_calling"
+    assert plan.workflow.params.tools == ["tools.py:add", "tools.py:look_up"]
+    assert (plan.workflow.params.tool_timeout, plan.config.rllm.agent.max_steps) == (10.0, 8)
+
+
+def test_the_functions_of_the_guide_are_tools(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    add, look_up = load_tools(["tools.py:add", "tools.py:look_up"])
+    assert add.schema["function"]["description"] == "Adds two whole numbers."
+    assert look_up.schema["function"]["parameters"]["properties"]["limit"] == {
+        "type": "integer",
+        "description": "how many at most",
+    }
+    assert add.function(**add.read({"a": 1, "b": 2})) == 3
+    assert asyncio.run(look_up.function(**look_up.read({"word": "o"}))) == ["one", "only"]
+
+
+def test_the_environment_of_the_guide_offers_a_method() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("python")[1], names)
+    box = names["Box"](None)
+    box.reset(box.tasks("train", None)[3].data)
+    (turn,) = Toolbox([runnable(each) for each in box.tools({})], 1.0).schemas
+    assert turn["function"]["parameters"]["properties"]["number"]["type"] == "integer"
+    assert (box.turn(2), box.turn(3)) == ("still shut", "open")
+    assert box.step("done").correct
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--tools tools.py:ad", "tools.py has no function 'ad'. Did you mean 'add'?"),
+        ("--tools tool.py:add", "tool.py cannot be read"),
+        ("--tools tools.py:add --model tiny", "The chat template of this model does not show tools."),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_paragraph(
+    words: str, said: str, folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = rllm_here("train", "question", "--data", "train.jsonl", "--reward", "exact", *shlex.split(words))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+class Caller:
+    """A rollout engine that adds what it is asked for by a tool, and then says what it heard."""
+
+    def __init__(self, params: NoParams) -> None:
+        pass
+
+    async def start(self, setup: EngineSetup) -> None:
+        self.renderer, self.max_context = setup.renderer, setup.max_context
+
+    async def load_weights(self, weights: NamedTensors, version: int) -> None:
+        assert dict(weights)
+        self._version = version
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        said = self.renderer.text(prompt_ids)
+        if "</tool_call>" in said:
+            tokens = self.renderer.reply_ids(said[-1])
+        else:
+            first, second = said[-3], said[-1]
+            call = f'<tool_call>{{"name": "add", "arguments": {{"a": {first}, "b": {second}}}}}</tool_call>'
+            tokens = self.renderer.reply_ids(call)
+        logprobs = np.full(len(tokens), -1.0, np.float32)
+        return Completion(token_ids=tokens, logprobs=logprobs, finish_reason="stop", weight_version=self._version)
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
+    folder: Path, planned: Callable[..., RunPlan], carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    registry = Registry.load()
+    registry.add(EnginePlugin(name="caller", summary="For tests.", params=NoParams, load=lambda: Caller))
+    settings = {
+        "rllm.env.name": "question",
+        "rllm.reward": ["exact"],
+        "rllm.workflow.name": "tool_calling",
+        "rllm.workflow.workflow_args.tools": ["tools.py:add"],
+        "rllm.rollout.engine": "caller",
+        "rllm.trainer.total_batches": 1,
+        "data.train_dataset": "train.jsonl",
+        "model.name": "some-hf-folder",
+    }
+    (step,) = carry_out(planned(settings, registry)).steps
+    assert step.metrics["env/tool_calls"] == 1.0
+    assert step.metrics["env/tool_calls_malformed"] == step.metrics["env/tool_calls_failed"] == 0.0
+    assert step.metrics["reward/agent/mean"] == 1.0
+    assert step.metrics["batch/prefix_breaks"] == 0.0
+    for episode in step.generated:
+        assert [each.text.endswith("</tool_call>") for each in episode.trajectories[0].steps] == [True, False]
