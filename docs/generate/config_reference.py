@@ -25,6 +25,7 @@ DISTRIBUTIONS = (
     "rllm-reasoning-gym",
     "rllm-renderers",
     "rllm-tasks",
+    "rllm-textarena",
     "rllm-tinker",
     "rllm-tools",
     "rllm-trackers",

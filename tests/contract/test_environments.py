@@ -11,6 +11,7 @@ globals().update(
         "rllm-envs",
         "rllm-reasoning-gym",
         "rllm-tasks",
+        "rllm-textarena",
         guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
         question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},
         reasoning_gym={
@@ -21,6 +22,13 @@ globals().update(
             ),
             "actions": ("<answer>7</answer>",),
             "max_steps": 1,
+        },
+        textarena={
+            "options": (
+                {"game": "GuessTheNumber-v0", "train_size": 20},
+                {"game": "Mastermind-v0", "options": {"max_turns": 5}, "system_prompt": "Play."},
+            ),
+            "actions": ("[5]", "[1 2 3 4]"),
         },
         sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
     )

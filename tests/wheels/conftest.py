@@ -15,6 +15,7 @@ ON_THIS_MACHINE = (
     "rllm-envs",
     "rllm-reasoning-gym",
     "rllm-tasks[math]",
+    "rllm-textarena",
     "rllm-tinker[local]",
 )
 WITH_EXTRAS = {
@@ -24,6 +25,7 @@ WITH_EXTRAS = {
     "rllm-envs": [],
     "rllm-reasoning-gym": [],
     "rllm-tasks": ["math"],
+    "rllm-textarena": [],
     "rllm-tinker": ["local"],
 }
 

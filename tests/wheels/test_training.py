@@ -49,17 +49,16 @@ def test_a_parquet_of_one_s_own_trains(installed: Environment, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
-def test_an_environment_of_others_trains_by_name(installed: Environment, tmp_path: Path) -> None:
-    words = ("reasoning_gym:chain_sum", *SHORT, "data.max_response_length=4", "rllm.env.env_args.level=1")
-
-    done = installed.run(["rllm", "train", *words], tmp_path)
+@pytest.mark.parametrize("name", ["reasoning_gym:chain_sum", "textarena:Secretary-v0"])
+def test_an_environment_of_others_trains_by_name(installed: Environment, name: str, tmp_path: Path) -> None:
+    done = installed.run(["rllm", "train", name, *SHORT, "data.max_response_length=4"], tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs/rllm-training/default/metrics.jsonl").exists()
 
 
 def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:
-    modules = "rllm_core, rllm_local, rllm_data, rllm_envs, rllm_reasoning_gym, rllm_tasks, rllm_tinker"
+    modules = "rllm_core, rllm_local, rllm_data, rllm_envs, rllm_reasoning_gym, rllm_tasks, rllm_textarena, rllm_tinker"
     code = f"import {modules}; print(*(module.__file__ for module in ({modules})))"
 
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()

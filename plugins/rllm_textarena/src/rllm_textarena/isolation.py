@@ -1,0 +1,50 @@
+"""Games apart from each other, and from everything else in the process.
+
+Every game seeds and uses Python's global random numbers. Attempts are played in threads of one process, so that each is
+given random numbers of its own: the name `random` in TextArena's modules means those of the game that is being played.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_PLAYED: ContextVar[random.Random] = ContextVar("random numbers of the game that is being played")
+
+
+class _RandomOfTheGame:
+    """Stands for the module `random`."""
+
+    def __getattr__(self, name: str) -> Any:
+        played = _PLAYED.get(None)
+        return getattr(played if hasattr(played, name) else random, name)
+
+
+_RANDOM = _RandomOfTheGame()
+
+
+@contextmanager
+def playing(numbers: random.Random) -> Iterator[None]:
+    """Let TextArena draw from `numbers` in this thread."""
+    token = _PLAYED.set(numbers)
+    try:
+        yield
+    finally:
+        _PLAYED.reset(token)
+
+
+def isolate() -> None:
+    """Give the modules of TextArena that are loaded random numbers of the game that is being played, and no screen."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "textarena":
+            if vars(module).get("random") is random:
+                vars(module)["random"] = _RANDOM
+            vars(module)["print"] = _silent
+
+
+def _silent(*said: object, **options: object) -> None:
+    """Some games print what they do."""
