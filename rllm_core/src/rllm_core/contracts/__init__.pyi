@@ -8,6 +8,7 @@ from .backend import (
     BackendPlugin as BackendPlugin,
     Capabilities as Capabilities,
     DerivedKey as DerivedKey,
+    Footprint as Footprint,
     KlTerm as KlTerm,
     RolloutCorrection as RolloutCorrection,
     RunContext as RunContext,
