@@ -18,9 +18,11 @@ from rllm_core.schema.section import ByPlugins, Redundant, Refused
 DISTRIBUTIONS = (
     "rllm-core",
     "rllm-data",
+    "rllm-endpoint",
     "rllm-envs",
     "rllm-estimators",
     "rllm-local",
+    "rllm-reasoning-gym",
     "rllm-renderers",
     "rllm-tasks",
     "rllm-tinker",

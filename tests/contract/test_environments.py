@@ -9,9 +9,19 @@ ROWS = ({"question": "2+2?", "answer": "4"}, {"messages": [{"role": "user", "con
 globals().update(
     EnvironmentContract.for_each(
         "rllm-envs",
+        "rllm-reasoning-gym",
         "rllm-tasks",
         guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
         question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},
+        reasoning_gym={
+            "options": (
+                {"generator": "chain_sum", "config": {"max_terms": 3}, "train_size": 20},
+                {"generator": "pool_matrix", "level": 1, "answer": "tags", "system_prompt": "simple"},
+                {"generator": "prime_factorization"},
+            ),
+            "actions": ("<answer>7</answer>",),
+            "max_steps": 1,
+        },
         sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
     )
 )

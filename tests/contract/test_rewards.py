@@ -22,6 +22,8 @@ globals().update(
             "right": ("four",),
             "wrong": ("seven",),
         },
+        # Nobody answers there: whatever is asked is a missing reward.
+        judge={"options": ({"url": "http://127.0.0.1:9", "model": "m", "retries": 0},)},
         python={"options": ({"function": f"{SCORE}:score"},), "right": ("42",), "wrong": ("41",)},
     )
 )

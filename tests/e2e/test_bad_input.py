@@ -36,7 +36,7 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
     ("words", "message"),
     [
         (["gess"], "There is no environment named 'gess'."),
-        (["gess"], "Did you mean 'guess'? Installed environments: guess, question, sum."),
+        (["gess"], "Did you mean 'guess'? Installed environments: guess, question,"),
         (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
         (

@@ -85,14 +85,19 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
     assert "tokens/s" in text
 
 
-def test_a_checkpoint_is_played_with_the_config_of_its_run(forked_rllm: Any) -> None:
-    trained = forked_rllm("train", "guess", *FEW_STEPS)
+@pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
+def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...], forked_rllm: Any) -> None:
+    trained = forked_rllm("train", "guess", *FEW_STEPS, *words)
     table = [line for line in trained.stdout.splitlines() if "guess" in line and "│" in line]
-    played = forked_rllm("eval", "guess", "--model", "runs/rllm-training/default/checkpoints/latest")
+    validated = {line.split("│")[1].split()[1]: float(line.split("│")[2]) for line in table}
+    played = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
     assert played.returncode == 0, played.stderr
     model = "runs/rllm-training/default/checkpoints/latest"
-    assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stdout
-    assert [line for line in played.stdout.splitlines() if "│" in line] == table
+    assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stderr
+    (figures,) = json.loads(played.stdout)["environments"]
+    reached = {f"pass@{k}": estimate["value"] for k, estimate in figures["passes"].items()}
+    reached |= {"reward": figures["reward"]["value"], **figures["metrics"]}
+    assert {name: round(reached[name], 3) for name in validated} == validated
 
 
 def test_a_local_model_folder_is_trained(forked_rllm: Any, run: Path, tmp_path: Path) -> None:

@@ -31,3 +31,8 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
 def test_sum_is_learnt_too(tmp_path: Path) -> None:
     figures = last_validation(tmp_path, "sum")
     assert figures["val/sum/pass@1"] >= 0.5
+
+
+def test_guess_is_learnt_by_an_adapter_over_random_weights_that_stay(tmp_path: Path) -> None:
+    figures = last_validation(tmp_path, "guess", "model.lora_rank=64")
+    assert figures["val/guess/reward"] >= 0.4

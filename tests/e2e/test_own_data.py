@@ -21,9 +21,10 @@ COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 FOR_A_MODEL = "--model ./some-hf-folder"
 
 
-def block(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    return str(text)
+def block(language: str, number: int = 0) -> str:
+    """The text of the block of this number in this language."""
+    texts = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return str(texts[number])
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
     folder: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
+    (folder / "val.jsonl").write_text(block("json"))
     (folder / "some-hf-folder").symlink_to(thinking_model)
     monkeypatch.chdir(folder)
     assert main([*shlex.split(command), "--dry-run"]) == 0
@@ -88,6 +90,40 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     ]
 
 
+def test_the_judge_of_the_guide_is_a_configuration(
+    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+) -> None:
+    (folder / "my.yaml").write_text(block("yaml", 1))
+    settings = {"rllm.env.name": "question", "data.train_dataset": str(folder / "train.jsonl")}
+    (reward,) = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).rewards
+    assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm-tasks/judge", 10.0)
+
+
+def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
+    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1"
+    accepted = "rllm.trainer.on_changed_reward=warn"
+
+    def go_on(steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+        return forked_rllm(*shlex.split(words), f"rllm.trainer.total_batches={steps}", *more)
+
+    assert go_on(1).returncode == 0
+    rewards = folder / "rewards.py"
+    rewards.write_text(rewards.read_text().replace("0.1 *", "0.2 *"))
+    refused = go_on(2, "--resume")
+    assert refused.returncode != 0
+    assert "The source of reward python: rewards.py changed after" in refused.stderr
+    assert "line 5 was" in refused.stderr
+    assert accepted in refused.stderr
+    warned = go_on(2, "--resume", accepted)
+    assert warned.returncode == 0, warned.stderr
+    assert "warning: The source of reward python" in warned.stderr
+    again = go_on(3, "--resume")
+    assert (again.returncode, again.stderr.count("source of reward")) == (0, 0)
+    assert len(steps(folder)) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -100,6 +136,15 @@ def test_the_yaml_of_the_guide_is_a_configuration(
         ("train question --data no.jsonl --reward exact", "no.jsonl cannot be read"),
         ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
         ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
+        (
+            "train question --data train.jsonl --dry-run "
+            "'rllm.reward=[{name: judge, url: http://127.0.0.1:9/v1, model: m, api_key_env: NOT_SET}]'",
+            "environment variable NOT_SET, which is not set",
+        ),
+        (
+            "train question --data train.jsonl 'rllm.reward=[{name: judge, url: 127.0.0.1, model: m}]'",
+            "it is no address: write http://127.0.0.1:8000/v1",
+        ),
         (
             "train question --data train.jsonl --reward exact rllm.env.env_args.prompt=q",
             "A task has no column 'q'; it has",

@@ -142,6 +142,14 @@ def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_
 
 
 @pytest.mark.long
+def test_a_killed_run_with_an_adapter_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
+    run, reference = killed_and_resumed("model.lora_rank=8", "model.dtype=bfloat16", "rllm.algorithm.kl_beta=0.01")
+    assert set(weights(run)) == {"adapter_model.safetensors", "optimizer.safetensors"}
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
+
+
+@pytest.mark.long
 def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
     run, reference = killed_and_resumed(*FILLING)
     assert weights(run) == weights(reference)

@@ -8,11 +8,19 @@ import pytest
 
 from .environments import Environment, build, lowest
 
-ON_THIS_MACHINE = ("rllm-core", "rllm-local", "rllm-envs", "rllm-tasks[math]", "rllm-tinker[local]")
+ON_THIS_MACHINE = (
+    "rllm-core",
+    "rllm-local",
+    "rllm-envs",
+    "rllm-reasoning-gym",
+    "rllm-tasks[math]",
+    "rllm-tinker[local]",
+)
 WITH_EXTRAS = {
     "rllm-core": ["torch"],
     "rllm-local": [],
     "rllm-envs": [],
+    "rllm-reasoning-gym": [],
     "rllm-tasks": ["math"],
     "rllm-tinker": ["local"],
 }

@@ -38,13 +38,22 @@ def test_two_steps_train_and_the_sampler_agrees_with_the_trainer(
     assert max(differences) < 1e-4, differences
 
 
+def test_an_environment_of_others_trains_by_name(installed: Environment, tmp_path: Path) -> None:
+    words = ("reasoning_gym:chain_sum", *SHORT, "data.max_response_length=4", "rllm.env.env_args.level=1")
+
+    done = installed.run(["rllm", "train", *words], tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/rllm-training/default/metrics.jsonl").exists()
+
+
 def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:
-    modules = "rllm_core, rllm_local, rllm_envs, rllm_tasks, rllm_tinker"
+    modules = "rllm_core, rllm_local, rllm_envs, rllm_reasoning_gym, rllm_tasks, rllm_tinker"
     code = f"import {modules}; print(*(module.__file__ for module in ({modules})))"
 
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()
 
-    assert len(places) == 5
+    assert len(places) == 6
     assert all(Path(place).is_relative_to(installed.folder) for place in places), places
 
 

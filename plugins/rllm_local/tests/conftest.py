@@ -21,6 +21,7 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.updates import losses as core_losses
+from rllm_core.updates.clipping import ppo_clipped
 from rllm_local import engine as engine_module, tiny
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
@@ -240,7 +241,10 @@ def _choice(loss: str | PolicyLoss) -> Chosen[LossPlugin[Any]]:
     function: PolicyLoss = getattr(core_losses, loss) if isinstance(loss, str) else loss
     params = PpoParams(eps_clip=0.2, eps_clip_high=0.3) if loss == "ppo" else NoParams()
     name = loss if isinstance(loss, str) else "custom"
-    plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
+    load_clipped = (lambda: ppo_clipped) if loss == "ppo" else None
+    plugin: LossPlugin[Any] = LossPlugin(
+        name=name, summary="", params=type(params), load=lambda: function, load_clipped=load_clipped
+    )
     return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
 
 

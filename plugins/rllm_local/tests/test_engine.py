@@ -158,17 +158,21 @@ def test_a_rewritten_history_is_computed_again_from_where_it_differs(
         history = rewritten
 
 
-def test_ending_a_session_frees_what_is_cached(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
-    engine = make_engine()
+def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
+    make_engine: Callable[..., LocalEngine], passes: Any
+) -> None:
+    engine = make_engine(max_concurrency=1)
 
     async def play() -> None:
         await engine.generate(_ids(50), _params(1), session="a")
         await engine.end_session("a")
         await engine.end_session("never seen")
-        await engine.generate(_ids(50), _params(1), session="a")
+        await engine.generate(_ids(50), _params(1), session="b")
+        await engine.end_session("b")
+        await engine.generate(_ids(50, 1), _params(1), session="c")
 
     asyncio.run(play())
-    assert passes.tokens == 100
+    assert passes.rows == [[50], [1], [50]]
 
 
 def test_a_cancelled_request_gives_its_slot_back(

@@ -415,6 +415,27 @@ def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled(
     assert several["actor/kl_old_new"] > 1e-3
 
 
+@pytest.mark.parametrize("tokens", [8, 60, 100_000])
+def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    make_updater: Callable[..., Updater],
+    tokens: int,
+) -> None:
+    model = build_tiny(0)
+    batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0, 1.0)
+    assert batch.old_logprobs is not None and batch.advantages is not None
+    # Every third token was half as likely: its ratio is 2.
+    changed = (np.arange(len(batch.tokens)) % 3 == 0) & batch.loss_mask
+    old = batch.old_logprobs - np.float32(np.log(2)) * changed
+    expected = (changed & (batch.advantages > 0))[batch.loss_mask].mean()
+    assert 0 < expected < 1
+    updater = make_updater(model, max_tokens_per_microbatch=tokens)
+    metrics = updater.update(batch.with_columns(old_logprobs=old), make_plan("ppo"))
+    assert metrics["actor/clip_fraction"] == pytest.approx(expected)
+
+
 def test_good_actions_become_likelier_and_bad_ones_less(
     build_tiny: Callable[[int], Any],
     random_batch: Callable[..., TokenBatch],

@@ -32,7 +32,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
-from rllm_core.training.setup import open_runner, tasks_of
+from rllm_core.training.setup import local_tasks_of, open_runner, tasks_of
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def _named(*ids: str) -> Callable[[], Iterator[Task]]:
     return lambda: (Task(id=name) for name in ids)
 
 
-SHARING = "share tasks, such as 'a', 'c': validation on these measures memory. Name rows for validation"
+SHARING = "share tasks: 2 of the 3 tasks of data.val_dataset, such as 'elsewhere', 'a'. Validation on these measures"
 
 
 @pytest.mark.parametrize("names", [("ours", "theirs"), ("ours", None)], ids=["two_datasets", "one"])
@@ -235,7 +235,11 @@ def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
     forget_warnings()
     registry.add(EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None))
     train = [Task(id=name, data={"n": name}) for name in "abc"]
-    val = [Task(id="c", data={"n": "c"}), Task(id="b", data={"n": "another row"}), Task(id="a", data={"n": "a"})]
+    val = [
+        Task(id="elsewhere", data={"n": "c"}),
+        Task(id="b", data={"n": "another row"}),
+        Task(id="a", data={"n": "a"}),
+    ]
     offer(ours=lambda: train, theirs=lambda: val)
     given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
     preflight(plan({"rllm.env.name": "world", **given}), train, val)
@@ -574,3 +578,50 @@ def test_a_reward_has_no_option_of_the_name_of_its_weight(registry: Registry) ->
 
     with pytest.raises(PluginError, match="`weight` beside its name is the core's"):
         registry.add(RewardPlugin(name="heavy", summary="For tests.", params=Heavy, load=lambda: None))
+
+
+def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
+    plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    seen: list[Any] = []
+
+    def look(params: Any, data: Any) -> None:
+        seen.append(data["n"])
+
+    def refuse(params: Any, data: Any) -> None:
+        raise ConfigError(f"No {data['n']}.", "Mend it.")
+
+    registry.add(
+        EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None, check_task=look)
+    )
+    registry.add(
+        RewardPlugin(name="strict", summary="For tests.", params=NoParams, load=lambda: None, check_task=refuse)
+    )
+    registry.add(
+        RewardPlugin(name="needy", summary="For tests.", params=NoParams, load=lambda: None, needs=frozenset({"key"}))
+    )
+    tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
+    preflight(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
+    assert seen == [0, 1, 2, 5, 6, 7]
+    with pytest.raises(ConfigError, match=r"No 0\."):
+        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
+    with pytest.raises(ConfigError, match="Reward 'needy' reads 'key', and task '0' has n"):
+        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
+    passed_over = {"rllm.algorithm.on_missing_reward": "drop", "rllm.reward": ["strict", "needy"]}
+    preflight(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
+
+
+def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[..., RunPlan], registry: Registry) -> None:
+    for name, remote in (("near", False), ("far", True)):
+        registry.add(
+            DatasetPlugin(
+                name=name,
+                summary="For tests.",
+                params=NoParams,
+                load=lambda: lambda params: [Task(id="a")],
+                is_remote=lambda params, remote=remote: remote,  # type: ignore[misc]
+            )
+        )
+    made = plan({"data.train_dataset": "near", "data.val_dataset": "far"})
+    assert [task.id for task in local_tasks_of(made, "train")] == ["a"]
+    assert list(local_tasks_of(made, "val")) == []

@@ -15,6 +15,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
+from rllm_core.updates.clipping import note_clipping
 from rllm_core.updates.learning_rate import learning_rate
 from rllm_core.updates.loss_terms import loss_terms, rollout_weights
 from rllm_core.updates.minibatches import minibatch_weights, minibatches
@@ -140,6 +141,7 @@ def _note_tokens(means: Means, rows: Rows, gradient: Gradient, plan: UpdatePlan,
     logprobs = torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled])
     inputs = loss_input(rows, logprobs, 0)
     note_policy(means, inputs, loss_terms(inputs, plan), sampled_entropy(inputs))
+    note_clipping(means, rows.batch, inputs, plan)
     if before_any_step:
         note_rollout(means, inputs)
 

@@ -70,6 +70,7 @@ def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
     np.testing.assert_allclose(there, here, atol=1e-5)
     for name in ("actor/kl_old_new", "actor/ratio_mean", "actor/rollout_logprob_difference"):
         assert metrics_there[name] == pytest.approx(metrics_here[name], abs=1e-5)
+    assert metrics_there.get("actor/clip_fraction") == metrics_here.get("actor/clip_fraction")
     if "dro" not in str(loss):  # the service's sum has other tokens' constants in it
         assert metrics_there["actor/loss"] == pytest.approx(metrics_here["actor/loss"], abs=1e-5)
 

@@ -115,6 +115,7 @@ class ShippedLoss:
         aggregation = Aggregation(self.plan.aggregation, self.max_response_length)
         of_verl = losses.of_verl(tokens, terms, aggregation, means)
         note_policy(means, inputs, terms, entropies)
+        losses.note_clipping(tokens, inputs, means)
         if number == 0:
             note_rollout(means, inputs)
         return loss if of_verl is None else loss + of_verl

@@ -16,6 +16,7 @@ from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
 from rllm_core.plugins import resolve
+from rllm_core.updates.clipping import note_clipping
 from rllm_core.updates.role_losses import RoleLosses
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rllm_core.contracts.loss import LossInput
     from rllm_core.updates.loss_terms import LossTerms
     from rllm_core.updates.update_metrics import Means
+
+CLIPPED = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
+"""Shares of tokens that verl's losses clip, at one side and at the other; no token is in both."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ class WorkerLosses:
             return losses
         return losses.masked_scatter(ours, self._role_losses(rows, inputs.at(ours), self.plan))
 
+    def note_clipping(self, tokens: SampledTokens, inputs: LossInput, means: Means) -> None:
+        """Note the share of tokens that our losses clip; verl's say theirs in `of_verl`."""
+        note_clipping(means, _RowRoles.of(self._roles, tokens), inputs, self.plan)
+
     def of_verl(self, tokens: SampledTokens, terms: LossTerms, aggregation: Aggregation, means: Means) -> Tensor | None:
         """() what verl's losses add to the loss, scaled by the number of ranks; None where no role has one.
 
@@ -95,6 +103,8 @@ class WorkerLosses:
                     f"{who} is NaN or infinite.", "Look at actor/ratio_mean and the advantages of the steps before."
                 )
             shares.append(share)
+            if CLIPPED[0] in noted:
+                noted["actor/clip_fraction"] = sum(noted.get(name, 0.0) for name in CLIPPED)
             for name, value in noted.items():
                 means.add(name, torch.full((int(chosen.sum()),), value))
         return torch.stack(shares).sum() if shares else None

@@ -23,6 +23,10 @@ def _check(params: HfParams) -> None:
     find_source(params.path)
 
 
+def _is_remote(params: HfParams) -> bool:
+    return find_source(params.path).kind == "hub"
+
+
 @hookimpl
 def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
     yield DatasetPlugin(
@@ -31,6 +35,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         params=HfParams,
         load=_load,
         check=_check,
+        is_remote=_is_remote,
         family_option="path",
         endings=ENDINGS,
     )

@@ -33,12 +33,14 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
         summary="Log-prob times advantage, weighted by the clipped importance ratio, which has no gradient.",
         params=CispoParams,
         load=_from("losses_weighted", "cispo"),
+        load_clipped=_from("losses_weighted", "cispo_clipped"),
     )
     yield LossPlugin(
         name="dppo_tv",
         summary="Follows a token while its probability is within max_divergence of the old one.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_tv"),
+        load_clipped=_from("losses_weighted", "dppo_tv_clipped"),
         corrects_rollouts=True,
     )
     yield LossPlugin(
@@ -46,6 +48,7 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
         summary="Follows a token while the divergence of its probability from the old one is within max_divergence.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_kl"),
+        load_clipped=_from("losses_weighted", "dppo_kl_clipped"),
         corrects_rollouts=True,
     )
     yield LossPlugin(
@@ -71,12 +74,14 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
         summary=f"PPO's clip on one ratio per sequence; {OF_SEQUENCES}.",
         params=GspoParams,
         load=_from("losses_sequence", "gspo"),
+        load_clipped=_from("losses_sequence", "gspo_clipped"),
     )
     yield LossPlugin(
         name="gmpo",
         summary=f"Geometric mean of a sequence's clipped ratios; {OF_SEQUENCES}.",
         params=GmpoParams,
         load=_from("losses_sequence", "gmpo"),
+        load_clipped=_from("losses_sequence", "gmpo_clipped"),
     )
     yield LossPlugin(
         name="kl_cov",
@@ -89,4 +94,5 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
         summary="PPO, without a random few of each row's tokens that cost the most entropy.",
         params=ClipCovParams,
         load=_from("losses_covariance", "clip_cov"),
+        load_clipped=_from("losses_covariance", "clip_cov_clipped"),
     )

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
 from rllm_core.seeding import derive_seed
+from rllm_core.updates.clipping import surrogate_clipped
 from rllm_core.updates.losses import clipped_surrogate, importance_ratio, log_ratio, summable
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.loss_rows import Rows
@@ -45,15 +46,25 @@ def clip_cov(inputs: LossInput, params: ClipCovParams) -> Tensor:
     Drawn from those with clip_cov_lb < covariance < clip_cov_ub that are not clipped anyway. arXiv:2505.22617, chosen
     per row: see the module.
     """
+    ratio = importance_ratio(inputs)
+    losses = clipped_surrogate(ratio, inputs.advantages, *params.eps_low_high)
+    return losses.masked_fill(_cut(inputs, ratio, params), 0)
+
+
+def clip_cov_clipped(inputs: LossInput, params: ClipCovParams) -> Tensor:
+    """(n_sampled,) bool, tokens that `clip_cov` clips as PPO does, or cuts."""
+    ratio = importance_ratio(inputs)
+    return surrogate_clipped(ratio, inputs.advantages, *params.eps_low_high) | _cut(inputs, ratio, params)
+
+
+def _cut(inputs: LossInput, ratio: Tensor, params: ClipCovParams) -> Tensor:
     rows = Rows.of(inputs.row_ids)
     covariance = _covariance(inputs, rows)
-    ratio = importance_ratio(inputs)
     low, high = params.eps_low_high
     followed = torch.where(inputs.advantages > 0, ratio <= 1 + high, ratio >= 1 - low)
     candidates = (covariance > params.clip_cov_lb) & (covariance < params.clip_cov_ub) & followed
     how_many, scores = _draw(inputs, rows, params.clip_cov_ratio)
-    cut = rows.best(scores.masked_fill(~candidates, -1), how_many) & candidates
-    return clipped_surrogate(ratio, inputs.advantages, low, high).masked_fill(cut, 0)
+    return rows.best(scores.masked_fill(~candidates, -1), how_many) & candidates
 
 
 def _covariance(inputs: LossInput, rows: Rows) -> Tensor:

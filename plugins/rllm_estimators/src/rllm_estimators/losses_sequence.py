@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
+from rllm_core.updates.clipping import surrogate_clipped
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable
 from rllm_estimators.loss_options import GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
@@ -22,10 +23,20 @@ def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
     ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective and gradient; other modes weigh
     sequences by their length. A sequence's ratio is far nearer to 1 than a token's, and so are the paper's bounds.
     """
-    mean = Rows.of(inputs.row_ids).mean(summable(log_ratio(inputs.logprobs.detach(), inputs.old_logprobs)))
     own_gradient = log_ratio(inputs.logprobs, inputs.logprobs.detach())
-    ratio = (mean + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    ratio = (_mean_log_ratio(inputs) + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return clipped_surrogate(ratio, inputs.advantages, params.sequence_eps_clip, params.sequence_eps_clip_high)
+
+
+def gspo_clipped(inputs: LossInput, params: GspoParams) -> Tensor:
+    """(n_sampled,) bool, tokens of rows that `gspo` clips."""
+    ratio = _mean_log_ratio(inputs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return surrogate_clipped(ratio, inputs.advantages, params.sequence_eps_clip, params.sequence_eps_clip_high)
+
+
+def _mean_log_ratio(inputs: LossInput) -> Tensor:
+    """(n_sampled,) the mean over the token's row, without gradient."""
+    return Rows.of(inputs.row_ids).mean(summable(log_ratio(inputs.logprobs.detach(), inputs.old_logprobs)))
 
 
 def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
@@ -42,3 +53,10 @@ def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
     sign = inputs.advantages.sign()
     held_back = sign * torch.minimum(sign * log_ratios, sign * log_ratios.clamp(-low, high))
     return -rows.mean(inputs.advantages) * rows.mean(held_back).exp()
+
+
+def gmpo_clipped(inputs: LossInput, params: GmpoParams) -> Tensor:
+    """(n_sampled,) bool, tokens with a log-ratio that `gmpo` cuts."""
+    low, high = params.low_high
+    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)
+    return ((inputs.advantages > 0) & (log_ratios > high)) | ((inputs.advantages < 0) & (log_ratios < -low))

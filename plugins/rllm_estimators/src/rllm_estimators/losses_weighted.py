@@ -32,6 +32,13 @@ def cispo(inputs: LossInput, params: CispoParams) -> Tensor:
     return -weight * inputs.advantages * inputs.logprobs
 
 
+def cispo_clipped(inputs: LossInput, params: CispoParams) -> Tensor:
+    """(n_sampled,) bool, tokens with a ratio out of bounds, whatever their advantage."""
+    low, high = params.eps_low_high
+    ratio = importance_ratio(inputs)
+    return (ratio < 1 - low) | (ratio > 1 + high)
+
+
 def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
     """-A sg(min(rho, clip_ratio_c)) logprob, while the sampled token's probability p is near enough to its old one q.
 
@@ -40,11 +47,13 @@ def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
     as there the old policy is the one that sampled, where its log-probs are known, so rho corrects for it as well.
     """
     inputs = _anchored(inputs)
-    low, high = params.low_high
-    with torch.no_grad():
-        change = inputs.logprobs.exp() - inputs.old_logprobs.exp()
-        keep = torch.where(inputs.advantages > 0, change <= high, change >= -low)
-    return _truncated(inputs, keep, params)
+    return _truncated(inputs, _near_by_variation(inputs, params), params)
+
+
+def dppo_tv_clipped(inputs: LossInput, params: DppoParams) -> Tensor:
+    """(n_sampled,) bool, tokens that `dppo_tv` does not follow, or follows with a weight that is cut off."""
+    inputs = _anchored(inputs)
+    return ~_near_by_variation(inputs, params) | (importance_ratio(inputs) > params.clip_ratio_c)
 
 
 def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
@@ -54,6 +63,23 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
     where A > 0, p >= q elsewhere) are followed however far away they are. Qi et al. 2026, arXiv:2602.04879.
     """
     inputs = _anchored(inputs)
+    return _truncated(inputs, _near_by_divergence(inputs, params), params)
+
+
+def dppo_kl_clipped(inputs: LossInput, params: DppoParams) -> Tensor:
+    """(n_sampled,) bool, tokens that `dppo_kl` does not follow, or follows with a weight that is cut off."""
+    inputs = _anchored(inputs)
+    return ~_near_by_divergence(inputs, params) | (importance_ratio(inputs) > params.clip_ratio_c)
+
+
+def _near_by_variation(inputs: LossInput, params: DppoParams) -> Tensor:
+    low, high = params.low_high
+    with torch.no_grad():
+        change = inputs.logprobs.exp() - inputs.old_logprobs.exp()
+        return torch.where(inputs.advantages > 0, change <= high, change >= -low)
+
+
+def _near_by_divergence(inputs: LossInput, params: DppoParams) -> Tensor:
     low, high = params.low_high
     with torch.no_grad():
         change = log_ratio(inputs.logprobs, inputs.old_logprobs)
@@ -62,8 +88,7 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
         own = (-old * change).masked_fill(old == 0, 0.0)
         divergence = own + old_others * (old_others / new_others).log()
         up, down = (divergence <= high) | (change <= 0), (divergence <= low) | (change >= 0)
-        keep = torch.where(inputs.advantages > 0, up, down)
-    return _truncated(inputs, keep, params)
+        return torch.where(inputs.advantages > 0, up, down)
 
 
 def _anchored(inputs: LossInput) -> LossInput:

@@ -14,7 +14,7 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateR
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import RllmError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_core.rollout.renderers import make_renderer
 from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_core.seeding import derive_seed
@@ -24,7 +24,7 @@ from rllm_local.early_renderer import try_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
 from rllm_local.model import LoadedModel, load_model_to_train
-from rllm_local.reference import Reference
+from rllm_local.reference import BelowAdapter, Reference
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
@@ -50,7 +50,7 @@ class LocalBackend(Backend):
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
         model, temperature = loaded.model, run.config.sampling.train.temperature
         self._critic = Critic(model, settings.critic) if "values" in run.needs else None
-        self._reference = await self._in_worker(Reference, model) if "ref_logprobs" in run.needs else None
+        self._reference = await self._in_worker(_reference_of, loaded) if "ref_logprobs" in run.needs else None
         self._columns = ColumnFiller(
             model,
             temperature=temperature,
@@ -105,16 +105,18 @@ class LocalBackend(Backend):
             self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:
-        tokenizer, updater = self._started().tokenizer, self._updater
-        await self._in_worker(save_state, folder, updater.masters, tokenizer, updater.optimizer, self._critic)
+        loaded, updater = self._started(), self._updater
+        await self._in_worker(
+            save_state, folder, updater.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter
+        )
         if self._reference is not None:
             await self._in_worker(self._reference.save, folder)
 
     async def load(self, folder: Path) -> None:
-        self._started()
+        adapter, updater = self._started().adapter, self._updater
         if self._reference is not None:
             await self._in_worker(self._reference.check, folder)
-        await self._in_worker(load_state, folder, self._updater.masters, self._updater.optimizer, self._critic)
+        await self._in_worker(load_state, folder, updater.masters, updater.optimizer, self._critic, adapter)
 
     async def close(self) -> None:
         if self._hosting is not None:
@@ -128,3 +130,15 @@ class LocalBackend(Backend):
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+
+def _reference_of(loaded: LoadedModel) -> Reference:
+    if loaded.adapter is None:
+        return Reference(loaded.model)
+    if loaded.continues_adapter:
+        raise ConfigError(
+            "model.name is a LoRA adapter that this run trains on, and rllm.algorithm.kl_beta needs the model as the "
+            "run found it, which is not the model below the adapter.",
+            "Merge the adapter first and start from that: rllm export RUN --to merged.",
+        )
+    return BelowAdapter(loaded.adapter)

@@ -54,7 +54,8 @@ class ColumnFiller:
         if not self._recompute and "old_logprobs" in wanted:
             columns["old_logprobs"] = batch.old_logprobs_from(columns["old_logprobs"])
         if self._reference is not None and "ref_logprobs" in needs:
-            columns |= self._forward(self._reference.model, batch, {"ref_logprobs": _logprobs})
+            with self._reference.answering() as model:
+                columns |= self._forward(model, batch, {"ref_logprobs": _logprobs})
         return batch.with_columns(**columns)
 
     @torch.no_grad()

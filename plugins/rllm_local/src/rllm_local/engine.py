@@ -1,5 +1,7 @@
 """The sampling engine: continuous batching over a Hugging Face model, caches kept across the turns of a conversation.
 
+What several prompts begin with is computed once and copied, also for attempts at one task that begin together.
+
 Requests join and leave between forward passes. Whatever shares a pass, a request's tokens depend on the weights, its
 prompt and its seed only (up to the rounding of floating-point sums).
 """
@@ -10,20 +12,24 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache
+from rllm_local.prefixes import BLOCK, leading
+from rllm_local.request import Request
 from rllm_local.sampling import Draws
-from rllm_local.slots import Session, SlotTable
+from rllm_local.sessions import Session
+from rllm_local.slot_copies import Copy, together
+from rllm_local.slots import SlotTable
 from rllm_local.stop_rules import Stops, stop_rule
 
 FIRST_POSITIONS = 64
@@ -31,35 +37,6 @@ FIRST_POSITIONS = 64
 MAX_TOKENS_PER_PASS = 8192
 QUIET_TURNS = 3
 """Turns of the event loop without a new request after which a pass starts."""
-
-
-@dataclass(eq=False)
-class _Request:
-    buffer: NDArray[np.int32]
-    """The prompt, what was sampled, and room for what may still be."""
-    prompt_length: int
-    sampling: SamplingParams
-    session_name: str
-    future: asyncio.Future[Completion]
-    stops: Stops
-    session: Session | None = None
-    weight_version: int = 0
-    """Oldest weights that sampled a token of it."""
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """Prompt and sampled tokens so far. A view."""
-        return self.buffer[: self.prompt_length + len(self.logprobs)]
-
-    @property
-    def sampled(self) -> NDArray[np.int32]:
-        """Sampled tokens so far. A view."""
-        return self.tokens[self.prompt_length :]
-
-    def append(self, token: int, logprob: float) -> None:
-        self.buffer[self.prompt_length + len(self.logprobs)] = token
-        self.logprobs.append(logprob)
 
 
 class LocalEngine:
@@ -82,8 +59,8 @@ class LocalEngine:
         self._executor = executor
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
-        self._waiting: deque[_Request] = deque()
-        self._running: list[_Request] = []
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
         self._submitted = 0
         self._published = 0
         self._start_empty()
@@ -104,7 +81,7 @@ class LocalEngine:
         prompt, room = checked_prompt(prompt_ids, checked, self.max_context)
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        request = _Request(buffer, len(prompt), sampling, session, future, stops)
+        request = Request(buffer, len(prompt), sampling, session, future, stops)
         self._waiting.append(request)
         self._submitted += 1
         if self._loop_task is None or self._loop_task.done():
@@ -112,7 +89,10 @@ class LocalEngine:
         return await request.future
 
     async def end_session(self, session: str) -> None:
-        """Free the conversation's slot, once no request of it is being served."""
+        """Free the conversation's slot, once no request of it is being served.
+
+        Until the slot is used again, other prompts may begin with what is in it.
+        """
         self._table.release(session)
 
     def publish(self, version: int) -> None:
@@ -125,6 +105,8 @@ class LocalEngine:
         positions = min(FIRST_POSITIONS, self.max_context)
         self._cache = SlotCache(self._model.config.num_hidden_layers, self._slots_for(positions), positions)
         self._table = SlotTable(self._cache.slots)
+        self._copies: list[Copy] = []
+        """What the next pass copies from slot to slot before it computes."""
 
     async def _serve(self) -> None:
         """Serve until nothing is left to do."""
@@ -146,10 +128,17 @@ class LocalEngine:
             quiet = quiet + 1 if self._submitted == seen else 0
 
     def _admit(self) -> None:
-        held: list[_Request] = []
+        held: list[Request] = []
+        coming: set[int] = set()
+        """Blocks that the next pass computes for requests that begin now."""
         while self._waiting and len(self._running) < self._max_concurrency:
             request = self._waiting.popleft()
             if request.future.done():
+                continue
+            source, cached = self._longest_beginning(request)
+            if leading(request.keys, coming) * BLOCK >= cached + BLOCK:
+                # A sibling computes what this one would compute, too: a pass later it is there to copy.
+                held.append(request)
                 continue
             session = self._table.acquire(request.session_name)
             if session is None:
@@ -159,15 +148,28 @@ class LocalEngine:
                 # Requests of one conversation take turns; others need not wait for that.
                 held.append(request)
                 continue
-            self._begin(request, session)
+            self._begin(request, session, source)
+            coming.update(request.keys)
         self._waiting.extendleft(reversed(held))
         longest = max((len(request.tokens) for request in self._running), default=0)
         if longest > self._cache.positions:
             self._make_room(longest)
 
-    def _begin(self, request: _Request, session: Session) -> None:
+    def _longest_beginning(self, request: Request) -> tuple[Session | None, int]:
+        """The session whose slot holds most of the request's first tokens, and how many can be used of it."""
+        source, cached = self._table.prefixes.longest(request.tokens, request.block_keys())
+        own = self._table.get(request.session_name)
+        reusable = 0 if own is None else own.reusable(request.tokens)
+        # A copy of a few tokens more costs more than they do.
+        return (source, cached) if cached >= reusable + BLOCK else (own, reusable)
+
+    def _begin(self, request: Request, session: Session, source: Session | None) -> None:
         session.busy = True
-        session.tokens = request.tokens[: session.reusable(request.tokens)]
+        cached = 0 if source is None else source.reusable(request.tokens)
+        if source is not None and source.slot != session.slot:
+            self._copies.append(Copy(source.slot, [session.slot], cached))
+        self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
+        session.tokens = request.tokens[:cached]
         request.session = session
         if not request.logprobs:
             request.weight_version = self.weight_version
@@ -179,6 +181,9 @@ class LocalEngine:
         while positions < needed:
             positions = min(2 * positions, self.max_context)
         slots = self._slots_for(positions)
+        # Now: slots that are copied from may go.
+        self._cache.copy(self._copies)
+        self._copies.clear()
         self._cache.grow(slots, positions)
         lost = set(self._table.resize(slots))
         evicted = [request for request in self._running if request.session_name in lost]
@@ -193,6 +198,9 @@ class LocalEngine:
         rows = [self._row(request) for request in requests]
         loop = asyncio.get_running_loop()
         try:
+            if self._copies:
+                await loop.run_in_executor(self._executor, self._cache.copy, together(self._copies))
+                self._copies.clear()
             for part in buckets(rows, MAX_TOKENS_PER_PASS):
                 chosen = [rows[index] for index in part]
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
@@ -200,44 +208,37 @@ class LocalEngine:
         finally:
             # Also when the event loop ends in the middle of a pass.
             self._retire(requests)
+            if self._copies:
+                # It ended before they were made: slots hold less than their sessions say.
+                self._copies.clear()
+                self._table.clear()
         if published != self._published:
             # Weights were published meanwhile: what this pass has cached is of the old ones.
             self._table.clear()
 
-    def _retire(self, requests: list[_Request]) -> None:
+    def _retire(self, requests: list[Request]) -> None:
         """Let go of requests that were answered, and of those whose asker has gone (a timeout)."""
         self._running = [request for request in requests if not request.future.done()]
         for request in requests:
             if request.future.done():
                 self._table.leave(request.session_name)
 
-    def _row(self, request: _Request) -> Row:
+    def _row(self, request: Request) -> Row:
         assert request.session is not None
         cached = len(request.session.tokens)
         return Row(request.session.slot, cached, request.tokens[cached:], request.sampling, len(request.logprobs))
 
-    def _deliver(self, requests: list[_Request], draws: Draws) -> None:
+    def _deliver(self, requests: list[Request], draws: Draws) -> None:
         for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
             session = request.session
             assert session is not None
             session.tokens = request.tokens
+            self._table.prefixes.file(session)
             request.append(token, logprob)
             if request.stops(request.sampled):
-                self._finish(request, "stop")
+                request.finish("stop")
             elif len(request.tokens) == len(request.buffer):
-                self._finish(request, "length")
-
-    def _finish(self, request: _Request, reason: FinishReason) -> None:
-        if request.future.done():
-            return
-        request.future.set_result(
-            Completion(
-                token_ids=request.sampled.copy(),
-                logprobs=np.array(request.logprobs, np.float32),
-                finish_reason=reason,
-                weight_version=request.weight_version,
-            )
-        )
+                request.finish("length")
 
     def _fail(self, error: Exception) -> None:
         for request in (*self._running, *self._waiting):

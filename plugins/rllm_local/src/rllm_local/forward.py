@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.kv_cache import SlotCache
+from rllm_local.attention import over_slots
+from rllm_local.kv_cache import CacheView, SlotCache
 from rllm_local.sampling import Draws, draw
 
 
@@ -68,15 +69,26 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
     real = column >= 0
     positions = np.where(real, cached[:, None] + column, 0)
     length = int((cached + lengths).max())
-    cache.select(np.array([row.slot for row in rows]), np.where(real, positions, -1), length, device)
+    slots = np.array([row.slot for row in rows])
+    view = cache.select(slots, np.where(real, positions, -1), length, device)
     # Padding sees position 0 like any other token: a query that sees nothing would make NaN.
-    visible = np.arange(length) <= positions[:, :, None]
-    output = model(
-        input_ids=torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(visible[:, None]).to(device),
-        position_ids=torch.from_numpy(positions).to(device),
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
+    visible = np.arange(length) <= (positions if view.rows is None else _spread(positions, view))[:, :, None]
+    with over_slots(model, view.rows):
+        output = model(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=torch.from_numpy(visible[:, None]).to(device),
+            position_ids=torch.from_numpy(positions).to(device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
     return draw(output.logits[:, -1], [row.sampling for row in rows], [row.position for row in rows])
+
+
+def _spread(positions: NDArray[np.int64], view: CacheView) -> NDArray[np.int64]:
+    """(n_slot, n_query): the rows' positions at their slots, 0 at the slots of no row."""
+    assert isinstance(view.slots, slice)
+    assert view.rows is not None
+    spread = np.zeros((view.slots.stop - view.slots.start, positions.shape[1]), np.int64)
+    spread[view.rows.cpu().numpy()] = positions
+    return spread

@@ -15,6 +15,8 @@ import torch
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import EnginePlugin, EngineSetup, HostedEngine
 from rllm_core.contracts.renderer import Renderer
+from rllm_local.fingerprints import plain_name
+from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel
 from rllm_local.settings import LocalConfig
 
@@ -48,7 +50,7 @@ class Hosting:
 
     async def publish(self, version: int) -> None:
         """The engine samples with the model's weights from here on."""
-        weights = await self._in_worker(checkpoint_weights, self._loaded.model)
+        weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self.engine.load_weights(weights.items(), version)
 
     async def close(self) -> None:
@@ -66,13 +68,18 @@ def _save_without_weights(loaded: LoadedModel, folder: Path) -> None:
     loaded.tokenizer.save_pretrained(folder)
 
 
-def checkpoint_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The model's weights, each once, as `save_pretrained` would name and shape them. They share the model's memory."""
+def checkpoint_weights(model: Any, adapter: Adapter | None = None) -> dict[str, torch.Tensor]:
+    """The model's weights, each once, as `save_pretrained` would name and shape them, an adapter merged into them.
+
+    They share the model's memory, unless there is an adapter on them.
+    """
     from transformers.core_model_loading import revert_weight_conversion
 
-    state: dict[str, torch.Tensor] = model.state_dict()
+    state: dict[str, torch.Tensor] = model.state_dict() if adapter is None else adapter.merged_state()
     # Tied weights are parameters under two names, of which a checkpoint has the first.
-    every, once = (dict(model.named_parameters(remove_duplicate=each)) for each in (False, True))
+    every, once = (
+        {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=each)} for each in (False, True)
+    )
     named = {name: tensor for name, tensor in state.items() if name in once or name not in every}
     reverted: dict[str, torch.Tensor] = revert_weight_conversion(model, named)
     return reverted

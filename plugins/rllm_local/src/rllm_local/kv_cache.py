@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
+from rllm_local.slot_copies import Copy
+
+WORTH_READING = 2
+"""A range of slots is read as it is up to this many times the slots that are needed of it."""
+
 
 @dataclass(frozen=True, eq=False)
 class CacheView:
     """Which slots one forward pass reads and where it writes."""
 
     slots: Tensor | slice
-    """The rows' slots: a slice when they are the first slots in order (nothing is copied), else their indices."""
+    """The slots read, ``n_slot``: a slice, of which nothing is copied, or the rows' slots."""
+    rows: Tensor | None
+    """(n_row,) int64 where each row's slot is among those read; None: they are the same, row by row."""
     write_positions: Tensor
     """(n_row * n_query,) flat positions of the new tokens; padding goes to a slot nobody reads."""
     length: int
@@ -55,6 +63,11 @@ class SlotLayer(DynamicLayer):
         flat.index_copy_(0, self.view.write_positions, states.transpose(1, 2).reshape(-1, *store.shape[2:]))
         return store[self.view.slots, : self.view.length].transpose(1, 2)
 
+    def copy(self, source: int, targets: list[int], length: int) -> None:
+        """Copy the first `length` positions of a slot to others."""
+        for store in (self.keys, self.values):
+            store[targets, :length] = store[source, :length].clone()
+
     def grow(self, slots: int, positions: int) -> None:
         """Make room, keeping what is cached in the slots that remain."""
         self._shape = (slots + 1, positions)
@@ -83,7 +96,9 @@ class SlotCache(Cache):
         self.positions = positions
         super().__init__(layers=[SlotLayer(slots, positions) for _ in range(layers)])
 
-    def select(self, slots: NDArray[np.int64], writes: NDArray[np.int64], length: int, device: torch.device) -> None:
+    def select(
+        self, slots: NDArray[np.int64], writes: NDArray[np.int64], length: int, device: torch.device
+    ) -> CacheView:
         """Say which rows the next forward pass is about.
 
         Args:
@@ -92,17 +107,41 @@ class SlotCache(Cache):
             length: positions to read.
         """
         flat = np.where(writes < 0, self.slots * self.positions, slots[:, None] * self.positions + writes)
-        in_order = bool((slots == np.arange(len(slots))).all())
+        read, rows = _read(slots, one_query=writes.shape[1] == 1)
         view = CacheView(
-            slots=slice(0, len(slots)) if in_order else torch.from_numpy(slots).to(device),
+            slots=read if isinstance(read, slice) else torch.from_numpy(read).to(device),
+            rows=None if rows is None else torch.from_numpy(rows).to(device),
             write_positions=torch.from_numpy(flat.reshape(-1)).to(device),
             length=length,
         )
         for layer in self.layers:
             layer.view = view
+        return view
+
+    @torch.inference_mode()
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copy the beginnings of slots to others, one after the other."""
+        for layer in self.layers:
+            for source, targets, length in copies:
+                layer.copy(source, targets, length)
 
     def grow(self, slots: int, positions: int) -> None:
         """Change the number of slots and positions; slots beyond the new number lose what they hold."""
         self.slots, self.positions = slots, positions
         for layer in self.layers:
             layer.grow(slots, positions)
+
+
+def _read(slots: NDArray[np.int64], *, one_query: bool) -> tuple[slice | NDArray[np.int64], NDArray[np.int64] | None]:
+    """Which slots to read, and where the rows are among them.
+
+    Attention over slots that no row needs costs less than a copy of those that rows need, where most are needed and
+    every row has one query.
+    """
+    first = int(slots.min())
+    span = int(slots.max()) + 1 - first
+    if span == len(slots) and (slots[1:] > slots[:-1]).all():
+        return slice(first, first + span), None
+    if one_query and span <= WORTH_READING * len(slots):
+        return slice(first, first + span), slots - first
+    return slots, None

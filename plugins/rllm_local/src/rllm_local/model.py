@@ -1,18 +1,22 @@
-"""Loading: `tiny`, a Hugging Face folder, a checkpoint of a run, or a hub id."""
+"""Loading: `tiny`, a Hugging Face folder, a LoRA adapter, a checkpoint of a run, or a hub id."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import stop_ids
+from rllm_core.rollout.model_files import check_vocabulary, stop_ids
+from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
+from rllm_local.fingerprints import fingerprint
+from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
-from rllm_local.settings import ModelSection
+from rllm_local.settings import ModelSection, TrainedModelSection
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,10 @@ class LoadedModel:
     stop_ids: frozenset[int]
     """Tokens that end a reply."""
     max_context: int
+    adapter: Adapter | None = None
+    """What is trained, where it is not all of the model."""
+    continues_adapter: bool = False
+    """Whether the adapter was trained before, so that the model without it is not the one that was asked for."""
 
 
 def load_model(settings: ModelSection, seed: int) -> LoadedModel:
@@ -33,38 +41,91 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
     Raises:
         ConfigError: no such folder, a folder without a model, a model that cannot be sampled from here.
     """
-    loaded = _load_float32(settings, seed)
+    loaded = _load_float32(settings.name, seed)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
     loaded.model.to(_device(settings.device))
     return loaded
 
 
-def load_model_to_train(settings: ModelSection, seed: int) -> tuple[LoadedModel, Masters]:
-    """As `load_model`, with the weights in float32 as the files have them."""
-    loaded = _load_float32(settings, seed)
+def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[LoadedModel, Masters]:
+    """As `load_model`; what is trained is float32: all weights as the files have them, or a LoRA adapter.
+
+    Raises:
+        ConfigError: as `load_model`; or the adapter that is named has another shape than the one that is asked for.
+    """
+    if settings.lora_rank:
+        loaded = _load_with_adapter(settings, seed)
+        return loaded, Masters(loaded.model)
+    loaded = _load_float32(settings.name, seed)
     loaded.model.to(_device(settings.device))
     return loaded, Masters.of_float32(loaded.model, getattr(torch, settings.dtype))
 
 
-def _load_float32(settings: ModelSection, seed: int) -> LoadedModel:
+def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
+    trained_before = adapter_folder(settings.name)
+    if trained_before is None:
+        folder = folder_of(settings.name) if settings.name != TINY else None
+        base = BaseModel(str(folder.resolve()) if folder else settings.name, seed)
+        loaded = _load_float32(settings.name, seed)
+    else:
+        base = read_base(trained_before)
+        loaded = _load_below(trained_before)
+    model = loaded.model
+    cast_weights(model, getattr(torch, settings.dtype))
+    model.to(_device(settings.device))
+    adapter = Adapter(model, settings, base, seed)
+    if trained_before is not None:
+        try:
+            adapter.load(trained_before)
+        except ValueError as error:
+            raise ConfigError(
+                f"model.name={settings.name!r} is a LoRA adapter of another shape than model.lora_rank, lora_alpha and "
+                f"lora_target_modules say: {error}.",
+                "Set these keys to those of its adapter_config.json, or set model.lora_rank=0 to train all weights.",
+            ) from error
+    return replace(loaded, adapter=adapter, continues_adapter=trained_before is not None)
+
+
+def _load_below(folder: Path) -> LoadedModel:
+    """The model that the adapter in `folder` was trained on, float32."""
+    base = read_base(folder)
+    which = f"model.name={str(folder)!r} is a LoRA adapter of the model {base.name!r}"
+    hint = "Put that model back, or set base_model_name_or_path in the adapter_config.json to where it is now."
+    try:
+        loaded = _load_float32(base.name, base.seed)
+    except ConfigError as error:
+        raise ConfigError(f"{which}. {error.message}", hint) from error
+    known = base.sha256 is not None and base.dtype is not None
+    if known and fingerprint(loaded.model, getattr(torch, str(base.dtype))) != base.sha256:
+        raise ConfigError(f"{which}, which has other weights now than those it was trained on.", hint)
+    return loaded
+
+
+def _load_float32(name: str, seed: int) -> LoadedModel:
     _quiet()
-    if settings.name == TINY:
+    adapter = adapter_folder(name)
+    if adapter is not None:
+        below = _load_below(adapter)
+        return replace(below, model=merge_into(below.model, adapter))
+    if name == TINY:
         from rllm_local import tiny
 
         tokenizer = tiny.build_tokenizer()
         model: Any = tiny.build_model(len(tokenizer), seed)
     else:
-        model, tokenizer = _from_pretrained(settings.name)
+        model, tokenizer = _from_pretrained(name)
     if tokenizer.chat_template is None:
         raise ConfigError(
-            f"model.name={settings.name!r}: its tokenizer has no chat template.",
+            f"model.name={name!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
-    _check_attention(model, settings.name)
+    _check_attention(model, name)
+    stops = stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None))
+    check_vocabulary(name, tokenizer, stops, model.get_input_embeddings().num_embeddings)
     return LoadedModel(
         model=model.eval(),
         tokenizer=tokenizer,
-        stop_ids=stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)),
+        stop_ids=stops,
         max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
     )
 

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.rollout.model_files import model_folder
+from rllm_local.adapter_files import adapter_folder, read_base
 from rllm_local.settings import LocalConfig
 
 TINY = "tiny"
 
 
-def check_model_name(config: LocalConfig) -> None:
-    """Raise ConfigError when the name is that of a folder which holds no model."""
-    if config.model.name != TINY:
-        folder_of(config.model.name)
+def check_model(config: LocalConfig) -> None:
+    """Raise ConfigError for a folder that holds no model, an adapter without its model, or LoRA that cannot be."""
+    model = config.model
+    adapter = adapter_folder(model.name)
+    if adapter is not None:
+        _check_name(read_base(adapter).name, f"model.name={model.name!r} is a LoRA adapter. Its model: ")
+    else:
+        _check_name(model.name)
+    if (model.lora_rank or adapter is not None) and find_spec("peft") is None:
+        what = f"model.name={model.name!r} is a LoRA adapter" if adapter else f"`model.lora_rank` is {model.lora_rank}"
+        raise ConfigError(f"{what}, and peft is not installed.", "pip install 'rllm-local[lora]'")
+    if not model.lora_rank:
+        for key in ("lora_alpha", "lora_target_modules"):
+            if getattr(model, key) != type(model).model_fields[key].default:
+                raise ConfigError(
+                    f"`model.{key}` is {getattr(model, key)!r} and has no effect: all weights are trained.",
+                    "Set model.lora_rank to train a LoRA adapter, or leave the key out.",
+                )
+
+
+def _check_name(name: str, before: str = "") -> None:
+    if name != TINY:
+        try:
+            folder_of(name)
+        except ConfigError as error:
+            raise ConfigError(f"{before}{error.message}", error.hint) from error
 
 
 def folder_of(name: str) -> Path | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
 from rllm_core.plugins import hookimpl
-from rllm_local.model_name import check_model_name
+from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig
 
 requires_api = 1
@@ -26,7 +26,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         summary="This machine: torch on a CPU or one GPU, trains and samples in one process.",
         params=LocalConfig,
         load=_load,
-        check=check_model_name,
+        check=check_model,
         honours=frozenset(
             {
                 "rllm.renderer",

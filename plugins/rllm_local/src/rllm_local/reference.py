@@ -1,28 +1,20 @@
-"""The reference model of the KL divergence, the model as the run found it; and how a model is told from others."""
+"""The reference model of the KL divergence: the model as the run found it."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rllm_core.errors import CheckpointError
+from rllm_local.fingerprints import fingerprint
+from rllm_local.lora import Adapter
 
 REFERENCE = "reference.json"
-
-
-def fingerprint(model: Any) -> str:
-    """SHA-256, hexadecimal, of all weights of a `torch.nn.Module` with their names: of 1 GB in about a second."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        digest.update(name.encode())
-        digest.update(parameter.detach().flatten().view(torch.uint8).cpu().numpy())
-    return digest.hexdigest()
 
 
 class Reference:
@@ -34,6 +26,11 @@ class Reference:
 
     def __init__(self, model: Any) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False)
+
+    @contextmanager
+    def answering(self) -> Iterator[Any]:
+        """The model that answers as the reference does."""
+        yield self.model
 
     @cached_property
     def fingerprint(self) -> str:
@@ -56,3 +53,22 @@ class Reference:
                 "its reference for rllm.algorithm.kl_beta.",
                 "Put the model back where model.name says, or start a new run.",
             )
+
+
+class BelowAdapter(Reference):
+    """The model that is trained, its LoRA adapter switched off: no copy is needed."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.model = adapter.model
+        self._adapter = adapter
+
+    @contextmanager
+    def answering(self) -> Iterator[Any]:
+        with self._adapter.switched_off():
+            yield self.model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        sha256 = self._adapter.base.sha256
+        assert sha256 is not None
+        return sha256

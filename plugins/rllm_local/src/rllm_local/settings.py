@@ -26,6 +26,16 @@ class TrainedModelSection(ModelSection):
         description="Type that the model computes in, for training and sampling. The optimiser moves float32 weights.",
     )
 
+    lora_rank: int = Field(0, ge=0, description="LoRA rank; 0 trains all weights. Needs `rllm-local[lora]`.")
+    lora_alpha: float = Field(
+        32, gt=0, description="LoRA scaling times rank: what is added to a layer is lora_alpha / lora_rank · B A x."
+    )
+    lora_target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
+        "all-linear",
+        description="Linear layers with an adapter, by the ends of their names, such as `[q_proj, v_proj]`; "
+        "`all-linear`: all but the output layer.",
+    )
+
     @field_validator("dtype", mode="before")
     @classmethod
     def _not_float16(cls, value: object) -> object:
@@ -53,6 +63,11 @@ class TrainingSection(Section):
     max_length: PositiveInt = Field(32768, description="Most tokens of a conversation; the model may allow fewer.")
     max_tokens_per_microbatch: PositiveInt = Field(
         16384, description="Padded tokens per forward and backward pass; lower it when memory runs out."
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Compute activations again in the backward pass: updates take about a third longer, and much less "
+        "memory per token.",
     )
 
 

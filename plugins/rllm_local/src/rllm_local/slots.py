@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-
-@dataclass(eq=False)
-class Session:
-    """What is cached of one conversation."""
-
-    slot: int
-    tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """(n,) the tokens whose keys and values are in the slot."""
-    busy: bool = False
-    """Whether a request of this conversation is being served; only idle sessions may be evicted."""
-    ended: bool = False
-    """Whether to forget the conversation as soon as its request is over."""
-
-    def reusable(self, prompt: NDArray[np.int32]) -> int:
-        """How many leading tokens of `prompt` need not be computed again; one token is always left to compute."""
-        limit = min(len(self.tokens), len(prompt) - 1)
-        if limit <= 0:
-            return 0
-        differs = self.tokens[:limit] != prompt[:limit]
-        return int(differs.argmax()) if differs.any() else limit
+from rllm_local.prefixes import PrefixIndex
+from rllm_local.sessions import Session
 
 
 class SlotTable:
-    """Hands out slots, lowest first; evicts the conversation idle for longest when none is free."""
+    """Hands out slots, lowest first; evicts the conversation idle for longest when none is free.
+
+    A slot keeps its tokens until it is handed out again: prompts that begin with them find them in `prefixes`.
+    """
 
     def __init__(self, slots: int) -> None:
+        self.prefixes = PrefixIndex()
         self._free = list(range(slots))
         # Insertion order is order of last use.
         self._sessions: dict[str, Session] = {}
+        self._ended: dict[int, Session] = {}
+        """By slot, what ended conversations left in free slots."""
+
+    def get(self, name: str) -> Session | None:
+        """The conversation's session, where it has one."""
+        return self._sessions.get(name)
 
     def acquire(self, name: str) -> Session | None:
         """The conversation's session, made if need be; None when every slot serves a request."""
@@ -45,6 +33,8 @@ class SlotTable:
             slot = heapq.heappop(self._free) if self._free else self._evict()
             if slot is None:
                 return None
+            if slot in self._ended:
+                self.prefixes.forget(self._ended.pop(slot))
             session = Session(slot)
         self._sessions[name] = session
         return session
@@ -58,6 +48,7 @@ class SlotTable:
             session.ended = True
         else:
             del self._sessions[name]
+            self._ended[session.slot] = session
             heapq.heappush(self._free, session.slot)
 
     def leave(self, name: str) -> None:
@@ -68,15 +59,19 @@ class SlotTable:
             self.release(name)
 
     def clear(self) -> None:
-        """Forget what is cached of every conversation, as after a change of weights."""
-        for session in self._sessions.values():
-            session.tokens = session.tokens[:0]
+        """Forget all tokens that are cached, as after a change of weights."""
+        for session in (*self._sessions.values(), *self._ended.values()):
+            session.tokens, session.keys = session.tokens[:0], []
+        self._ended.clear()
+        self.prefixes = PrefixIndex()
 
     def resize(self, slots: int) -> list[str]:
         """Change the number of slots; returns the conversations that lost theirs."""
         lost = [name for name, session in self._sessions.items() if session.slot >= slots]
         for name in lost:
-            del self._sessions[name]
+            self.prefixes.forget(self._sessions.pop(name))
+        for slot in [slot for slot in self._ended if slot >= slots]:
+            self.prefixes.forget(self._ended.pop(slot))
         held = {session.slot for session in self._sessions.values()}
         self._free = [slot for slot in range(slots) if slot not in held]
         return lost
@@ -85,5 +80,6 @@ class SlotTable:
         for name, session in self._sessions.items():
             if not session.busy:
                 del self._sessions[name]
+                self.prefixes.forget(session)
                 return session.slot
         return None

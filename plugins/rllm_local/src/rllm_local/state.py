@@ -1,7 +1,7 @@
 """What a checkpoint holds of the backend: the model as a Hugging Face folder, the rest as safetensors.
 
 The folder holds the float32 masters, whatever type the model computes in, so that a resumed run goes on exactly. Its
-config.json names the type that the model computes in.
+config.json names the type that the model computes in. With LoRA it is the adapter alone, as peft writes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rllm_core.errors import CheckpointError
+from rllm_local.adapter_files import CONFIG, adapter_folder, read_base
 from rllm_local.critic import Critic
+from rllm_local.lora import Adapter
 from rllm_local.masters import Masters
 
 MODEL = "model"
@@ -24,10 +26,18 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def save_state(
-    folder: Path, masters: Masters, tokenizer: Any, optimizer: torch.optim.Optimizer, critic: Critic | None = None
+    folder: Path,
+    masters: Masters,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    critic: Critic | None = None,
+    adapter: Adapter | None = None,
 ) -> None:
-    """Write into an existing empty folder. ``folder/model`` can be given to `--model` or to transformers."""
-    masters.model.save_pretrained(folder / MODEL, state_dict=masters.state_dict())
+    """Write into an existing empty folder. ``folder/model`` can be given to `--model`, to transformers or to peft."""
+    if adapter is None:
+        masters.model.save_pretrained(folder / MODEL, state_dict=masters.state_dict())
+    else:
+        adapter.save(folder / MODEL)
     tokenizer.save_pretrained(folder / MODEL)
     if critic is not None:
         save_file(critic.state_dict(), folder / CRITIC)
@@ -39,29 +49,28 @@ def save_state(
     save_file(tensors, folder / OPTIMIZER)
 
 
-def load_state(folder: Path, masters: Masters, optimizer: torch.optim.Optimizer, critic: Critic | None = None) -> None:
+def load_state(
+    folder: Path,
+    masters: Masters,
+    optimizer: torch.optim.Optimizer,
+    critic: Critic | None = None,
+    adapter: Adapter | None = None,
+) -> None:
     """Put weights and optimiser back exactly.
 
     Raises:
         CheckpointError: the folder holds another model, weights that are not float32, or no critic where there is one
             to load.
     """
-    from transformers import AutoModelForCausalLM
-
     if critic is not None and not (folder / CRITIC).exists():
         raise CheckpointError(
             f"{folder} holds no critic, and an estimator of this run needs its values.",
             "Resume with the estimators the run was started with, or start a new run from this checkpoint's model.",
         )
-    _check_float32(folder)
-    saved = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32)
-    try:
-        masters.load(saved.state_dict())
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{folder} holds another model than the one this run trains.",
-            "Resume with the model.name the run was started with.",
-        ) from error
+    if adapter is None:
+        _load_model(folder, masters)
+    else:
+        _load_adapter(folder, adapter)
     device = str(masters.model.device)
     if critic is not None:
         critic.load_state_dict(load_file(folder / CRITIC, device=device))
@@ -74,6 +83,46 @@ def load_state(folder: Path, masters: Masters, optimizer: torch.optim.Optimizer,
         if state:
             # torch keeps the step counter on the CPU unless the optimiser is fused.
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}
+
+
+def _load_model(folder: Path, masters: Masters) -> None:
+    from transformers import AutoModelForCausalLM
+
+    if adapter_folder(str(folder / MODEL)) is not None:
+        raise CheckpointError(
+            f"{folder} holds a LoRA adapter, and this run trains all weights.",
+            "Resume with the model.lora_rank the run was started with.",
+        )
+    _check_float32(folder)
+    saved = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32)
+    try:
+        masters.load(saved.state_dict())
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{folder} holds another model than the one this run trains.",
+            "Resume with the model.name the run was started with.",
+        ) from error
+
+
+def _load_adapter(folder: Path, adapter: Adapter) -> None:
+    if not (folder / MODEL / CONFIG).exists():
+        raise CheckpointError(
+            f"{folder} holds a whole model, and this run trains a LoRA adapter.",
+            "Resume with the model.lora_rank the run was started with.",
+        )
+    base = read_base(folder / MODEL)
+    if (base.dtype, base.sha256) != (adapter.base.dtype, adapter.base.sha256):
+        raise CheckpointError(
+            f"{folder} holds a LoRA adapter of other weights than those that model.name and model.dtype stand for.",
+            f"Put the model back that was at {base.name!r}, or start a new run.",
+        )
+    try:
+        adapter.load(folder / MODEL)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{folder} holds another LoRA adapter than the one this run trains: {error}.",
+            "Resume with the keys model.lora_… the run was started with.",
+        ) from error
 
 
 def _check_float32(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
+from rllm_core.updates.clipping import note_clipping
 from rllm_core.updates.learning_rate import learning_rate
 from rllm_core.updates.loss_terms import loss_terms, token_objective
 from rllm_core.updates.minibatches import minibatch_weights, minibatches
@@ -21,6 +23,7 @@ from rllm_core.updates.update_metrics import Means, note_critic, note_policy, no
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
 from rllm_local.masters import Masters
+from rllm_local.recomputing import recomputing
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.value_gradient import ValueGradient
@@ -69,8 +72,9 @@ class Updater:
         rates = self._set_learning_rates(plan.global_step)
         settings = self._settings
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
-        for number, rows in enumerate(dealt):
-            self._step(batch, rows, plan, means, number)
+        with recomputing(self._model) if settings.gradient_checkpointing else nullcontext():
+            for number, rows in enumerate(dealt):
+                self._step(batch, rows, plan, means, number)
         return rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
 
     def _set_learning_rates(self, global_step: int) -> dict[str, float]:
@@ -134,6 +138,7 @@ class Updater:
             note_critic(means, value_losses, part.column(batch.returns))
         loss.backward()
         note_policy(means, inputs, terms, entropies)
+        note_clipping(means, batch, inputs, plan)
         if number == 0:
             note_rollout(means, inputs)
         return float(loss.detach())

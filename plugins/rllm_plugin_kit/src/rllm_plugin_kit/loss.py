@@ -97,6 +97,25 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             self._check_same(losses[places], self._losses(params, part, "a micro-batch"), "losses")
             self._check_same(gradient[places], self._gradient(params, part, "a micro-batch"), "gradients")
 
+    def test_which_tokens_it_clips_is_a_bool_for_each_whatever_the_micro_batch(self, params: Any) -> None:
+        if self.plugin.load_clipped is None:
+            pytest.skip("it says nothing of clipped tokens")
+        function = self.plugin.load_clipped()
+        for inputs in map(self._rows, SEEDS):
+            together = function(inputs, params)
+            if together.dtype != torch.bool or together.shape != inputs.logprobs.shape:
+                raise self.failure(
+                    f"counts clipped tokens by {together.dtype} of shape {tuple(together.shape)}",
+                    "Let `load_clipped` return a function that gives one bool per token.",
+                )
+            for row in _row_ids(inputs):
+                places = inputs.row_ids == row
+                if not torch.equal(together[places], function(inputs.at(places), params)):
+                    raise self.failure(
+                        "calls other tokens of a row clipped when other rows are in the same call",
+                        "Judge a row's tokens by their own row, as the loss does.",
+                    )
+
     @pytest.mark.parametrize("log_ratio", [1e3, -1e3])
     @pytest.mark.parametrize("advantage", [2.0, -2.0, 0.0])
     def test_extreme_ratios_stay_finite(self, params: Any, log_ratio: float, advantage: float) -> None:

@@ -1,4 +1,4 @@
-"""`rllm rescore`: stored episodes under other estimators, groupings and losses."""
+"""`rllm rescore`: stored episodes under other estimators, groupings and losses; evaluations under other rewards."""
 
 from __future__ import annotations
 
@@ -68,7 +68,22 @@ SECONDS_BETWEEN_LINES = 5.0
     help="Groups to list with every trajectory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, every group included.")
-def rescore(episodes: Path, groups: int, as_json: bool, **options: Any) -> None:
+@click.option(
+    "--reward",
+    "rewards",
+    multiple=True,
+    metavar="NAME|FILE.py:FUNCTION",
+    help="Score the attempts of a saved evaluation by this reward; may be repeated.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="With --reward: keep the result as another saved evaluation.",
+)
+def rescore(
+    episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
+) -> None:
     """Show stored EPISODES under other estimators: a run folder, its episodes/ folder, or one file.
 
     Nothing is played, trained or written. Each training step is estimated on its own, as in the run, whose
@@ -80,7 +95,16 @@ def rescore(episodes: Path, groups: int, as_json: bool, **options: Any) -> None:
       rllm rescore runs/rllm-training/default --estimator grpo --estimator rloo --estimator reinforce
     With options, as in a configuration:
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
+    A folder of `rllm eval --save`, under another reward:
+      rllm rescore evals/first --reward exact
     """
+    if rewards:
+        from rllm_rescore.evaluation import rescore_evaluation
+
+        rescore_evaluation(episodes, rewards, _alone(options), save, as_json)
+        return
+    if save is not None:
+        raise click.UsageError("--save goes with --reward.")
     import asyncio
     import json
 
@@ -97,6 +121,14 @@ def rescore(episodes: Path, groups: int, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
     else:
         print_report(result, summaries, groups)
+
+
+def _alone(options: dict[str, Any]) -> tuple[str, ...]:
+    """The modules to import; other options are for advantages, which an evaluation has none of."""
+    modules: tuple[str, ...] = options.pop("modules")
+    if given := [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--reward scores a saved evaluation, and goes with no {', '.join(given)}.")
+    return modules
 
 
 def _request(

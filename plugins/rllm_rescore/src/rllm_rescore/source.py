@@ -83,5 +83,7 @@ def _none_in(path: Path) -> EpisodesError:
     runs = sorted(run.parent.name for run in path.glob("*/episodes"))
     if runs:
         return EpisodesError(f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(runs)}.")
+    if (path / "eval.json").is_file():
+        return EpisodesError(f"{path} is a saved evaluation.", "Score it by another reward with --reward NAME.")
     what = "The run in" if (path / CONFIG).is_file() else "The folder"
     return EpisodesError(f"{what} {path} holds no episodes.", HOW_TO_KEEP)

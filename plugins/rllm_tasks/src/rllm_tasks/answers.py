@@ -9,6 +9,7 @@ from typing import Any
 
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.data.messages import Reply
+from rllm_core.errors import ConfigError
 
 Answer = str | int | float
 
@@ -70,6 +71,23 @@ def answers_in(data: Mapping[str, Any], column: str) -> Sequence[Answer]:
     if not answers or not all(_is_answer(each) for each in answers):
         raise NoAnswerError(f"column {column!r} holds {held!r:.80}, which is no answer")
     return answers
+
+
+def check_answers(data: Mapping[str, Any], column: str, option: str) -> None:
+    """Look at the answers of a task.
+
+    Args:
+        data: the task's data.
+        column: where the answers are.
+        option: what says so, for the hint.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        answers_in(data, column)
+    except NoAnswerError as error:
+        raise ConfigError(f"A task has no answer to compare with: {error}.", f"Set {option}.") from error
 
 
 def as_text(answer: Answer) -> str:

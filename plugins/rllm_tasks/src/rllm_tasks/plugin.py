@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,8 +11,10 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import hookimpl
+from rllm_tasks.judge_options import JudgeParams, check_judge
 from rllm_tasks.options import QuestionParams, check_question
 from rllm_tasks.reward_options import (
+    AnswerParams,
     ChoiceParams,
     ExactParams,
     FormatParams,
@@ -26,6 +28,9 @@ requires_api = 1
 
 WAIT_FOR_A_WORKER = 600.0
 """Seconds. The deadline of a comparison begins when a process is free for it."""
+
+WAIT_FOR_A_JUDGE = 3600.0
+"""Seconds. Requests have deadlines of their own, which begin when fewer than `concurrency` are under way."""
 
 
 def _question() -> Callable[[Any], Environment]:
@@ -63,6 +68,43 @@ def _check_python(params: PythonParams) -> None:
     check_function(params.function)
 
 
+def _check_question_task(params: QuestionParams, data: Mapping[str, Any]) -> None:
+    from rllm_tasks.question import Question
+
+    Question(params).reset(data)
+
+
+def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
+    from rllm_tasks.answers import check_answers
+
+    check_answers(data, params.column, "rllm.reward's `column`")
+
+
+def _check_judge_task(params: JudgeParams, data: Mapping[str, Any]) -> None:
+    from rllm_tasks.answers import check_answers
+
+    if params.asks_for_answer:
+        check_answers(data, params.column, "`column` of reward judge, or a `prompt` without {answer}")
+
+
+def _check_python_task(params: PythonParams, data: Mapping[str, Any]) -> None:
+    from rllm_tasks.reward_file import check_columns
+
+    check_columns(params.function, data)
+
+
+def _source_of_python(params: PythonParams) -> dict[str, str]:
+    from rllm_tasks.reward_file import source_of
+
+    return source_of(params.function)
+
+
+def _source_of_math(params: MathParams) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"math-verify": version("math-verify")}
+
+
 @hookimpl
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
@@ -73,6 +115,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         blocking=False,
         check=check_question,
         needs_keys={"rllm.reward": "[exact]"},
+        check_task=_check_question_task,
     )
 
 
@@ -84,6 +127,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=ExactParams,
         load=_reward("exact", "Exact"),
         blocking=False,
+        check_task=_check_answer,
     )
     yield RewardPlugin(
         name="math",
@@ -91,7 +135,9 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=MathParams,
         load=_math,
         check=_check_math,
+        sources=_source_of_math,
         timeout=WAIT_FOR_A_WORKER,
+        check_task=_check_answer,
     )
     yield RewardPlugin(
         name="choice",
@@ -99,6 +145,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=ChoiceParams,
         load=_reward("choice", "Choice"),
         blocking=False,
+        check_task=_check_answer,
     )
     yield RewardPlugin(
         name="regex",
@@ -106,6 +153,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=RegexParams,
         load=_reward("patterns", "Regex"),
         blocking=False,
+        check_task=_check_answer,
     )
     yield RewardPlugin(
         name="format",
@@ -127,5 +175,17 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         params=PythonParams,
         load=_reward("python_reward", "PythonReward"),
         check=_check_python,
+        sources=_source_of_python,
         family_option="function",
+        check_task=_check_python_task,
+    )
+    yield RewardPlugin(
+        name="judge",
+        summary="What a model behind an API like OpenAI's says of the reply, from 0 to 1.",
+        params=JudgeParams,
+        load=_reward("judge", "Judge"),
+        check=check_judge,
+        blocking=False,
+        timeout=WAIT_FOR_A_JUDGE,
+        check_task=_check_judge_task,
     )

@@ -6,13 +6,13 @@ import ast
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_tasks.signatures import Parameters
+from rllm_tasks.signatures import Parameters, UnfitError, check_fits
 
 SIGNATURES = (
     "Write def {name}(attempt), def {name}(prompts, completions, **columns) as for TRL, or "
@@ -38,6 +38,26 @@ def check_function(function: str) -> None:
         raise _missing(path, name, list(defined))
 
 
+def check_columns(function: str, data: Mapping[str, Any]) -> None:
+    """Whether a task has what a function reads, as far as its signature tells.
+
+    Raises:
+        ConfigError: a column is not there, or there is no answer for verl's ``ground_truth``.
+    """
+    path, name = split(function)
+    defined = [each for each in _parsed(path).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = next((each for each in defined if each.name == name and not each.decorator_list), None)
+    if found is None:
+        return
+    try:
+        check_fits(Parameters.of_source(found.args), data)
+    except UnfitError as error:
+        raise ConfigError(
+            f"{path}, line {found.lineno}: {name} does not fit the tasks: {error}.",
+            "Rename what the function takes, or the column (`columns` of dataset hf).",
+        ) from error
+
+
 def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     """Run the file and return its function, with what it takes.
 
@@ -58,6 +78,16 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     return found, parameters
 
 
+def source_of(function: str) -> dict[str, str]:
+    """The file as it was named, and what it holds.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path, _ = split(function)
+    return {str(path): _read(path).decode("utf-8", "backslashreplace")}
+
+
 def split(function: str) -> tuple[Path, str]:
     """``FILE.py:FUNCTION`` as two."""
     file, _, name = function.rpartition(":")
@@ -72,14 +102,19 @@ def place_of(error: BaseException, path: Path) -> str:
     return f"{frame.filename}, line {frame.lineno}" if frame else str(path)
 
 
-def _parsed(path: Path) -> ast.Module:
+def _read(path: Path) -> bytes:
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror or error}.",
             f"Paths of reward functions start from the folder the command runs in, {Path.cwd()}.",
         ) from error
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(_read(path), str(path))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(

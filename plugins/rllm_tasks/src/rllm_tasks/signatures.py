@@ -97,9 +97,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: A
             [{"role": "assistant", "content": attempt.reply.text}] if conversational else attempt.reply.text
         ],
     }
-    if lacking := [name for name in parameters.required if name not in given]:
-        known = ", ".join(sorted(attempt.data)) or "nothing"
-        raise UnfitError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
+    check_fits(parameters, attempt.data)
     return function(**parameters.of(given))
 
 
@@ -109,19 +107,36 @@ def call_as_verl(function: Callable[..., Any], parameters: Parameters, attempt: 
     Raises:
         UnfitError: the task's data has no answer.
     """
+    check_fits(parameters, attempt.data)
     data = attempt.data
-    model = data.get("reward_model")
-    places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
-    truth = next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
-    if truth is None:
-        raise UnfitError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
     given = {
         "data_source": data.get("data_source", ""),
         "solution_str": attempt.reply.text,
-        "ground_truth": truth,
+        "ground_truth": _truth(data),
         "extra_info": data.get("extra_info") or {},
     }
     return function(**parameters.of(given))
+
+
+def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
+    """Whether a task's data has what a function takes.
+
+    Raises:
+        UnfitError: it asks TRL for a column that is not there, or verl, and there is no answer.
+    """
+    if parameters.style == "trl":
+        if lacking := [name for name in parameters.required if name not in {*OF_TRL, *data}]:
+            known = ", ".join(sorted(data)) or "nothing"
+            raise UnfitError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
+    elif parameters.style == "verl" and _truth(data) is None:
+        raise UnfitError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
+
+
+def _truth(data: Mapping[str, Any]) -> Any:
+    """The answer where verl has it, else where others do."""
+    model = data.get("reward_model")
+    places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
+    return next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
 
 
 def result_of_trl(result: Any) -> Any:

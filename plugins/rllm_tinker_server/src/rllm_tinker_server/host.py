@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.errors import ConfigError
+from rllm_local.fingerprints import fingerprint
 from rllm_local.model import LoadedModel
-from rllm_local.reference import fingerprint
 from rllm_tinker_server import checkpoint_files
 from rllm_tinker_server.checkpoint_files import BaseWeights
 from rllm_tinker_server.learner import MAX_LOGITS, Learner

@@ -9,8 +9,9 @@ from typing import Any
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.contracts.plugin import Plugin
 
-_COMMON = {field.name for field in fields(Plugin)} | {"check", "open"}
-"""What every record has, and hooks that only a run calls."""
+_COMMON = {field.name for field in fields(Plugin)}
+_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote")
+"""How the names of fields begin that give what a plugin does; a listing needs none of it."""
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, str]:
@@ -20,9 +21,11 @@ def facts_of(plugin: Plugin[Any]) -> dict[str, str]:
 
 def _facts(record: Any) -> Iterator[tuple[str, str]]:
     for field in fields(record):
+        if field.name in _COMMON or field.name.startswith(_IMPLEMENTATIONS):
+            continue
         value = getattr(record, field.name)
-        value = value() if callable(value) and field.name not in _COMMON else value
-        if field.name in _COMMON or value is None or value == ():
+        value = value() if callable(value) else value
+        if value is None or value == ():
             continue
         if is_dataclass(value):
             yield from _facts(value)

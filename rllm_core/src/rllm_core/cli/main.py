@@ -17,7 +17,6 @@ from rllm_core.errors import RllmError
 
 COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
-    "eval": LazyCommand("rllm_core.cli.evaluate", "evaluate", "Play with a trained model and report how well it does."),
     "config": LazyCommand("rllm_core.cli.config", "config", "See, explain and check the configuration of a run."),
     "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
 }

@@ -54,12 +54,23 @@ def train(
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
-        from rllm_core.planning.preflight import check_plugins
+        from rllm_core.planning.preflight import check_trains
 
+        check_trains(plan)
         show_plan(plan)
-        check_plugins(plan)
+        _check(plan)
         return 0
     return _train(plan, resume, overwrite)
+
+
+def _check(plan: RunPlan) -> None:
+    """What can be seen without loading a model or using a network: options, files, and the first tasks."""
+    from rllm_core.planning.preflight import check_plugins
+    from rllm_core.planning.task_checks import check_tasks
+    from rllm_core.training.setup import local_tasks_of
+
+    check_plugins(plan)
+    check_tasks(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:

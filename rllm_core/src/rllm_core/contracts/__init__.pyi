@@ -57,6 +57,7 @@ from .grouping import (
     GroupingPlugin as GroupingPlugin,
 )
 from .loss import (
+    ClippedTokens as ClippedTokens,
     LossInput as LossInput,
     LossPlugin as LossPlugin,
     PolicyLoss as PolicyLoss,

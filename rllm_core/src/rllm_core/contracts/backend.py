@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Capabilities:
     """What a backend can do; a run that asks for more stops at start."""
 
+    trains: bool = True
+    """Whether it trains. One that only samples serves ``rllm eval``; a training run with it is refused."""
     losses: frozenset[str] = frozenset()
     """Losses it knows by itself, by name."""
     custom_losses: bool = False

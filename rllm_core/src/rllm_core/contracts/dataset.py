@@ -33,3 +33,5 @@ class DatasetPlugin(Plugin[ParamsT]):
     endings: frozenset[str] = frozenset()
     """Endings of files that it reads, such as ``.parquet``: a file of that ending, written in place of a name, chooses
     it, with the file as its option ``path``."""
+    is_remote: Callable[[Any], bool] | None = None
+    """Takes the options and says whether its rows come over a network; ``--dry-run`` then reads none. None: never."""

@@ -91,6 +91,9 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     """Returns the `Environment` class, whose constructor takes the options."""
     blocking: bool = True
     """Whether plain `reset` and `step` may wait for something (a process, a network, a lock)."""
+    check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
+    """Takes the options and the data of a task, and raises ConfigError for one that it cannot play. Called with the
+    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Config values that suit this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
     Users' own values win."""

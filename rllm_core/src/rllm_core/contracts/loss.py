@@ -50,6 +50,12 @@ class PolicyLoss(Protocol):
     def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
 
 
+class ClippedTokens(Protocol):
+    """Says which tokens a loss clips, (n_sampled,) bool; computed without gradient. For metrics alone."""
+
+    def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossPlugin(Plugin[ParamsT]):
     """Offers a policy loss in torch. Chosen by ``--loss``, ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``."""
@@ -57,6 +63,9 @@ class LossPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "loss"
 
     load: Callable[[], PolicyLoss]
+    load_clipped: Callable[[], ClippedTokens] | None = None
+    """For a loss that clips: returns what says of each token whether a bound of this loss changes its loss or gradient.
+    Metric ``actor/clip_fraction`` is their share. Rows are judged by themselves, as by the loss."""
     only_on: frozenset[str] = frozenset()
     """Names of the only backends that can compute it; empty: all that run losses written in torch can."""
     needs: frozenset[str] = frozenset()

@@ -73,6 +73,13 @@ class RewardPlugin(Plugin[ParamsT]):
     """Returns a factory that takes the options and makes the reward for one run."""
     needs: frozenset[str] = frozenset()
     """Keys of a task's data that it reads, such as ``answer``; an attempt at a task without them has no reward."""
+    check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
+    """Takes the options and the data of a task, and raises ConfigError for one that it cannot score. Called with the
+    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    sources: Callable[[Any], Mapping[str, str]] | None = None
+    """Takes the options and returns what beside them decides the reward, name to text: a file and what it holds, a
+    library and its version. Checkpoints hold it. A resumed run with another text stops, unless
+    ``rllm.trainer.on_changed_reward`` is ``warn``."""
     timeout: float = 60.0
     """Seconds that one attempt may take; longer makes the reward a missing one."""
     blocking: bool = True

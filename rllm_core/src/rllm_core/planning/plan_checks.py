@@ -24,10 +24,11 @@ ADVANTAGES = "batch.advantages"
 def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
     """Raise ConfigError when plugins of a plan do not go together, or cannot do what is asked of them."""
     _check_needed_keys(plan)
-    for loss in plan.losses:
-        _check_loss(loss, plan.backend)
-    for chosen in (*plan.estimators, *plan.losses):
-        _check_needs(chosen, plan)
+    if plan.backend.plugin.capabilities.trains:  # what only samples has no use for losses
+        for loss in plan.losses:
+            _check_loss(loss, plan.backend)
+        for chosen in (*plan.estimators, *plan.losses):
+            _check_needs(chosen, plan)
     check_scope(plan, plan.tasks_per_step)
     _check_step_rewards(plan, unused)
     _check_multiplier(plan)

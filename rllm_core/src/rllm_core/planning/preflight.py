@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from rllm_core.contracts.environment import Environment
-from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
-from rllm_core.notices import warn_once
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_checks import check_scope
+from rllm_core.planning.task_checks import check_tasks
 from rllm_core.rollout.options import AgentWorkflowParams
 
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
-COMPARED, NAMED = 1000, 5
-"""Tasks of one id that are compared, and those that a warning names."""
 NEVER = (0, -1)
 """Values of ``rllm.trainer.test_freq`` that ask for no validation."""
 
@@ -26,15 +22,15 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
 
     Raises PluginError when the rollout engine cannot be loaded.
     """
+    check_trains(plan)
     check_plugins(plan)
     if plan.engine is not None:
         plan.engine.registered.load()  # what it needs is installed, or this says what is not
     _check_world(plan)
     if train_tasks and not plan.config.rllm.trainer.val_only:
         check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))
+    check_tasks(plan, train_tasks, val_tasks)
     if val_tasks:
-        if plan.train_dataset is not None and plan.val_dataset is not None:
-            _warn_of_shared_tasks(train_tasks, val_tasks)
         return
     composed = plan.composed
     if composed.config.rllm.trainer.val_only:
@@ -44,6 +40,16 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
         if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
             continue
         raise ConfigError(f"{composed.given(key)} and has no effect: there are no validation tasks.", _GIVE_SOME)
+
+
+def check_trains(plan: RunPlan) -> None:
+    """Raise ConfigError when a run shall train with a backend that only samples."""
+    if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:
+        return
+    raise ConfigError(
+        f"Backend {plan.backend.name!r} samples from a model and cannot train it.",
+        "Train with another, such as --backend local; `rllm eval` plays with this one.",
+    )
 
 
 def check_plugins(plan: RunPlan) -> None:
@@ -67,19 +73,6 @@ def _check_tools(plan: RunPlan) -> None:
             f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
             "none.",
             "Set rllm.workflow.name=tool_calling (pip install rllm-tools), or another workflow that calls tools.",
-        )
-
-
-def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """A task that is trained on measures memory. Only tasks of one id are compared, and not all of many."""
-    place = {task_id: index for index, task_id in enumerate(task_ids(val_tasks))}
-    both = ((index, place[task_id]) for index, task_id in enumerate(task_ids(train_tasks)) if task_id in place)
-    shared = [val_tasks[val].id for train, val in islice(both, COMPARED) if train_tasks[train] == val_tasks[val]]
-    if shared:
-        named = ", ".join(map(repr, shared[:NAMED]))
-        warn_once(
-            f"data.train_dataset and data.val_dataset share tasks, such as {named}: validation on these measures "
-            "memory. Name rows for validation that no training has."
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rllm_core.errors import ConfigError
+
 
 def model_folder(path: Path) -> Path | None:
     """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
@@ -24,3 +26,26 @@ def stop_ids(tokenizer: Any, of_generation: int | Sequence[int] | None) -> froze
     """
     also = [of_generation] if isinstance(of_generation, int) else of_generation or []
     return frozenset(int(token) for token in (tokenizer.eos_token_id, *also) if token is not None)
+
+
+def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int) -> None:
+    """Whether a model has an embedding for what its tokenizer gives.
+
+    Tokens that were added to a tokenizer are not looked at: those of pictures lie beyond the rows of text models.
+
+    Args:
+        name: of the model, for the message.
+        tokenizer: a Hugging Face tokenizer.
+        stops: tokens that end a reply.
+        rows: of the model's embedding.
+
+    Raises:
+        ConfigError: there are more tokens than rows, so that some text would end the run.
+    """
+    largest = max(tokenizer.vocab_size - 1, *stops)
+    if largest >= rows:
+        raise ConfigError(
+            f"model.name={name!r}: its tokenizer has tokens up to {largest}, and the vocabulary of its weights ends at "
+            f"{rows - 1}.",
+            "Tokenizer and weights are of two models: save or download them together.",
+        )

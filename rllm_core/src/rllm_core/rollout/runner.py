@@ -57,7 +57,7 @@ class RolloutRunner:
 
         async def attempt(task: Task, index: int) -> Episode:
             async with slots:
-                return await self._attempt(order, task, index)
+                return await self.attempt(order, task, index)
 
         attempts = [
             asyncio.ensure_future(attempt(task, index)) for task in order.tasks for index in range(order.rollouts)
@@ -70,12 +70,17 @@ class RolloutRunner:
             # Cancelled attempts close their environments and sessions before the error goes on.
             await asyncio.gather(*attempts, return_exceptions=True)
 
-    async def _attempt(self, order: RolloutOrder, task: Task, index: int) -> Episode:
+    async def attempt(self, order: RolloutOrder, task: Task, index: int) -> Episode:
+        """One attempt of an order, with its retries: the episode that `run` gives. No limit bounds it.
+
+        Raises:
+            RolloutError, BackendError: as `run`.
+        """
         uid = f"{task.id}:{index}"
         last: BaseException | None = None
         for number in range(self._settings.retry_limit):
             try:
-                episode = await self._play(_attempt(order, uid, number), task, uid)
+                episode = await self._play(_setup(order, uid, number), task, uid)
             except (BackendError, ConfigError, PluginError, PipelineError):
                 raise  # trying again cannot help
             except asyncio.CancelledError as error:
@@ -128,6 +133,6 @@ class RolloutRunner:
         )
 
 
-def _attempt(order: RolloutOrder, uid: str, number: int) -> AttemptSetup:
+def _setup(order: RolloutOrder, uid: str, number: int) -> AttemptSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
     return AttemptSetup(sampling=sampling, label=order.label, number=number)

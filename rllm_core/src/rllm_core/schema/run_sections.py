@@ -96,6 +96,11 @@ class TrainerSection(Section):
     keep_checkpoints: int = Field(3, ge=2, description="Newest checkpoints kept; two at least, so one can go bad.")
     val_before_train: bool = Field(True, description="Validate before the first step.")
     val_only: bool = Field(False, description="Validate and stop.")
+    on_changed_reward: Literal["error", "warn"] = Field(
+        "error",
+        description="What --resume does where the source of a reward, such as the file of a reward function, differs "
+        "from that in the checkpoint: stop, or warn and go on. Holds for one start.",
+    )
     seed: NonNegativeInt = Field(0, description="Every random draw of a run is a function of this seed.")
 
 

@@ -28,6 +28,7 @@ from rllm_core.runs.checkpoint import CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
+from rllm_core.training.reward_sources import RewardSources
 from rllm_core.training.schedule import TaskSchedule
 from rllm_core.training.setup import open_runner
 from rllm_core.training.step_warnings import StepWarnings
@@ -73,6 +74,7 @@ class TrainingLoop:
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(folder, logging.episode_log_dir))
+        self._reward_sources = RewardSources(plan.rewards, self._settings.on_changed_reward)
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = self._taken_up = 0
         self._drawn = 0  # batches of tasks; more than steps when rejection asks for more within a step
@@ -221,6 +223,7 @@ class TrainingLoop:
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
             "tasks": self._schedule.digest(),
+            "rewards": self._reward_sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
             "validated_after": self._validated_after,
@@ -249,6 +252,7 @@ class TrainingLoop:
                 f"{checkpoint.folder} was made with other training tasks than this run has.",
                 "Resume with the environment, its options and data.train_batch_size as they were.",
             )
+        self._reward_sources.check_same(checkpoint.state["rewards"], checkpoint.folder, self._warn)
         self._store.point_latest_at(checkpoint.folder)
         await parts.backend.load(checkpoint.backend_folder)
         parts.pipeline.load_state_dict(checkpoint.state["stages"])

@@ -21,6 +21,9 @@ from rllm_core.runs.run_folder import run_folder_path
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
 """Composes what a user asks for over the given layers, and says with which plugins."""
 
+OF_ONE_START = ("val_only", "on_changed_reward")
+"""Keys of ``rllm.trainer`` that a resumed run does not keep."""
+
 
 def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     """The plan of a run that goes on in the folder which the user's values lead to.
@@ -38,7 +41,8 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     trainer = saved_value(saved, "rllm.trainer")
     if isinstance(trainer, dict):
         # What was asked of one start only is not a property of the run.
-        trainer.pop("val_only", None)
+        for name in OF_ONE_START:
+            trainer.pop(name, None)
     composed, registry = compose_over([saved])
     config = Path(saved.origin)
     plan = make_plan(replace(composed, by_user_before=saved_by_user(composed.tiers, config)), registry)

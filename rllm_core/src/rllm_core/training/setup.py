@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
+from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
@@ -20,6 +21,9 @@ from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
+
+ScoreAttempt = Callable[[Attempt], Awaitable[Score]]
+MakeScore = Callable[[], ScoreAttempt | None]
 
 
 def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -47,6 +51,18 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     )
 
 
+def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
+    """The tasks of a split's dataset; none where it has no dataset, or one that is read over a network.
+
+    Raises:
+        ConfigError: as `tasks_of`.
+    """
+    dataset = plan.train_dataset if split == "train" else plan.val_dataset
+    if dataset is None or (dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params)):
+        return []
+    return tasks_of(plan, split)
+
+
 def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
     """What `give` returns, if these are tasks with ids of their own. Lazy ones stay lazy."""
     try:
@@ -72,10 +88,18 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
 
 
 @asynccontextmanager
-async def open_runner(plan: RunPlan, engine: RolloutEngine, folder: Path | None = None) -> AsyncIterator[RolloutRunner]:
+async def open_runner(
+    plan: RunPlan, engine: RolloutEngine, folder: Path | None = None, make_score: MakeScore | None = None
+) -> AsyncIterator[RolloutRunner]:
     """A runner that gives every attempt its own workflow, agent and environment.
 
     What the workflow shares between attempts (`WorkflowPlugin.open`) is open until the context is left.
+
+    Args:
+        plan: what plays.
+        engine: what samples.
+        folder: the run folder; None where nothing is trained.
+        make_score: called once per try, for what scores it in place of the plan's rewards.
     """
     opening = plan.workflow.plugin.open
     run = OpenedRun(config=plan.config, engine=engine, folder=folder)
@@ -83,17 +107,15 @@ async def open_runner(plan: RunPlan, engine: RolloutEngine, folder: Path | None 
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
             resource = None if shared is None else await stack.enter_async_context(shared)
-        yield _runner(plan, engine, resource)
+        yield _runner(plan, engine, resource, make_score or _score_of(plan))
 
 
-def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunner:
+def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: MakeScore) -> RolloutRunner:
     config = plan.config
     workflow_class = plan.workflow.registered.load()
     workflow_args = plan.workflow.params.model_dump()
     make_agent, make_environment = _agent_maker(plan), _environment_maker(plan)
     blocks = plan.environment.plugin.blocking if plan.environment else True
-
-    score = Scorer(plan.rewards) if plan.rewards else None
 
     def make_workflow(attempt: AttemptSetup) -> Workflow:
         context = WorkflowContext(
@@ -108,7 +130,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunne
             environment_blocks=blocks,
             label=attempt.label,
             attempt=attempt.number,
-            score=score,
+            score=make_score(),
             resource=resource,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
@@ -121,6 +143,11 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any) -> RolloutRunne
         trajectory_timeout=_time_limit(plan),
     )
     return RolloutRunner(make_workflow, settings)
+
+
+def _score_of(plan: RunPlan) -> MakeScore:
+    score = Scorer(plan.rewards) if plan.rewards else None
+    return lambda: score
 
 
 def _time_limit(plan: RunPlan) -> float | None:

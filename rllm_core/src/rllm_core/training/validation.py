@@ -15,16 +15,18 @@ from rllm_core.seeding import derive_seed
 
 async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConfig) -> dict[str, float]:
     """The ``val/…`` figures. Validations of a run all use the same seeds, so they differ by the weights alone."""
+    episodes: list[Episode] = []
+    size = config.data.val_batch_size
+    for start in range(0, len(tasks), size):
+        episodes += await runner.run(validation_order(tasks[start : start + size], config))
+    return validation_metrics(episodes, config.rllm.rollout.n_val)
+
+
+def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutOrder:
+    """How validation plays some tasks. What is played depends on the task and the attempt, not on the other tasks."""
     sampling = SamplingParams(
         max_tokens=config.data.max_response_length,
         seed=derive_seed(config.rllm.trainer.seed, "validation"),
         **config.sampling.val.model_dump(),
     )
-    episodes: list[Episode] = []
-    size = config.data.val_batch_size
-    for start in range(0, len(tasks), size):
-        order = RolloutOrder(
-            tasks=tasks[start : start + size], rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val"
-        )
-        episodes += await runner.run(order)
-    return validation_metrics(episodes, config.rllm.rollout.n_val)
+    return RolloutOrder(tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -38,12 +39,9 @@ class RoleLosses:
         """
         if len(batch.roles) == 1:
             return self._apply(batch.roles[0], inputs, plan)
-        roles = torch.from_numpy(batch.role).to(inputs.row_ids.device)[inputs.row_ids]
         losses = torch.zeros_like(inputs.logprobs)
-        for index, role in enumerate(batch.roles):
-            chosen = roles == index
-            if chosen.any():
-                losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
+        for role, chosen in _places_by_role(batch, inputs):
+            losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
         return losses
 
     def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
@@ -53,3 +51,21 @@ class RoleLosses:
         with failures_as(LossError, who):
             losses = function(inputs, choice.params)
         return checked(losses, inputs, who)
+
+
+def tokens_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, LossInput]]:
+    """The tokens of each role that has any."""
+    if len(rows.roles) == 1:
+        yield rows.roles[0], inputs
+        return
+    for role, chosen in _places_by_role(rows, inputs):
+        yield role, inputs.at(chosen)
+
+
+def _places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:
+    """(n_sampled,) bool, where the tokens of each role are; roles without a token are left out."""
+    roles = torch.from_numpy(rows.role).to(inputs.row_ids.device)[inputs.row_ids]
+    for index, role in enumerate(rows.roles):
+        chosen = roles == index
+        if chosen.any():
+            yield role, chosen

@@ -1,14 +1,11 @@
-"""`rllm eval`: play with a model without training it."""
+"""From a command line to the plan of what is played and not trained."""
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from rllm_core.cli.configuring import Request, config_options, plan_for, read_request
+from rllm_core.cli.configuring import Request, plan_for
 from rllm_core.config.compose import BACKEND_KEY
 from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
@@ -39,32 +36,30 @@ PLAYED = (
 """Keys of the core that matter when nothing is trained, or how they begin."""
 
 
-@click.command("eval")
-@config_options("backend", "profile", "seed", "val-data", "reward", "tools")
-def evaluate(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
-    """Play all validation tasks of ENV and report pass@1, pass@k and what the environment counts.
+@dataclass(frozen=True)
+class PlayPlan:
+    """What is played."""
 
-    \b
-    A checkpoint is played with the config of the run it belongs to:
-      rllm eval guess --model runs/rllm-training/default/checkpoints/latest
-    By another backend than it was trained with:
-      rllm eval guess --backend local --model runs/rllm-training/default/checkpoints/latest
-    More attempts per task:
-      rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
-    Questions of a file:
-      rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
+    plan: RunPlan
+    run: Path | None
+    """The folder of the run whose config is used; None: no run's."""
+
+    @property
+    def model(self) -> str:
+        """The model as the configuration names it."""
+        return str(self.plan.composed.value(self.plan.backend.plugin.model_key))
+
+
+def plan_to_play(request: Request) -> PlayPlan:
+    """The plan of a request. A checkpoint is played with the config of its run, on the environment of that run.
+
+    Raises:
+        ConfigError: what `make_plan` raises, or a word on the command line is for training alone.
     """
-    from rllm_core.cli.summary import results_console, results_table
-
-    request = read_request(words, model, files, flags)
     beneath = _config_of_checkpoint(request)
     plan = plan_for(request, [beneath] if beneath else [])
     _refuse_training_keys(plan)
-    model_name = plan.composed.value(plan.backend.plugin.model_key)
-    whose = f"the config of {Path(beneath.origin).parent}" if beneath else "no run's config"
-    click.echo(f"playing {plan.config.rllm.env.name} with model {model_name} and {whose}")
-    metrics = asyncio.run(_play(plan))
-    results_console().print(results_table(plan, metrics))
+    return PlayPlan(plan, Path(beneath.origin).parent if beneath else None)
 
 
 def _refuse_training_keys(plan: RunPlan) -> None:
@@ -76,33 +71,6 @@ def _refuse_training_keys(plan: RunPlan) -> None:
                 f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
             )
-
-
-async def _play(plan: RunPlan) -> dict[str, float]:
-    from rllm_core.contracts.backend import RunContext
-    from rllm_core.planning.preflight import check_plugins
-    from rllm_core.training.setup import open_runner, tasks_of
-    from rllm_core.training.validation import validate
-
-    check_plugins(plan)
-    tasks = tasks_of(plan, "val")
-    if not tasks:
-        raise ConfigError("There are no validation tasks to play.", "Name some: --data FILE, or data.val_dataset.")
-    backend = plan.backend.load()()
-    try:
-        context = RunContext(
-            config=plan.config,
-            backend_config=plan.composed.backend_config,
-            seed=plan.config.rllm.trainer.seed,
-            total_steps=1,
-            renderer=plan.renderer,
-            calls_tools=plan.workflow.plugin.calls_tools,
-        )
-        engine = await backend.start(context)
-        async with open_runner(plan, engine) as runner:
-            return await validate(runner, tasks, plan.config)
-    finally:
-        await backend.close()
 
 
 def _config_of_checkpoint(request: Request) -> Layer | None:

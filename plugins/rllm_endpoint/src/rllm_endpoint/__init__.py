@@ -1,0 +1,1 @@
+"""A server of OpenAI's chat-completions API as the model."""

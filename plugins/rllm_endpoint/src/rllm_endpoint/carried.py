@@ -1,0 +1,137 @@
+"""A renderer without a tokenizer: its tokens are handles of messages and replies; only their number means something.
+
+Workflows speak token ids. The server has the tokens and tells how many of them a reply has. Text, thoughts and tool
+calls travel beside the ids, in tables of this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.errors import RolloutError
+
+Ids = NDArray[np.int32]
+TokenIds = Sequence[int] | Ids
+DIGITS = 4
+"""Ids of a prompt: a digest of 128 bits."""
+LARGEST = 2**31 - 1
+KEPT = 1 << 16
+"""Prompts and replies that are kept. A prompt is asked for at once; a reply, until its conversation ends."""
+
+ThingT = TypeVar("ThingT")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the server is asked."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool]
+
+
+class _Table(Generic[ThingT]):
+    """The things that were put in last, by handle."""
+
+    def __init__(self) -> None:
+        self._things: OrderedDict[tuple[int, ...], ThingT] = OrderedDict()
+
+    def put(self, handle: tuple[int, ...], thing: ThingT) -> None:
+        self._things[handle] = thing
+        self._things.move_to_end(handle)
+        if len(self._things) > KEPT:
+            self._things.popitem(last=False)
+
+    def get(self, handle: tuple[int, ...]) -> ThingT | None:
+        return self._things.get(handle)
+
+
+class CarriedMessages:
+    """Prompts and replies by handle. Handles depend on the content alone, and so do the seeds made of them."""
+
+    stop_ids: frozenset[int] = frozenset()
+    reasoning_ids: tuple[int, int] | None = None
+
+    def __init__(self) -> None:
+        self._prompts = _Table[Prompt]()
+        self._replies = _Table[Reply]()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Ids:
+        """(4,) int32: the handle of these messages and tools.
+
+        Raises:
+            RolloutError: they are no JSON data.
+        """
+        asked = Prompt([dict(message) for message in messages], [dict(tool) for tool in tools])
+        handle = _handle([asked.messages, asked.tools], DIGITS)
+        self._prompts.put(handle, asked)
+        return np.array(handle, np.int32)
+
+    def bridge(
+        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> None:
+        """None: every prompt is a whole conversation, which the server's template renders."""
+
+    def reply_ids(self, text: str) -> Ids:
+        """(1,) int32: how many tokens the text has is not known here."""
+        return self.carry(Reply(text=text, content=text), 1)
+
+    def text(self, token_ids: TokenIds) -> str:
+        """The words of a reply."""
+        return self._reply(token_ids).text
+
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
+        """The reply as the server took it apart."""
+        return self._reply(reply_ids)
+
+    def carry(self, reply: Reply, tokens: int) -> Ids:
+        """(tokens,) int32 that stand for a reply."""
+        (handle,) = _handle([reply.message, reply.text, reply.finish_reason], 1)
+        while (other := self._replies.get((handle,))) is not None and other != reply:
+            handle = (handle + 1) % LARGEST
+        self._replies.put((handle,), reply)
+        return np.full(tokens, handle, np.int32)
+
+    def asked(self, prompt_ids: TokenIds) -> Prompt:
+        """The messages that a prompt's ids stand for.
+
+        Raises:
+            RolloutError: they stand for none, as ids of a tokenizer do.
+        """
+        asked = self._prompts.get(tuple(int(each) for each in prompt_ids))
+        if asked is None:
+            raise RolloutError(
+                "The backend 'endpoint' was given token ids that are no messages of its renderer.",
+                "Workflows for it build prompts with `engine.renderer.prompt(messages)` alone.",
+            )
+        return asked
+
+    def _reply(self, reply_ids: TokenIds) -> Reply:
+        found = self._replies.get((int(reply_ids[0]),)) if len(reply_ids) else None
+        return Reply(text="", content="") if found is None else found
+
+
+def _handle(content: Any, numbers: int) -> tuple[int, ...]:
+    """int32 numbers of at least 0 that stand for JSON data."""
+    try:
+        text = json.dumps(content, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise RolloutError(
+            f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+        ) from error
+    digest = hashlib.blake2b(text.encode(), digest_size=4 * numbers).digest()
+    return tuple(int(each) for each in np.frombuffer(digest, "<u4") >> 1)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} {value!r:.40}")

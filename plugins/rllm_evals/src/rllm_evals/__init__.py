@@ -1,0 +1,1 @@
+"""Evaluations: what `rllm eval` plays, measures, saves and compares."""

@@ -1,0 +1,55 @@
+"""What is kept of an attempt for figures: numbers, and no text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rllm_core.data.types import Episode, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one attempt at a task ended."""
+
+    source: str
+    """The task's data source."""
+    task_id: str
+    index: int
+    """Which attempt at the task it is, from 0."""
+    correct: bool
+    rewards: tuple[tuple[str, float | None], ...]
+    """Role and reward of each trajectory; None where the reward is missing, NaN or infinite."""
+    metrics: Mapping[str, float]
+    """The environment's figures."""
+    ending: str
+    response_tokens: int
+
+    @property
+    def reward(self) -> float | None:
+        """Mean over trajectories; None where none has a reward."""
+        known = [reward for _, reward in self.rewards if reward is not None]
+        return sum(known) / len(known) if known else None
+
+
+def outcome_of(episode: Episode) -> Outcome:
+    """What figures need of an episode."""
+    return Outcome(
+        source=episode.data_source,
+        task_id=episode.task_id,
+        index=episode.rollout_idx,
+        correct=bool(episode.is_correct),
+        rewards=tuple((trajectory.name or "agent", _reward_of(trajectory)) for trajectory in episode.trajectories),
+        metrics=dict(episode.metrics),
+        ending=episode.termination_reason.value,
+        response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
+    )
+
+
+def _reward_of(trajectory: Trajectory) -> float | None:
+    """The trajectory's reward, else that of its last step."""
+    reward = trajectory.reward
+    if reward is None and trajectory.steps:
+        reward = trajectory.steps[-1].reward
+    return float(reward) if reward is not None and math.isfinite(reward) else None

@@ -1,0 +1,57 @@
+"""Sign-flip tests: were two models alike, every difference of a task would as well have the other sign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 100_000
+TOGETHER = 2_000_000
+"""Signs that are drawn at a time: 16 MB."""
+MOST_STEPS = 300_000_000
+"""What an exact distribution may cost in additions."""
+SLACK = 1e-9
+"""Relative: sums of the same numbers in another order are ties."""
+
+
+def exact_p(differences: Sequence[int]) -> float | None:
+    """Two-sided p-value of whole numbers, one per task, over all signs; None where that takes too long.
+
+    Where every number is -1, 0 or 1 it is McNemar's exact test.
+    """
+    sizes = np.abs(np.asarray([each for each in differences if each], np.int64))
+    total = int(sizes.sum())
+    if len(sizes) * (2 * total + 1) > MOST_STEPS:
+        return None
+    chances = np.zeros(2 * total + 1)
+    chances[total] = 1.0
+    for size in sizes.tolist():
+        moved = np.zeros_like(chances)
+        moved[size:] += chances[:-size] / 2
+        moved[:-size] += chances[size:] / 2
+        chances = moved
+    seen = abs(int(np.sum(differences)))
+    return float(min(1.0, chances[np.abs(np.arange(-total, total + 1)) >= seen].sum()))
+
+
+def drawn_p(differences: Sequence[float]) -> float:
+    """Two-sided p-value of any numbers, one per task, over `DRAWS` drawn signs; the same ones every time.
+
+    The signs that were seen count as one more draw, so it is never 0 (Phipson and Smyth 2010).
+    """
+    values = np.asarray([each for each in differences if each], np.float64)
+    seen = abs(float(values.sum())) * (1 - SLACK)
+    generator = np.random.default_rng(0)
+    at_a_time = max(1, TOGETHER // max(1, len(values)))
+    beyond, left = 0, DRAWS
+    while left:
+        draws = min(at_a_time, left)
+        beyond += int((np.abs(_signs(generator, draws, len(values)) @ values) >= seen).sum())
+        left -= draws
+    return (beyond + 1) / (DRAWS + 1)
+
+
+def _signs(generator: np.random.Generator, draws: int, tasks: int) -> NDArray[np.float64]:
+    return generator.integers(0, 2, (draws, tasks)).astype(np.float64) * 2 - 1

@@ -1,0 +1,73 @@
+"""Attention of sampled tokens over slots, without a copy of keys and values.
+
+transformers repeats keys and values for the query heads that share them. Here the query heads that share a key head
+are queries of one attention. Measured on a model of 135 million parameters, 64 conversations of 50 tokens, one core:
+316 ms a step before, 255 ms now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+NAME = "rllm_local_slots"
+_rows: ContextVar[Tensor | None] = ContextVar("rows", default=None)
+
+
+@contextmanager
+def over_slots(model: Any, rows: Tensor | None) -> Iterator[None]:
+    """Forward passes of the model attend over a `SlotCache`.
+
+    Args:
+        model: its attention is torch's scaled dot product attention before and afterwards.
+        rows: (n_row,) int64, where each row's slot is among the slots read; None: they are the same.
+    """
+    before, token = model.config._attn_implementation, _rows.set(rows)
+    model.config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+        _rows.reset(token)
+
+
+def attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **options: Any
+) -> tuple[Tensor, None]:
+    """What a layer of transformers calls.
+
+    Args:
+        module: the layer's attention.
+        query: (n_row, heads, n_query, size).
+        key: (n_slot, key heads, length, size).
+        value: as `key`.
+        attention_mask: (n_slot, 1, n_query, length) bool.
+        scaling: of the scores.
+        options: more that transformers passes on.
+
+    Returns:
+        (n_row, n_query, heads, size), and no weights.
+    """
+    if query.shape[2] > 1:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return output, None
+    n_row, heads, _, size = query.shape
+    grouped, rows = query.reshape(n_row, key.shape[1], -1, size), _rows.get()
+    if rows is not None:
+        grouped = grouped.new_zeros((key.shape[0], *grouped.shape[1:])).index_copy_(0, rows, grouped)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        grouped, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    if rows is not None:
+        output = output.index_select(0, rows)
+    return output.reshape(n_row, 1, heads, size), None
+
+
+AttentionInterface.register(NAME, attend)

@@ -1,0 +1,65 @@
+"""One call of the engine, from the prompt to the completion."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_local.prefixes import block_keys
+from rllm_local.sessions import Session
+from rllm_local.stop_rules import Stops
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt, and what has been sampled after it."""
+
+    buffer: NDArray[np.int32]
+    """The prompt, what was sampled, and room for what may still be."""
+    prompt_length: int
+    sampling: SamplingParams
+    session_name: str
+    future: asyncio.Future[Completion]
+    stops: Stops
+    session: Session | None = None
+    weight_version: int = 0
+    """Oldest weights that sampled a token of it."""
+    logprobs: list[float] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    """Of the whole blocks of `tokens`, as far as `block_keys` was called."""
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Prompt and sampled tokens so far. A view."""
+        return self.buffer[: self.prompt_length + len(self.logprobs)]
+
+    @property
+    def sampled(self) -> NDArray[np.int32]:
+        """Sampled tokens so far. A view."""
+        return self.tokens[self.prompt_length :]
+
+    def block_keys(self) -> list[int]:
+        """See `block_keys`: those of `tokens`."""
+        self.keys = block_keys(self.tokens, self.keys)
+        return self.keys
+
+    def append(self, token: int, logprob: float) -> None:
+        self.buffer[self.prompt_length + len(self.logprobs)] = token
+        self.logprobs.append(logprob)
+
+    def finish(self, reason: FinishReason) -> None:
+        """Answer whoever waits, if anybody still does."""
+        if self.future.done():
+            return
+        self.future.set_result(
+            Completion(
+                token_ids=self.sampled.copy(),
+                logprobs=np.array(self.logprobs, np.float32),
+                finish_reason=reason,
+                weight_version=self.weight_version,
+            )
+        )

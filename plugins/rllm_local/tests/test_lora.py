@@ -1,0 +1,315 @@
+"""LoRA: an adapter that is peft's, over a model that does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rllm_core.contracts.backend import KlTerm, UpdatePlan
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import CheckpointError, ConfigError
+from rllm_local import tiny
+from rllm_local.fingerprints import fingerprint
+from rllm_local.hosting import checkpoint_weights
+from rllm_local.lora import Adapter
+from rllm_local.masters import Masters
+from rllm_local.model import LoadedModel, load_model, load_model_to_train
+from rllm_local.model_name import check_model
+from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.settings import LocalConfig, ModelSection, TrainedModelSection, TrainingSection
+from rllm_local.state import load_state, save_state
+from rllm_local.update import Updater
+
+ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
+IDS = torch.arange(6, 40)[None]
+
+
+def load(**settings: Any) -> tuple[LoadedModel, Masters]:
+    return load_model_to_train(TrainedModelSection(**({"device": "cpu", "lora_rank": 4} | settings)), 0)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=IDS).logits
+
+
+def adapter_of(loaded: LoadedModel) -> Adapter:
+    assert loaded.adapter is not None
+    return loaded.adapter
+
+
+@pytest.fixture
+def make(random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]) -> Callable[..., Any]:
+    """A loaded model with an adapter, its updater, and what makes `steps` updates."""
+
+    def build(**settings: Any) -> tuple[LoadedModel, Updater, Callable[[range], list[dict[str, float]]]]:
+        loaded, masters = load(**settings)
+        section = TrainingSection(learning_rate=1e-2, num_minibatches=2, weight_decay=0.01)
+        updater = Updater(
+            loaded.model, section, total_steps=9, temperature=1.0, max_response_length=50, masters=masters
+        )
+
+        def train(steps: range) -> list[dict[str, float]]:
+            return [updater.update(random_batch(ROWS, seed=n), make_plan(global_step=n, seed=n)) for n in steps]
+
+        return loaded, updater, train
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_fresh_adapter_changes_nothing_and_training_changes_the_adapter_alone(
+    dtype: str, make: Callable[..., Any]
+) -> None:
+    loaded, updater, train = make(dtype=dtype)
+    plain = load_model(ModelSection(device="cpu", dtype=dtype), 0).model  # type: ignore[arg-type]
+    assert torch.equal(logits(loaded.model), logits(plain))
+    before = fingerprint(loaded.model)
+    assert before == fingerprint(plain)
+    metrics = train(range(3))
+    assert all(each["actor/grad_norm"] > 0 for each in metrics)
+    assert not torch.equal(logits(loaded.model), logits(plain))
+    assert fingerprint(loaded.model) == before
+    assert {parameter.dtype for parameter in updater.masters} == {torch.float32}
+    assert all(".lora_" in name for name, _ in updater.masters.named())
+    assert {str(p.dtype) for n, p in loaded.model.named_parameters() if ".lora_" not in n} == {f"torch.{dtype}"}
+
+
+def test_the_adapter_starts_from_the_seed_layer_by_layer_and_leaves_the_global_state_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    everywhere = adapter_of(load()[0]).state_dict()
+    assert torch.equal(torch.rand(3), expected)
+    some = adapter_of(load(lora_target_modules=["q_proj", "v_proj"])[0]).state_dict()
+    assert len(some) == 8
+    assert all(torch.equal(everywhere[name], tensor) for name, tensor in some.items())
+    other, _ = load_model_to_train(TrainedModelSection(device="cpu", lora_rank=4), 1)
+    other_seed = adapter_of(other).state_dict()
+    assert not any(torch.equal(everywhere[name], other_seed[name]) for name in everywhere if "lora_A" in name)
+
+
+def test_peft_opens_the_checkpoint_and_answers_alike(
+    tmp_path: Path, make: Callable[..., Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    loaded, updater, train = make(lora_alpha=10, lora_target_modules=["q_proj", "down_proj"])
+    train(range(3))
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
+    assert "config.json" not in names
+    plain = load_model(ModelSection(device="cpu"), 0).model
+    opened = peft.PeftModel.from_pretrained(plain, str(tmp_path / "model")).eval()
+    torch.testing.assert_close(logits(opened), logits(loaded.model), rtol=0, atol=0)
+    assert opened.peft_config["default"].lora_alpha == 10
+
+
+def test_the_gradient_is_pefts(make: Callable[..., Any], make_plan: Callable[..., UpdatePlan], tmp_path: Path) -> None:
+    """Of the same loss, by autograd through a PeftModel."""
+    loaded, _, train = make()
+    train(range(2))
+    adapter_of(loaded).save(tmp_path)
+    plain = load_model(ModelSection(device="cpu"), 0).model
+    theirs = peft.PeftModel.from_pretrained(plain, str(tmp_path), is_trainable=True).eval()
+    for model in (loaded.model, theirs):
+        model.zero_grad()
+        torch.log_softmax(model(input_ids=IDS).logits[0, :-1], -1).gather(1, IDS[0, 1:, None]).mean().backward()
+    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.requires_grad}
+    ours = {f"base_model.model.{name}": p.grad for name, p in loaded.model.named_parameters() if p.requires_grad}
+    assert len(ours) == 28
+    assert ours.keys() == gradients.keys()
+    for name, gradient in ours.items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=1e-6, atol=1e-9)
+    assert not any(p.grad is not None for p in loaded.model.parameters() if not p.requires_grad)
+
+
+def test_an_adapter_on_all_layers_of_full_rank_has_the_gradient_of_the_whole_weight(make: Callable[..., Any]) -> None:
+    """With A = 1 and alpha = rank, B is a change of the weight: its gradient is that of full training."""
+    loaded, _ = load(lora_rank=64, lora_alpha=64, lora_target_modules=["q_proj"])
+    (name, layer), *_ = adapter_of(loaded).layers.items()
+    with torch.no_grad():
+        layer.lora_A["default"].weight.copy_(torch.eye(64))
+    full, _ = load(lora_rank=0, lora_alpha=32)
+    for model in (loaded.model, full.model):
+        torch.log_softmax(model(input_ids=IDS).logits[0, :-1], -1).gather(1, IDS[0, 1:, None]).mean().backward()
+    expected = full.model.get_submodule(name).weight.grad
+    torch.testing.assert_close(layer.lora_B["default"].weight.grad, expected, rtol=1e-4, atol=1e-8)
+
+
+def test_the_reference_is_the_model_without_its_adapter(
+    make: Callable[..., Any],
+    random_batch: Callable[..., TokenBatch],
+    fill_columns: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    loaded, updater, train = make()
+    reference = BelowAdapter(adapter_of(loaded))
+    copied = Reference(load_model(ModelSection(device="cpu"), 0).model)
+    train(range(3))
+    adapted = logits(loaded.model)
+    batch = random_batch(ROWS)
+    found, expected = (
+        fill_columns(loaded.model, batch, "ref_logprobs", reference=each) for each in (reference, copied)
+    )
+    assert found.ref_logprobs.tolist() == expected.ref_logprobs.tolist()
+    assert found.ref_logprobs.tolist() != found.old_logprobs.tolist()
+    assert torch.equal(logits(loaded.model), adapted), "switched on again"
+    metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3")))
+    assert metrics["actor/kl_ref"] > 0
+    assert metrics["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_resumed_run_goes_on_bit_for_bit(dtype: str, tmp_path: Path, make: Callable[..., Any]) -> None:
+    loaded, updater, train = make(dtype=dtype)
+    train(range(3))
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+    expected = train(range(3, 6))
+    resumed, updater, train = make(dtype=dtype)
+    load_state(tmp_path, updater.masters, updater.optimizer, adapter=resumed.adapter)
+    assert train(range(3, 6)) == expected
+    ours, theirs = adapter_of(loaded).state_dict(), adapter_of(resumed).state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"lora_rank": 0, "lora_alpha": 32}, "holds a LoRA adapter, and this run trains all weights"),
+        ({"lora_rank": 8}, "another LoRA adapter than the one this run trains: layers or ranks differ"),
+        ({"lora_alpha": 16}, "another LoRA adapter than the one this run trains: lora_alpha is 32"),
+        ({"dtype": "bfloat16"}, "of other weights than those that model.name and model.dtype stand for"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_refused(
+    settings: dict[str, Any], why: str, tmp_path: Path, make: Callable[..., Any]
+) -> None:
+    loaded, updater, _ = make()
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+    other, updater, _ = make(**settings)
+    with pytest.raises(CheckpointError, match=why):
+        load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)
+
+
+def test_the_checkpoint_of_a_whole_model_is_refused_by_a_run_with_an_adapter(
+    tmp_path: Path, make: Callable[..., Any]
+) -> None:
+    loaded, updater, _ = make(lora_rank=0, lora_alpha=32)
+    save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer)
+    other, updater, _ = make()
+    with pytest.raises(CheckpointError, match="holds a whole model, and this run trains a LoRA adapter"):
+        load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)
+
+
+def test_hosted_engines_are_given_merged_weights(make: Callable[..., Any]) -> None:
+    loaded, _, train = make()
+    train(range(3))
+    given = checkpoint_weights(loaded.model, loaded.adapter)
+    plain = load_model(ModelSection(device="cpu"), 1).model
+    missing, unexpected = plain.load_state_dict(given, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], []), "tied to the embedding, and given once"
+    torch.testing.assert_close(logits(plain), logits(loaded.model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def base(tmp_path: Path, tokenizer: Any) -> Path:
+    folder = tmp_path / "base"
+    tiny.build_model(len(tokenizer), 3).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def trained(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path, torch.Tensor]:
+    """The folder of an adapter over `base`, and the logits of the model with it."""
+    loaded, updater, train = make(name=str(base))
+    train(range(3))
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "backend").mkdir()
+    save_state(
+        tmp_path / "step" / "backend", updater.masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter
+    )
+    return tmp_path / "step", logits(loaded.model)
+
+
+def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = trained
+    merged = load_model(ModelSection(name=str(folder), device="cpu"), 0)
+    torch.testing.assert_close(logits(merged.model), expected, rtol=1e-5, atol=1e-5)
+    assert not any("lora" in name for name, _ in merged.model.named_parameters())
+    whole, masters = load(name=str(folder), lora_rank=0)
+    assert torch.equal(logits(whole.model), logits(merged.model))
+    assert len(list(masters)) == len(list(whole.model.parameters()))
+    continued, _ = load(name=str(folder))
+    assert torch.equal(logits(continued.model), expected)
+    assert continued.continues_adapter
+    assert adapter_of(continued).base.name.endswith("base"), "of the model below, not of the adapter"
+
+
+def test_an_adapter_of_another_shape_than_asked_for_is_refused(trained: tuple[Path, torch.Tensor]) -> None:
+    with pytest.raises(ConfigError, match=r"another shape than model\.lora_rank"):
+        load(name=str(trained[0]), lora_rank=2)
+
+
+def test_an_adapter_whose_model_is_gone_or_changed_says_so(base: Path, trained: tuple[Path, torch.Tensor]) -> None:
+    folder = trained[0]
+    config = LocalConfig(model=TrainedModelSection(name=str(folder)))
+    check_model(config)
+    other = load_model(ModelSection(name=str(base), device="cpu"), 0).model
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 0.5
+    other.save_pretrained(base)
+    with pytest.raises(ConfigError, match="which has other weights now than those it was trained on"):
+        load_model(ModelSection(name=str(folder), device="cpu"), 0)
+    base.rename(base.parent / "elsewhere")
+    for ask in (lambda: check_model(config), lambda: load_model(ModelSection(name=str(folder)), 0)):
+        with pytest.raises(ConfigError, match="is a LoRA adapter") as caught:
+            ask()
+        assert "there is no such folder" in caught.value.message
+        assert str(base) in caught.value.message
+
+
+@pytest.mark.parametrize("targets", [["lm_head"], ["embed_tokens"], ["nothing"]])
+def test_layers_that_cannot_have_an_adapter_are_refused(targets: list[str]) -> None:
+    with pytest.raises(ConfigError, match="cannot be adapted"):
+        load(lora_target_modules=targets)
+
+
+def test_lora_without_peft_names_the_line_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_local.model_name.find_spec", lambda name: None)
+    check_model(LocalConfig())
+    with pytest.raises(ConfigError, match=r"`model\.lora_rank` is 8, and peft is not installed") as caught:
+        check_model(LocalConfig(model=TrainedModelSection(lora_rank=8)))
+    assert caught.value.hint == "pip install 'rllm-local[lora]'"
+
+
+def test_keys_of_lora_that_nothing_acts_on_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"`model\.lora_alpha` is 16\.0 and has no effect"):
+        check_model(LocalConfig(model=TrainedModelSection(lora_alpha=16)))
+
+
+def test_memory_is_that_of_the_adapter(make: Callable[..., Any]) -> None:
+    """16 bytes per trained parameter, the type's size per other one: no copy, no gradient, no moments."""
+    loaded, updater, train = make(dtype="bfloat16")
+    train(range(1))
+    moments = [state[name] for state in updater.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    weights = [*loaded.model.parameters(), *updater.masters]
+    held = [*weights, *(weight.grad for weight in weights if weight.grad is not None), *moments]
+    size = sum({tensor.data_ptr(): tensor.nbytes for tensor in held}.values())
+    adapter = sum(parameter.numel() for parameter in updater.masters)
+    rest = sum(parameter.numel() for parameter in loaded.model.parameters()) - adapter
+    assert size == 16 * adapter + 2 * rest
+
+
+def test_the_saved_adapter_holds_what_the_updater_moves(tmp_path: Path, make: Callable[..., Any]) -> None:
+    loaded, updater, train = make()
+    train(range(1))
+    adapter_of(loaded).save(tmp_path)
+    saved = load_file(tmp_path / "adapter_model.safetensors")
+    assert sum(tensor.numel() for tensor in saved.values()) == sum(master.numel() for master in updater.masters)

@@ -1,0 +1,201 @@
+"""What several prompts begin with is computed once, and changes no token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_local.engine import LocalEngine
+from rllm_local.prefixes import BLOCK, PrefixIndex, block_keys
+from rllm_local.sessions import Session
+from rllm_local.slot_copies import Copy, together
+
+Check = Callable[[Any, list[int], SamplingParams, Completion], None]
+Call = tuple[list[int], SamplingParams, str]
+
+
+def _ids(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng((seed, length)).integers(6, 70, length).tolist()
+
+
+def _together(engine: LocalEngine, calls: list[Call]) -> list[Completion]:
+    async def play() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(ids, params, session=name) for ids, params, name in calls))
+
+    return asyncio.run(asyncio.wait_for(play(), 100))
+
+
+def _calls(prompts: list[list[int]], max_tokens: int = 4) -> list[Call]:
+    return [
+        (prompt, SamplingParams(max_tokens=max_tokens, seed=number), f"{number}")
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("name", ["model", "grouped_model", "qwen_model"])
+def test_attempts_at_one_prompt_compute_it_once(
+    name: str,
+    request: pytest.FixtureRequest,
+    make_engine: Callable[..., LocalEngine],
+    passes: Any,
+    assert_as_without_cache: Check,
+) -> None:
+    model = request.getfixturevalue(name)
+    calls = _calls([_ids(100)] * 8)
+    answers = _together(make_engine(model), calls)
+    for (prompt, params, _), answer in zip(calls, answers, strict=True):
+        assert_as_without_cache(model, prompt, params, answer)
+    # The others put the prompt's last token through the model, whose logits they draw from.
+    assert passes.rows[0] == [100]
+    assert sorted(passes.rows[1]) == [1] * 8
+    assert passes.tokens == 100 + 7 + 8 * 3
+
+
+def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_once(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    system = _ids(4 * BLOCK)
+    questions = [[*system, *_ids(2 * BLOCK + 3, seed)] for seed in range(1, 4)]
+    calls = _calls([question for question in questions for _ in range(5)], max_tokens=1)
+    answers = _together(make_engine(), calls)
+    for (prompt, params, _), answer in zip(calls, answers, strict=True):
+        assert_as_without_cache(model, prompt, params, answer)
+    assert passes.tokens == 4 * BLOCK + 3 * (2 * BLOCK + 3) + 12
+
+
+def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    history = _ids(90)
+    _together(engine, [(history[:40], SamplingParams(max_tokens=1), "short")])
+    _together(engine, [(history, SamplingParams(max_tokens=1), "long")])
+    before, params = passes.tokens, SamplingParams(max_tokens=3, seed=3)
+    branch = [*history[:77], *_ids(13, 5)]
+    (answer,) = _together(engine, [(branch, params, "branch")])
+    assert passes.tokens - before == 13 + 2
+    assert_as_without_cache(model, branch, params, answer)
+
+
+def test_sampled_tokens_are_found_too(
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    (first,) = _together(engine, [(_ids(20), SamplingParams(max_tokens=60), "one")])
+    history = [*_ids(20), *first.token_ids.tolist(), 9]
+    before, params = passes.tokens, SamplingParams(max_tokens=1, seed=1)
+    (answer,) = _together(engine, [(history, params, "other")])
+    # The last sampled token was never put through the model.
+    assert passes.tokens - before == 2
+    assert_as_without_cache(model, history, params, answer)
+
+
+def test_beginnings_of_old_weights_are_not_used(
+    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+) -> None:
+    model = build_tiny(3)
+    engine = make_engine(model)
+    calls = _calls([_ids(60)] * 3)
+    _together(engine, calls)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    engine.publish(1)
+    renamed = [(prompt, params, f"new {name}") for prompt, params, name in calls]
+    for (prompt, params, _), answer in zip(renamed, _together(engine, renamed), strict=True):
+        assert_as_without_cache(model, prompt, params, answer)
+
+
+@pytest.mark.parametrize(("slots", "tokens"), [(3, 1 << 20), (16, 400), (1, 1)])
+def test_few_slots_and_shared_beginnings_change_no_token(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check, slots: int, tokens: int
+) -> None:
+    engine = make_engine(max_context=400, max_concurrency=slots, cache_tokens=tokens)
+    tree = _ids(120)
+
+    async def conversation(number: int) -> list[tuple[list[int], SamplingParams, Completion]]:
+        generator = np.random.default_rng(number)
+        turns = []
+        for turn in range(4):
+            history = [*tree[: int(generator.integers(1, 120))], *_ids(int(generator.integers(0, 30)), number % 3)]
+            params = SamplingParams(max_tokens=int(generator.integers(1, 40)), seed=4 * number + turn)
+            # Some attempts go on in their session, some begin a new one and end it.
+            session = f"{number}" if number % 2 else f"{number} {turn}"
+            turns.append((history, params, await engine.generate(history, params, session=session)))
+            if number % 2 == 0:
+                await engine.end_session(session)
+        return turns
+
+    async def play() -> list[list[tuple[list[int], SamplingParams, Completion]]]:
+        return await asyncio.gather(*(conversation(number) for number in range(10)))
+
+    for turns in asyncio.run(asyncio.wait_for(play(), 200)):
+        for turn in turns:
+            assert_as_without_cache(model, *turn)
+
+
+def test_an_event_loop_that_ends_before_the_copies_leaves_nothing_wrong(
+    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+) -> None:
+    engine = make_engine()
+    calls = _calls([_ids(100)] * 4, max_tokens=30)
+
+    async def abandon() -> None:
+        waiting = [asyncio.create_task(engine.generate(*call[:2], session=call[2])) for call in calls]
+        while not engine._copies:
+            await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+
+    asyncio.run(abandon())
+    assert not engine._copies
+    for (prompt, params, _), answer in zip(calls, _together(engine, calls), strict=True):
+        assert_as_without_cache(model, prompt, params, answer)
+
+
+tokens_of_sessions = st.lists(st.lists(st.integers(0, 1), max_size=6), min_size=1, max_size=5)
+
+
+@given(held=tokens_of_sessions, prompt=st.lists(st.integers(0, 1), min_size=1, max_size=6), drop=st.integers(0, 5))
+@settings(deadline=None)
+def test_the_index_finds_the_session_with_most_blocks(held: list[list[int]], prompt: list[int], drop: int) -> None:
+    """One letter stands for a block."""
+    index = PrefixIndex()
+    sessions = [Session(slot, _blocks(letters)) for slot, letters in enumerate(held)]
+    for session in sessions:
+        index.file(session)
+    for session in sessions[:drop]:
+        index.forget(session)
+    ids = np.append(_blocks(prompt), np.int32(99))
+    source, reusable = index.longest(ids, block_keys(ids))
+    assert reusable == max((session.reusable(ids) for session in sessions[drop:]), default=0)
+    assert (source is None) == (reusable == 0)
+
+
+def _blocks(letters: list[int]) -> np.ndarray:
+    return np.repeat(np.array(letters, np.int32), BLOCK)
+
+
+def test_a_session_that_is_cut_is_found_by_what_is_left() -> None:
+    index, session = PrefixIndex(), Session(0, _blocks([1, 2, 3]))
+    index.file(session)
+    index.forget(session, keep=2 * BLOCK + 5)
+    session.tokens = session.tokens[: 2 * BLOCK + 5]
+    ids = _blocks([1, 2, 3, 4])
+    assert index.longest(ids, block_keys(ids)) == (session, 2 * BLOCK + 5)
+    session.tokens = _blocks([1, 2, 4])
+    index.file(session)
+    assert index.longest(_blocks([1, 2, 4, 4]), block_keys(_blocks([1, 2, 4, 4]))) == (session, 3 * BLOCK)
+
+
+def test_neighbouring_copies_from_one_slot_are_one_copy() -> None:
+    copies = [Copy(0, [1], 9), Copy(0, [2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
+    assert together(copies) == [Copy(0, [1, 2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
+    assert copies[0] == Copy(0, [1], 9)

@@ -1,0 +1,104 @@
+"""Gradient checkpointing changes memory and time, and no number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import ConfigError
+from rllm_local.critic import Critic
+from rllm_local.model import load_model_to_train
+from rllm_local.recomputing import recomputing
+from rllm_local.settings import TrainedModelSection, TrainingSection
+from rllm_local.update import Updater
+
+ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
+
+
+def _gradients(updater: Updater, batch: TokenBatch, plan: UpdatePlan) -> tuple[list[torch.Tensor], dict[str, float]]:
+    metrics = updater.update(batch, plan)
+    return [master.grad.clone() for master in updater.masters if master.grad is not None], metrics
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_gradients_are_those_of_kept_activations(
+    dtype: Any, rank: int, random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
+) -> None:
+    def gradients(recompute: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
+        loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", dtype=dtype, lora_rank=rank), 0)
+        section = TrainingSection(learning_rate=1e-3, gradient_checkpointing=recompute)
+        updater = Updater(
+            loaded.model, section, total_steps=5, temperature=0.7, max_response_length=50, masters=masters
+        )
+        updater.update(random_batch(ROWS, seed=1), make_plan())
+        return _gradients(updater, random_batch(ROWS), make_plan(global_step=1))
+
+    (kept, expected), (recomputed, metrics) = gradients(False), gradients(True)
+    assert len(kept) == len(recomputed) > 0
+    assert all(torch.equal(*pair) for pair in zip(kept, recomputed, strict=True))
+    assert metrics == expected
+
+
+def test_the_gradient_of_a_critic_is_too(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    make_critic: Callable[..., Critic],
+    make_updater: Callable[..., Updater],
+) -> None:
+    """Its backward pass goes through the same graph before the policy's."""
+    batch = random_batch(ROWS)
+    batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
+    found = []
+    for recompute in (False, True):
+        model = build_tiny(0)
+        updater = make_updater(model, critic=make_critic(model), gradient_checkpointing=recompute)
+        found.append(_gradients(updater, batch, make_plan()))
+    (kept, expected), (recomputed, metrics) = found
+    assert all(torch.equal(*pair) for pair in zip(kept, recomputed, strict=True))
+    assert metrics == expected
+
+
+def test_fewer_activations_are_kept(build_tiny: Callable[[int], Any]) -> None:
+    model, ids = build_tiny(0), torch.arange(6, 70)[None]
+
+    def kept() -> int:
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        assert hidden.requires_grad
+        return sum(sizes.values())
+
+    everything = kept()
+    with recomputing(model):
+        assert kept() < everything / 2
+
+
+def test_afterwards_the_model_samples_with_its_cache(build_tiny: Callable[[int], Any]) -> None:
+    model, ids = build_tiny(0), torch.arange(6, 20)[None]
+    with recomputing(model):
+        assert not model.training
+        assert not model.model.training
+    assert not any(module.training for module in model.modules())
+    cache = model(input_ids=ids, use_cache=True).past_key_values
+    assert cache.get_seq_length() == 14
+
+
+def test_a_model_without_layers_to_compute_again_is_refused() -> None:
+    with (
+        pytest.raises(ConfigError, match="Linear has no layers that can be computed again"),
+        recomputing(torch.nn.Linear(2, 2)),
+    ):
+        pass

