@@ -141,3 +141,48 @@ def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
     assert done.returncode != 0
     assert "vocabulary" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def score(attempt):\n    return (\n", "rewards.py, line 2: syntax error"),
+        ("def score(attempt):\n    pass\n", "it returned None"),
+        ("def score(attempt):\n    return float('nan')\n", "it returned nan"),
+        ("def score(attempt):\n    return [1.0]\n", "it returned [1.0], which is no number"),
+        ("def score(attempt):\n    return 1 / 0\n", "rewards.py, line 2: ZeroDivisionError"),
+    ],
+    ids=["syntax", "none", "nan", "list", "raises"],
+)
+def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
+    source: str, said: str, folder: Path, forked_rllm: Rllm
+) -> None:
+    (folder / "rewards.py").write_text(source)
+    done = forked_rllm(*shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}"))
+    assert done.returncode != 0
+    *warnings, error = done.stderr.splitlines()
+    assert said in error
+    assert all(line.startswith("warning: rewards are missing") for line in warnings), done.stderr
+
+
+def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(folder: Path, forked_rllm: Rllm) -> None:
+    (folder / "rewards.py").write_text(
+        "def score(attempt):\n"
+        "    while attempt.data['answer'] == '1':\n"
+        "        pass\n"
+        "    return float(len(attempt.reply.content))\n"
+    )
+    words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=drop"
+    words += " 'rllm.reward=[{name: python, function: \"rewards.py:score\", deadline: 3, processes: 4}]'"
+    done = forked_rllm(*shlex.split(words))
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    missing = [step["batch/missing_rewards"] for step in map(json.loads, lines) if "batch/missing_rewards" in step]
+    assert missing == [4.0, 4.0]
+
+
+def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(folder: Path, forked_rllm: Rllm) -> None:
+    words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
+    words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"
+    done = forked_rllm(*shlex.split(words))
+    assert done.returncode == 0, done.stderr

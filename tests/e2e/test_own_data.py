@@ -137,6 +137,11 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
         ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
         (
+            "train question --data train.jsonl --estimator gdpo "
+            "'rllm.reward=[exact, {name: format, pattern: x, weight: 2}]'",
+            "choose {name: gdpo, weights: {format: 2}} as estimator.",
+        ),
+        (
             "train question --data train.jsonl --dry-run "
             "'rllm.reward=[{name: judge, url: http://127.0.0.1:9/v1, model: m, api_key_env: NOT_SET}]'",
             "environment variable NOT_SET, which is not set",

@@ -33,7 +33,7 @@ def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradi
     section = TrainingSection(
         learning_rate=1e-4, weight_decay=0.1, beta2=0.99, max_grad_norm=0.01, num_minibatches=2, num_epochs=2
     )
-    expected = torch.optim.AdamW(copies, lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
+    expected = torch.optim.AdamW(copies, lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, fused=True)
     updater = Updater(
         model,
         section,

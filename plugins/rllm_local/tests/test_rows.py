@@ -54,6 +54,20 @@ def test_rows_are_packed_with_rows_of_similar_length(random_batch: Callable[...,
     assert padded < 1.15 * (lengths - 1).sum()
 
 
+def test_a_longer_row_begins_a_micro_batch_of_its_own(random_batch: Callable[..., TokenBatch]) -> None:
+    batch = random_batch([(19, 1)] * 100 + [(199, 1)] * 2)
+    parts = [tuple(part.input_ids.shape) for part in micro_batches(batch, np.arange(102), 100_000, CPU)]
+    assert parts == [(100, 19), (2, 199)]
+
+
+def test_micro_batches_on_a_cpu_are_no_larger_than_what_is_fast(random_batch: Callable[..., TokenBatch]) -> None:
+    batch = random_batch([(19, 1)] * 300)
+    rows = [len(part.input_ids) for part in micro_batches(batch, np.arange(300), 100_000, CPU)]
+    assert rows == [102, 102, 96]
+    (whole,) = micro_batches(batch, np.arange(300), 100_000, torch.device("meta"))
+    assert len(whole.input_ids) == 300
+
+
 def test_a_history_that_was_rewritten_gives_rows_of_their_own() -> None:
     trajectory = Trajectory("agent", reward=1.0)
     trajectory.add_step([1, 2, 3], [4, 5], [-1.0, -2.0])

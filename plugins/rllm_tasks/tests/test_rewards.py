@@ -126,3 +126,14 @@ def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, attempt: Ma
 def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any], said: str, make: Make) -> None:
     with pytest.raises(ValidationError, match=said):
         make(name, **options)
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("regex", "((a+)+)b"), ("format", "(a+)+b")])
+def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_reply_is_scored(
+    name: str, pattern: str, make: Make, attempt: MakeAttempt
+) -> None:
+    reward = make(name, pattern=pattern, deadline=0.3)
+    score = reward(attempt("a" * 60, answer="aa"))
+    assert score.value is None
+    assert "is not matched in 0.3 s" in score.feedback
+    assert reward(attempt("aab", answer="aa")).value == 1.0

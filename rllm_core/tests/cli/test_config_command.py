@@ -181,7 +181,7 @@ def facts(finished: Finished) -> dict[str, str]:
 def test_a_key_is_explained(
     rllm: Rllm, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-tinker,rllm-verl")
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-endpoint,rllm-tinker,rllm-verl")
     found = facts(rllm("config", "explain", *words))
     assert {name: found.get(name) for name in expected} == expected
 

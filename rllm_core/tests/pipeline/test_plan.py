@@ -419,3 +419,28 @@ def test_a_run_that_logs_nothing_is_told_so(plan: Any) -> None:
     assert plan({"rllm.pipeline.remove": ["log"]}).warnings == (
         "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
     )
+
+
+@pytest.mark.parametrize("weight", [-1, 0, 1])
+def test_an_estimator_that_rescales_rewards_takes_their_sign(plan: MakePlan, rescaling: str, weight: int) -> None:
+    chosen = {"rllm.algorithm.adv_estimator": rescaling, "rllm.reward": [{"name": "paid", "weight": weight}]}
+    assert plan(chosen).rewards[0].weight == weight
+
+
+@pytest.mark.parametrize("key", ["rllm.algorithm.adv_estimator", "rllm.algorithm.estimator_map"])
+def test_a_weight_that_an_estimator_would_not_see_is_refused_with_what_acts(
+    plan: MakePlan, rescaling: str, key: str
+) -> None:
+    chosen = rescaling if key.endswith("adv_estimator") else {"judge": rescaling}
+    error = _error(plan, {key: chosen, "rllm.reward": [{"name": "paid", "weight": -0.1}]})
+    assert "brings every reward to one scale, where the weight -0.1 of reward 'paid' has no effect" in error.message
+    assert "choose {name: rescales, weights: {paid: -0.1}} as estimator" in error.hint
+
+
+@pytest.fixture
+def rescaling(registry: Registry) -> str:
+    """An estimator that brings rewards to one scale, beside the reward `paid`."""
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
+    registry.add(EstimatorPlugin(name="rescales", rescales_components=True, **common))
+    registry.add(RewardPlugin(name="paid", **common))
+    return "rescales"

@@ -14,6 +14,7 @@ from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import Attempt, RewardPlugin, Score
 from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.scoring import Scorer, WeightedReward
@@ -215,3 +216,24 @@ def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., E
     (trajectory,) = play(_divide).trajectories
     assert trajectory.reward is None
     assert trajectory.info["reward_error"] == "reward mine: ZeroDivisionError: division by zero"
+
+
+def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it() -> None:
+    def extracts(text: Any, name: str) -> WeightedReward:
+        return _weighted(lambda attempt: {"value": 1.0, "extracted": text}, name)
+
+    assert _score(extracts(None, "length")).extracted is None
+    assert _score(extracts(None, "length"), extracts("4", "exact")).extracted == "4"
+    assert _score(extracts(4, "exact"), extracts("B", "choice")).extracted == "exact: 4; choice: B"
+    assert _score(extracts("4" * 5000, "exact")).extracted == "4" * 1000
+
+
+def test_what_was_taken_for_the_answer_is_in_the_episode_also_where_a_reward_is_missing(
+    play: Callable[..., Episode],
+) -> None:
+    for value in (1.0, None):
+        episode = play(lambda attempt, value=value: Score(value=value, extracted="4"))
+        (trajectory,) = episode_from_json(episode_to_json(episode)).trajectories
+        assert trajectory.info["extracted"] == "4"
+    (trajectory,) = play(lambda attempt: 1.0).trajectories
+    assert "extracted" not in trajectory.info

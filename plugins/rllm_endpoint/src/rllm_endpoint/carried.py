@@ -88,7 +88,7 @@ class CarriedMessages:
         """The words of a reply."""
         return self._reply(token_ids).text
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Reply:
+    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """The reply as the server took it apart."""
         return self._reply(reply_ids)
 

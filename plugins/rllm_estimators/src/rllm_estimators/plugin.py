@@ -58,6 +58,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         load=_from("components", "gdpo"),
         scope="role",
         needs=frozenset({"reward_components"}),
+        rescales_components=True,
         default_loss="ppo",
     )
     yield EstimatorPlugin(

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
-from rllm_local.logprobs import TokenOutputs, token_outputs
+from rllm_local.logprobs import Outputs, token_outputs
 from rllm_local.reference import Reference
 from rllm_local.rows import micro_batches
 
-Column = Callable[[TokenOutputs], Tensor]
+Column = Callable[[Outputs], Tensor]
 
 
 class ColumnFiller:
@@ -37,7 +37,7 @@ class ColumnFiller:
         self._max_tokens = max_tokens_per_microbatch
         self._reference = reference
         self._recompute = recompute_old_logprobs
-        self._of_policy: dict[str, Column] = {"sum_pi_squared": TokenOutputs.sum_pi_squared}
+        self._of_policy: dict[str, Column] = {"sum_pi_squared": lambda outputs: outputs.sum_pi_squared()}
         if critic is not None:
             self._of_policy["values"] = critic.values
 
@@ -70,5 +70,5 @@ class ColumnFiller:
         return columns
 
 
-def _logprobs(outputs: TokenOutputs) -> Tensor:
+def _logprobs(outputs: Outputs) -> Tensor:
     return outputs.logprobs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rllm_core.data.batch import TokenBatch
 from rllm_core.updates.loss_terms import value_loss
-from rllm_local.logprobs import TokenOutputs
+from rllm_local.logprobs import Outputs
 from rllm_local.rows import MicroBatch
 from rllm_local.settings import CriticSection
 
@@ -32,11 +32,11 @@ class Critic(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(self.width, device=model.device))
         self.bias = torch.nn.Parameter(torch.zeros((), device=model.device))
 
-    def values(self, outputs: TokenOutputs) -> Tensor:
+    def values(self, outputs: Outputs) -> Tensor:
         """(n_sampled,) float32."""
         return outputs.hidden.float() @ self.weight / self.width + self.bias
 
-    def losses(self, outputs: TokenOutputs, part: MicroBatch, batch: TokenBatch) -> Tensor:
+    def losses(self, outputs: Outputs, part: MicroBatch, batch: TokenBatch) -> Tensor:
         """(n_sampled,) the value loss against `returns`, 0 where there are none; `values` are the old values."""
         assert batch.returns is not None
         assert batch.values is not None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from rllm_local import vocabulary
 from rllm_local.rows import MicroBatch
+from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +35,13 @@ class TokenOutputs:
         return (2 * self.log_distribution).exp().sum(dim=-1)
 
 
-def token_outputs(model: Any, part: MicroBatch, temperature: float) -> TokenOutputs:
+Outputs = TokenOutputs | ChunkedOutputs
+
+
+def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
     """Run a Hugging Face causal model over a micro-batch.
+
+    Logits of few tokens are kept for the gradient. Those of many are computed in chunks, and again for the gradient.
 
     Args:
         model: gradients are recorded as torch's current mode says.
@@ -40,16 +49,63 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> TokenOutp
         temperature: of the sampling, which recorded the log-probs that ours are compared with; greedy sampling, at 0,
             recorded them at 1.
     """
+    temperature = temperature or 1.0
+    head = model.get_output_embeddings()
+    if len(part.targets) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
+        _, states = _forward(model, part, _none)
+        return chunked_outputs(head, states[part.selected], part.targets, temperature)
+    logits, states = _forward(model, part, _all)
+    distribution = torch.log_softmax(logits[part.selected].float() / temperature, dim=-1)
+    return TokenOutputs(
+        log_distribution=distribution,
+        logprobs=distribution.gather(1, part.targets[:, None])[:, 0],
+        hidden=states[part.selected],
+    )
+
+
+def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits and last hidden states at the columns of `part`, (n_row, n_column, n_vocabulary or width).
+
+    `given`: what the output layer gets of its input.
+    """
     states: list[Tensor] = []
+
+    def note(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        states.append(inputs[0])
+        return (given(inputs[0]),)
+
     # What the output layer is given is the last hidden state at the positions asked for, in any causal model.
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    hook = model.get_output_embeddings().register_forward_pre_hook(note)
     try:
         logits = model(input_ids=part.input_ids, use_cache=False, logits_to_keep=part.columns).logits
     finally:
         hook.remove()
-    distribution = torch.log_softmax(logits[part.selected].float() / (temperature or 1.0), dim=-1)
-    return TokenOutputs(
-        log_distribution=distribution,
-        logprobs=distribution.gather(1, part.targets[:, None])[:, 0],
-        hidden=states[0][part.selected],
-    )
+    return logits, states[0]
+
+
+def _all(states: Tensor) -> Tensor:
+    return states
+
+
+def _none(states: Tensor) -> Tensor:
+    return states[:, :0]
+
+
+_ENDS_WITH_ITS_HEAD: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def _ends_with_its_head(model: Any) -> bool:
+    """Whether logits are what a plain linear layer gives: some models scale or cap them, and layers have adapters."""
+    if model not in _ENDS_WITH_ITS_HEAD:
+        states: list[Tensor] = []
+        head = model.get_output_embeddings()
+        hook = head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        # Several tokens: the embedding of padding is zero in many models, and then so are logits, scaled or not.
+        ids = torch.arange(8, device=model.device)[None]
+        try:
+            logits = model(input_ids=ids, use_cache=False).logits
+        finally:
+            hook.remove()
+        _ENDS_WITH_ITS_HEAD[model] = type(head) is torch.nn.Linear and torch.equal(logits, head(states[0]))
+    return _ENDS_WITH_ITS_HEAD[model]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
 from rllm_core.plugins import hookimpl
+from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig
 
@@ -27,6 +28,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         params=LocalConfig,
         load=_load,
         check=check_model,
+        footprint=footprint,
         honours=frozenset(
             {
                 "rllm.renderer",

@@ -64,6 +64,8 @@ class Updater:
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
             weight_decay=settings.weight_decay,
+            # On a CPU a third of the time of torch's default there; elsewhere the default.
+            fused=True if model.device.type == "cpu" else None,
         )
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:

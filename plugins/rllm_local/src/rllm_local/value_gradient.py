@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
-from rllm_local.logprobs import TokenOutputs
+from rllm_local.logprobs import Outputs
 from rllm_local.masters import Masters
 from rllm_local.rows import MicroBatch
 
@@ -31,7 +31,7 @@ class ValueGradient:
         """Forget what a step that failed may have left."""
         self._collected.clear()
 
-    def add(self, outputs: TokenOutputs, part: MicroBatch, batch: TokenBatch, weights: Tensor) -> Tensor:
+    def add(self, outputs: Outputs, part: MicroBatch, batch: TokenBatch, weights: Tensor) -> Tensor:
         """Add a micro-batch. The graph of `outputs` is kept, for the policy's gradient.
 
         Args:

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.data.messages import text_of
+from rllm_core.rollout.calls import call
 from rllm_tasks.answers import NoAnswerError, answers_in, as_text
 from rllm_tasks.chat_client import ChatClient, ChatError
 from rllm_tasks.judge_options import PLACES, JudgeParams
@@ -44,7 +45,8 @@ class Judge:
         except ChatError as error:
             return Score(value=None, feedback=f"the judge at {params.url}: {error}")
         try:
-            value, extracted = read_score(said, params)
+            # A pattern waits for a process.
+            value, extracted = await call(read_score, said, params, blocking=params.read == "regex")
         except UnreadableError as error:
             return Score(value=None, feedback=f"the judge's answer is no score: {error}: {said!r:.{SHOWN}}")
         return Score(value=value, correct=self._solved(value), extracted=extracted, feedback=said)

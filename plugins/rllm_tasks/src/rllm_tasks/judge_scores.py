@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rllm_tasks.bounded_regex import SlowPatternError, last_group
 from rllm_tasks.judge_options import JudgeParams
 
 YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
@@ -14,6 +15,9 @@ NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 
 LONGEST = 20_000
 """Characters at the end of an answer that are looked at: a score is asked for there."""
+
+SECONDS = 5.0
+"""That a match may take."""
 
 
 class UnreadableError(Exception):
@@ -33,8 +37,7 @@ def read_score(said: str, params: JudgeParams) -> tuple[float, str]:
     if params.read == "number":
         text = _last(NUMBER.findall(said), "no number")
     elif params.read == "regex":
-        matches = re.finditer(params.pattern or "", said)
-        text = _last([match[1] for match in matches if match[1] is not None], f"nothing that matches {params.pattern}")
+        text = _matched(said, params.pattern or "")
     else:
         text = _field(said, params.field or "")
     return _scaled(text, params), text
@@ -44,6 +47,14 @@ def _last(found: list[str], what: str) -> str:
     if not found:
         raise UnreadableError(f"it has {what}")
     return found[-1]
+
+
+def _matched(said: str, pattern: str) -> str:
+    try:
+        found = last_group(pattern, said, SECONDS)
+    except SlowPatternError as error:
+        raise UnreadableError(str(error)) from None
+    return _last([] if found is None else [found], f"nothing that matches {pattern}")
 
 
 def _field(said: str, field: str) -> str:

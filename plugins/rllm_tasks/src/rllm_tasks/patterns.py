@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.data.messages import Reply
 from rllm_tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from rllm_tasks.bounded_regex import SlowPatternError, last_group, matches_whole
 from rllm_tasks.reward_options import FormatParams, RegexParams
 
 
@@ -16,11 +16,14 @@ class Regex(AnswerReward):
 
     def __init__(self, params: RegexParams) -> None:
         super().__init__(params.column)
-        self._pattern = re.compile(params.pattern)
+        self._params = params
 
     def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
-        found = [match[1] for match in self._pattern.finditer(reply.content) if match[1] is not None]
-        said = found[-1].strip() if found else None
+        try:
+            found = last_group(self._params.pattern, reply.content, self._params.deadline)
+        except SlowPatternError as error:
+            return Score(value=None, feedback=str(error))
+        said = None if found is None else found.strip()
         return right_or_wrong(said in [as_text(each).strip() for each in answers], said)
 
 
@@ -28,7 +31,11 @@ class Format:
     """1 where the whole reply matches the pattern. It does not say whether the task is solved."""
 
     def __init__(self, params: FormatParams) -> None:
-        self._pattern = re.compile(params.pattern, re.DOTALL)
+        self._params = params
 
     def __call__(self, attempt: Attempt) -> Score:
-        return Score(value=float(self._pattern.fullmatch(attempt.reply.text.strip()) is not None))
+        try:
+            matches = matches_whole(self._params.pattern, attempt.reply.text.strip(), self._params.deadline)
+        except SlowPatternError as error:
+            return Score(value=None, feedback=str(error))
+        return Score(value=float(matches))

@@ -29,8 +29,8 @@ requires_api = 1
 WAIT_FOR_A_WORKER = 600.0
 """Seconds. The deadline of a comparison begins when a process is free for it."""
 
-WAIT_FOR_A_JUDGE = 3600.0
-"""Seconds. Requests have deadlines of their own, which begin when fewer than `concurrency` are under way."""
+WAIT_FOR_A_PLACE = 3600.0
+"""Seconds. Requests and calls have deadlines of their own, which begin when it is their turn."""
 
 
 def _question() -> Callable[[Any], Environment]:
@@ -152,7 +152,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         summary="1 where what a regular expression finds in the reply is the answer.",
         params=RegexParams,
         load=_reward("patterns", "Regex"),
-        blocking=False,
+        timeout=WAIT_FOR_A_WORKER,
         check_task=_check_answer,
     )
     yield RewardPlugin(
@@ -160,7 +160,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         summary="1 where the whole reply matches a regular expression.",
         params=FormatParams,
         load=_reward("patterns", "Format"),
-        blocking=False,
+        timeout=WAIT_FOR_A_WORKER,
     )
     yield RewardPlugin(
         name="length",
@@ -173,7 +173,9 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         name="python",
         summary="A function in a file: ours, or one written for TRL or verl.",
         params=PythonParams,
-        load=_reward("python_reward", "PythonReward"),
+        load=_reward("python_reward", "python_reward"),
+        blocking=False,
+        timeout=WAIT_FOR_A_PLACE,
         check=_check_python,
         sources=_source_of_python,
         family_option="function",
@@ -186,6 +188,6 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         load=_reward("judge", "Judge"),
         check=check_judge,
         blocking=False,
-        timeout=WAIT_FOR_A_JUDGE,
+        timeout=WAIT_FOR_A_PLACE,
         check_task=_check_judge_task,
     )

@@ -1,65 +1,88 @@
-"""`python`: a function in a file of the user's, with one of three signatures."""
+"""`python`: a function in a file of the user's, called where it can be killed."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import math
-from collections.abc import Awaitable, Mapping
+import json
+import sys
+import weakref
 from typing import Any
 
 from rllm_core.contracts.reward import Attempt, Score
-from rllm_tasks.reward_file import load_function, place_of, split
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_tasks.attempt_json import json_of_attempt
+from rllm_tasks.function_call import FunctionCall
+from rllm_tasks.reward_file import check_function, digest_of, is_coroutine
 from rllm_tasks.reward_options import PythonParams
-from rllm_tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
+from rllm_tasks.worker_pool import DiedError, LateError, RefusedError, WorkerPool
 
 
-class PythonReward:
-    """Calls the function. Whatever goes wrong is a missing reward that names file and line."""
+def python_reward(params: PythonParams) -> Any:
+    """A plain function in processes; in this one a coroutine function, which can be stopped, or with `processes` 0.
+
+    Raises:
+        ConfigError: the file or its function cannot be used.
+    """
+    check_function(params.function)
+    if params.processes == 0 or is_coroutine(params.function):
+        return InProcess(params)
+    return InProcesses(params)
+
+
+class InProcess:
+    """Waits for the function no longer than the deadline. A thread that computes on cannot be ended."""
 
     def __init__(self, params: PythonParams) -> None:
-        self._path, self._name = split(params.function)
-        self._function, self._parameters = load_function(params.function)
+        self._deadline = params.deadline
+        self._call = FunctionCall(params.function)
 
-    def __call__(self, attempt: Attempt) -> Any:
+    async def __call__(self, attempt: Attempt) -> Any:
+        limit = asyncio.timeout(self._deadline)
         try:
-            result = self._called(attempt)
-            return self._later(result) if inspect.isawaitable(result) else self._settled(result)
+            async with limit:
+                result = await call(self._call.called, attempt, blocking=True)
+                return self._call.settled(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
-            return self._failed(error)
+            return _late(self._deadline) if limit.expired() else self._call.failed(error)
 
-    async def _later(self, result: Awaitable[Any]) -> Any:
+
+class InProcesses:
+    """Kills the process whose call takes longer than the deadline; the next call gets another."""
+
+    def __init__(self, params: PythonParams) -> None:
+        self._deadline = params.deadline
+        arguments = (params.function, digest_of(params.function), json.dumps(sys.path))
+        self._pool = WorkerPool("rllm_tasks.function_worker", params.processes, arguments, stderr=None)
+        weakref.finalize(self, self._pool.close)
         try:
-            return self._settled(await result)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            return self._failed(error)
+            self._pool.start()
+        except RefusedError as error:
+            raise ConfigError(**json.loads(error.said)) from error
+        except DiedError as error:
+            raise ConfigError(
+                f"{params.function}: {error}.", "Mend the file; it is run once in each process."
+            ) from error
 
-    def _called(self, attempt: Attempt) -> Any:
-        if self._parameters.style == "trl":
-            return call_as_trl(self._function, self._parameters, attempt)
-        if self._parameters.style == "verl":
-            return call_as_verl(self._function, self._parameters, attempt)
-        return self._function(attempt)
-
-    def _settled(self, result: Any) -> Any:
-        """What the function returned, as a reward returns it."""
-        if self._parameters.style == "trl":
-            result = result_of_trl(result)
-        elif self._parameters.style == "verl":
-            result = result_of_verl(result)
-        value = result.value if isinstance(result, Score) else result
-        value = value.get("value") if isinstance(value, Mapping) else value
-        if value is None:
-            return result if isinstance(result, Score) and result.feedback else self._missing("it returned None")
+    async def __call__(self, attempt: Attempt) -> Any:
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return self._missing(f"it returned {value!r:.80}, which is no number")
-        return result if math.isfinite(number) else self._missing(f"it returned {number}")
+            question = json.dumps({"attempt": json_of_attempt(attempt), "seconds": self._deadline})
+        except (TypeError, ValueError) as error:
+            why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
+            return Score(value=None, feedback=why)
+        try:
+            return await call(self._asked, question, blocking=True)
+        except LateError:
+            return _late(self._deadline)
+        except DiedError as error:
+            return Score(value=None, feedback=str(error))
+        except RefusedError as error:
+            return Score(value=None, feedback=json.loads(error.said)["message"])
 
-    def _missing(self, why: str) -> Score:
-        return Score(value=None, feedback=f"{self._name} in {self._path}: {why}")
+    def _asked(self, question: str) -> Any:
+        return self._pool.ask_line(question, self._deadline)
 
-    def _failed(self, error: BaseException) -> Score:
-        if isinstance(error, UnfitError):
-            return self._missing(str(error))
-        return Score(value=None, feedback=f"{place_of(error, self._path)}: {type(error).__name__}: {error}")
+
+def _late(seconds: float) -> Score:
+    return Score(value=None, feedback=f"not there after {seconds:g} s")

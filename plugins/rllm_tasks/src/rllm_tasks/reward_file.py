@@ -58,6 +58,12 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
         ) from error
 
 
+def is_coroutine(function: str) -> bool:
+    """Whether the file defines the function by ``async def``, as far as is seen without running it."""
+    path, name = split(function)
+    return any(isinstance(each, ast.AsyncFunctionDef) and each.name == name for each in _parsed(path).body)
+
+
 def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     """Run the file and return its function, with what it takes.
 
@@ -86,6 +92,15 @@ def source_of(function: str) -> dict[str, str]:
     """
     path, _ = split(function)
     return {str(path): _read(path).decode("utf-8", "backslashreplace")}
+
+
+def digest_of(function: str) -> str:
+    """SHA-256 of the file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    return hashlib.sha256(_read(split(function)[0])).hexdigest()
 
 
 def split(function: str) -> tuple[Path, str]:

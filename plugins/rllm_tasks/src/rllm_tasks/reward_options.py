@@ -24,6 +24,7 @@ def _has_a_group(pattern: str) -> str:
     return pattern
 
 
+Deadline = Annotated[float, Field(gt=0, le=60)]
 Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
@@ -58,6 +59,7 @@ class RegexParams(AnswerParams):
     pattern: Annotated[Pattern, AfterValidator(_has_a_group)] = Field(
         description=r"What to look for, such as 'answer is (\d+)'; the first group of the last match is the answer."
     )
+    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
 
 
 class FormatParams(Params):
@@ -67,6 +69,7 @@ class FormatParams(Params):
         description="What the whole reply must match, reasoning included, white space around it aside; a dot matches "
         "line breaks too."
     )
+    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
 
 
 class LengthParams(Params):
@@ -79,10 +82,18 @@ class LengthParams(Params):
 class MathParams(AnswerParams):
     """Options of ``math``."""
 
-    deadline: float = Field(5.0, gt=0, le=60, description="Seconds that one comparison may take before it is killed.")
+    deadline: Deadline = Field(5.0, description="Seconds that one comparison may take before it is killed.")
 
 
 class PythonParams(Params):
     """Options of ``python``."""
 
     function: str = Field(pattern=r"^.+\.py:[A-Za-z_]\w*$", description="File and function: rewards.py:score.")
+    deadline: float = Field(60.0, gt=0, le=3600, description="Seconds that one call may take before it is killed.")
+    processes: int = Field(
+        8,
+        ge=0,
+        le=256,
+        description="Most processes that call a plain function, each started when it is needed; 0: threads of the run "
+        "itself, which cannot be killed. Coroutine functions are awaited in the run.",
+    )

@@ -8,7 +8,8 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,15 +18,37 @@ class DiedError(Exception):
     """The process ended instead of answering."""
 
 
+class LateError(DiedError):
+    """It was killed, as the answer took too long."""
+
+
+class RefusedError(Exception):
+    """A process said at its start why it cannot answer."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
 class WorkerPool:
     """Up to `size` processes of a module, each started when it is needed first. Safe to use from many threads.
 
-    A process writes a line when it is ready, then reads a line of JSON and writes one, again and again. It ends when
-    its input does, so that none outlives this process, and by SIGALRM when a question takes too long.
+    A process writes ``ready`` (or why it is not), then reads a line of JSON and writes one, again and again. It ends
+    when its input does, so that none outlives this process, and by SIGALRM when a question takes too long.
     """
 
-    def __init__(self, module: str, size: int) -> None:
-        self._module = module
+    def __init__(
+        self, module: str, size: int, arguments: Sequence[str] = (), stderr: int | None = subprocess.DEVNULL
+    ) -> None:
+        """Start none yet.
+
+        Args:
+            module: run by ``python -m``.
+            size: most processes.
+            arguments: of each.
+            stderr: where their errors go, as for `subprocess.Popen`; None: where those of this process go.
+        """
+        self._module, self._arguments, self._stderr = module, arguments, stderr
         self._fatal: set[str] = set()
         """Questions that took too long: a group of attempts tends to say the same."""
         self._places: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()
@@ -40,13 +63,32 @@ class WorkerPool:
             DiedError: it ended instead; the next question gets another.
             OSError: no process can be started.
         """
-        line = json.dumps(question)
+        return self.ask_line(json.dumps(question))
+
+    def start(self) -> None:
+        """Start a process now.
+
+        Raises:
+            DiedError, RefusedError, OSError: it does not start.
+        """
+        process = self._places.get()
+        try:
+            process = process or self._started()
+        finally:
+            self._places.put(process)
+
+    def ask_line(self, line: str, seconds: float | None = None) -> Any:
+        """As `ask`, of a question that is JSON already, whose process is killed after so many seconds.
+
+        Raises:
+            LateError: it was.
+        """
         process = self._places.get()
         try:
             if line in self._fatal:
                 raise DiedError("its process ended over the same question before")
             process = process or self._started()
-            answer = self._answer(process, line)
+            answer = self._answer(process, line, seconds)
         except BaseException:  # also when the thread is interrupted: the process may still write the answer
             if process is not None:
                 _end(process)
@@ -57,38 +99,59 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes that are free. Others end with their question, which has a deadline."""
-        for _ in range(self._places.qsize()):
-            if (process := self._places.get()) is not None:
+        free = []
+        with suppress(queue.Empty):
+            while True:
+                free.append(self._places.get_nowait())
+        for process in free:
+            if process is not None:
                 _end(process)
+            # After all were taken: what is put here is what would be taken next.
             self._places.put(None)
 
     def _started(self) -> subprocess.Popen[str]:
         # -P: what lies in the folder that the run is started in is not what a worker means to import.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self._module],
+            [sys.executable, "-P", "-m", self._module, *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._stderr,
             text=True,
             encoding="utf-8",
             # Ctrl-C is for the run, which ends its step and asks on.
             start_new_session=True,
         )
         assert process.stdout is not None
-        if not process.stdout.readline():
+        said = process.stdout.readline()
+        if said != "ready\n":
             _end(process)
-            raise DiedError(f"`python -m {self._module}` does not start")
+            raise RefusedError(said) if said else DiedError(f"`python -m {self._module}` does not start")
         return process
 
-    def _answer(self, process: subprocess.Popen[str], question: str) -> str:
+    def _answer(self, process: subprocess.Popen[str], question: str, seconds: float | None) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            process.kill()
+
+        timer = None if seconds is None else threading.Timer(seconds, kill)
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
         try:
             process.stdin.write(question + "\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except BrokenPipeError:
             answer = ""
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if late.is_set():
+            raise LateError(f"killed after {seconds:g} s")
         if not answer:
             code = process.wait()
             if code == -signal.SIGALRM:

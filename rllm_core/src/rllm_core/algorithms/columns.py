@@ -17,6 +17,8 @@ from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 REWARD_ERROR = "reward_error"
 """Key of `Trajectory.info`: why a reward of ``rllm.reward`` is missing."""
+EXTRACTED = "extracted"
+"""Key of `Trajectory.info`: what the rewards of ``rllm.reward`` took for the answer; not there where none says it."""
 REWARD_COMPONENTS = "reward_components"
 """Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""
 GREEDY_REWARD = "greedy_reward"

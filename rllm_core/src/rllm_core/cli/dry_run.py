@@ -50,8 +50,20 @@ def show_plan(plan: RunPlan) -> None:
     )
     click.echo("\nConfig:")
     show_values(plan)
-    for line in plan.warnings:
+    for line in (*plan.warnings, *_show_footprint(plan)):
         click.echo(f"warning: {line}", err=True)
+
+
+def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
+    """Print what the run takes of the machine, if the backend knows; returns its warnings."""
+    estimate = plan.backend.plugin.footprint
+    found = estimate and estimate(plan.composed.backend_config, plan.config, plan.needs)
+    if not found:
+        return ()
+    if found.rows:
+        click.echo(f"\n{found.title}:")
+        print_table((), found.rows)
+    return found.warnings
 
 
 def show_values(plan: RunPlan) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @config_options(*PLANNING_FLAGS)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
-@click.option("--dry-run", is_flag=True, help="Show stages, plugins and every value with its origin; train nothing.")
+@click.option("--dry-run", is_flag=True, help="Show stages, plugins, values with origins, memory; train nothing.")
 def train(
     words: tuple[str, ...],
     model: str | None,

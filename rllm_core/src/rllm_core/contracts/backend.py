@@ -134,6 +134,18 @@ class RunContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What a run will take of a machine, as far as it can be told before anything is loaded."""
+
+    title: str
+    """What `rows` are, such as ``Memory on cuda:0, at most``."""
+    rows: tuple[tuple[str, str], ...]
+    """What, and how much."""
+    warnings: tuple[str, ...] = ()
+    """Why the run may not fit, and which keys help."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SharedKey:
     """One setting that a backend keeps under a path of its own and the core under another; the two always agree.
 
@@ -241,4 +253,7 @@ class BackendPlugin(Plugin[ParamsT]):
     """The config key that `build_train_config(lr=…)` sets."""
     lora_rank_key: str = "model.lora_rank"
     """The config key that `build_train_config(lora_rank=…)` sets."""
+    footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
+    """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
+    asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""
     capabilities: Capabilities

@@ -108,5 +108,8 @@ class EstimatorPlugin(Plugin[ParamsT]):
     ``step_rewards`` and ``reward_components`` where the workflow reports them. An estimator that can do with and
     without step rewards needs ``step_rewards`` and has an option `use_step_rewards`: where that is false, the planner
     takes it for one that does not look at them, and refuses settings that shape them."""
+    rescales_components: bool = False
+    """Whether it brings each of the `reward_components` to one scale, so that the size of a reward's weight is lost. A
+    run with such weights in ``rllm.reward`` is refused; weights are an option of the estimator then, `weights`."""
     default_loss: str | None = None
     """The loss used when ``rllm.algorithm.loss_fn`` is null."""

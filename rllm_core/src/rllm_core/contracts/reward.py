@@ -41,7 +41,7 @@ class Score:
     components: Mapping[str, float] = field(default_factory=dict)
     """Parts that estimators such as `gdpo` look at, such as ``{"format": 1.0}``."""
     extracted: str | None = None
-    """What was taken for the answer."""
+    """What was taken for the answer. Episode logs keep it, as ``info.extracted`` of the trajectory."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the attempt; averaged over episodes."""
     feedback: str = ""
@@ -64,7 +64,8 @@ class Reward(Protocol):
 class RewardPlugin(Plugin[ParamsT]):
     """Offers a reward. Chosen by ``rllm.reward``, a list; ``weight`` beside a name says how much it counts.
 
-    Estimators that standardise each part of a reward, such as `gdpo`, see the sign of a weight and not its size.
+    Estimators that standardise each part of a reward, such as `gdpo`, have weights of their own: they would see the
+    sign of these and not their size, so that other sizes than 1 are refused with them.
     """
 
     kind: ClassVar[str] = "reward"

@@ -31,6 +31,7 @@ def check_plan(plan: RunPlan, unused: UnusedKeys) -> None:
             _check_needs(chosen, plan)
     check_scope(plan, plan.tasks_per_step)
     _check_step_rewards(plan, unused)
+    _check_reward_weights(plan)
     _check_multiplier(plan)
     _check_trackers(plan.trackers)
     _check_stop_texts(plan)
@@ -153,3 +154,16 @@ def _check_step_rewards(plan: RunPlan, unused: UnusedKeys) -> None:
 def _reads_step_rewards(estimator: Chosen[EstimatorPlugin[Any]]) -> bool:
     """An estimator that can do with and without them has the option `use_step_rewards`."""
     return "step_rewards" in estimator.plugin.needs and getattr(estimator.params, "use_step_rewards", True)
+
+
+def _check_reward_weights(plan: RunPlan) -> None:
+    """A weight of another size than 1 means nothing to an estimator that brings every reward to one scale."""
+    rescaling = [chosen.plugin.name for chosen in plan.estimators if chosen.plugin.rescales_components]
+    lost = {entry.chosen.plugin.name: entry.weight for entry in plan.rewards if abs(entry.weight) not in (0.0, 1.0)}
+    if rescaling and lost:
+        said = ", ".join(f"{weight:g} of reward {name!r}" for name, weight in lost.items())
+        weights = ", ".join(f"{name}: {weight:g}" for name, weight in lost.items())
+        raise ConfigError(
+            f"Estimator {rescaling[0]!r} brings every reward to one scale, where the weight {said} has no effect.",
+            f"Leave it out of rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
+        )

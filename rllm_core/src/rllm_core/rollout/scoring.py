@@ -14,6 +14,9 @@ from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
 from rllm_core.rollout.calls import call
 
+LONGEST_EXTRACT = 1000
+"""Characters of an extracted answer that are kept: a reward may take a whole reply for it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedReward:
@@ -38,7 +41,8 @@ class Scorer:
         """The sum.
 
         Its components are the rewards by name, times their weights, and their own components as ``name.part``. Its
-        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.figure``.
+        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.figure``. What they
+        took for the answer is `extracted`; where several do, ``name: answer; other name: answer``.
         """
         scores = await asyncio.gather(
             *(_score(entry.chosen.plugin, reward, attempt) for entry, reward in self._rewards.values())
@@ -59,9 +63,17 @@ class Scorer:
             value=None if missing else sum(components[name] for name in self._rewards),
             correct=all(known) if known else None,
             components=components,
+            extracted=self._extracted(scores),
             metrics=metrics,
             feedback="; ".join(missing),
         )
+
+    def _extracted(self, scores: Sequence[Score]) -> str | None:
+        """What the rewards took for the answer; by name where several say it."""
+        found = {name: score.extracted for name, score in zip(self._rewards, scores, strict=True)}
+        said = [f"{name}: {text}" for name, text in found.items() if text is not None]
+        only = next((text for text in found.values() if text is not None), None)
+        return "; ".join(said) if len(said) > 1 else only
 
 
 async def _score(plugin: RewardPlugin[Any], reward: Reward, attempt: Attempt) -> Score:
@@ -97,6 +109,7 @@ def _as_score(result: Any) -> Score:
         correct=None if score.correct is None else bool(score.correct),
         components={name: _number(name, value) for name, value in score.components.items()},
         metrics={name: _number(name, value) for name, value in score.metrics.items()},
+        extracted=None if score.extracted is None else str(score.extracted)[:LONGEST_EXTRACT],
     )
 
 

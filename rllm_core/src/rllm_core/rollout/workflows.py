@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
+from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.contracts.reward import Attempt
@@ -146,6 +146,8 @@ class EnvironmentWorkflow(Workflow):
         score = await self.context.score(attempt)
         _add_components(trajectory, score.components)
         episode.metrics.update(score.metrics)
+        if score.extracted is not None:
+            trajectory.info[EXTRACTED] = score.extracted
         if score.value is None:
             trajectory.info[REWARD_ERROR] = score.feedback
             return

@@ -1,0 +1,76 @@
+"""How much a forward pass keeps for the backward pass, found by a pass over tensors that have shapes and no numbers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rllm_local.settings import TrainedModelSection
+
+WIDTH = 256
+"""Tokens of the pass; what is kept grows with them linearly."""
+
+
+def kept_per_token(config: Any, settings: TrainedModelSection) -> tuple[float, float]:
+    """Bytes that a token keeps in each layer, and outside of the layers (logits aside).
+
+    Args:
+        config: `transformers.PretrainedConfig` of a causal language model.
+        settings: its type and its adapter.
+    """
+    one, two = (_kept(config, settings, n_layer) / WIDTH for n_layer in (1, 2))
+    return two - one, one - (two - one)
+
+
+def _kept(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
+    from transformers import AutoModelForCausalLM
+
+    small = copy.deepcopy(config)
+    small.num_hidden_layers = n_layer
+    if getattr(small, "layer_types", None):
+        small.layer_types = small.layer_types[:n_layer]
+    kept: dict[Any, int] = {}
+    alive: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        alive.append(tensor)  # so that no other storage gets its address
+        return tensor
+
+    with FakeTensorMode():
+        model = AutoModelForCausalLM.from_config(small, dtype=getattr(torch, settings.dtype)).eval()
+        if settings.lora_rank:
+            _adapt(model, settings)
+        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        ids = torch.zeros((1, WIDTH), dtype=torch.int64)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            model.get_decoder()(input_ids=ids, use_cache=False)
+    return sum(size for storage, size in kept.items() if storage not in own)
+
+
+def _adapt(model: Any, settings: TrainedModelSection) -> None:
+    model.requires_grad_(False)
+    targets = settings.lora_target_modules
+    for name, module in list(model.named_modules()):
+        adapted = isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
+        if adapted and isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+            model.set_submodule(name, _Adapted(module, settings.lora_rank))
+
+
+class _Adapted(nn.Module):
+    """Computes as a layer of peft does, whose own does not take tensors without numbers."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result = self.base(inputs)
+        return (result + self.up(self.down(inputs.float())) * 2.0).to(result.dtype)

@@ -1,0 +1,113 @@
+"""What `--dry-run` says about memory: the estimate beside what the device has, and keys that help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.backend import Footprint
+from rllm_core.schema.run_config import RunConfig
+from rllm_local.adapter_files import adapter_folder, read_base
+from rllm_local.model_name import TINY, folder_of
+from rllm_local.settings import LocalConfig
+
+GIB = 1 << 30
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> Footprint | None:
+    """Estimate the memory of a run. Reads the model's config.json and no weights; asks no network.
+
+    `tiny` takes so little that nothing is said, and torch is not imported.
+    """
+    if settings.model.name == TINY:
+        return None
+    config = _config_of(settings.model.name)
+    if config is None:
+        unknown = (f"the config.json of {settings.model.name!r} is not on this machine, so memory is not estimated.",)
+        return Footprint(title="Memory", rows=(), warnings=unknown)
+    parts = _parts(config, settings, run, needs)
+    device, available = _device(settings.model.device)
+    total = sum(parts.values())
+    rows = [(name, _gib(size)) for name, size in parts.items()]
+    rows += [("together", _gib(total)), (f"{device} has", _gib(available))]
+    return Footprint(
+        title="Memory, at most",
+        rows=tuple(rows),
+        warnings=(_does_not_fit(parts, total, available, settings),) if total > available else (),
+    )
+
+
+def _config_of(name: str) -> Any:
+    from transformers import AutoConfig
+
+    adapter = adapter_folder(name)
+    if adapter is not None:
+        return _config_of(read_base(adapter).name)
+    if name == TINY:
+        from rllm_local import tiny
+
+        return tiny.build_model(len(tiny.build_tokenizer()), 0).config
+    try:
+        return AutoConfig.from_pretrained(folder_of(name) or name, local_files_only=True)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> Mapping[str, int]:
+    from rllm_local.memory import Load, parts_of_memory
+
+    rows = run.data.train_batch_size * run.rllm.rollout.n
+    longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
+    tokens = min(settings.training.max_tokens_per_microbatch, rows * longest)
+    hosted = run.rllm.rollout.engine is not None
+    load = Load(
+        micro_batch_tokens=tokens,
+        sampled_tokens=tokens,
+        cached_tokens=0 if hosted else min(settings.local.max_concurrency, rows) * longest,
+        reference="ref_logprobs" in needs,
+        critic="values" in needs,
+    )
+    return parts_of_memory(config, settings, load)
+
+
+def _device(name: str) -> tuple[str, int]:
+    """The device that a run would take, and its bytes of memory."""
+    import torch
+
+    if torch.cuda.is_available() and name != "cpu":
+        device = torch.device("cuda" if name == "auto" else name)
+        return str(device), int(torch.cuda.get_device_properties(device).total_memory)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CGROUP.read_text(encoding="utf-8").strip() if CGROUP.is_file() else "max"
+    return "this machine", min(machine, int(limit)) if limit.isdigit() else machine
+
+
+def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings: LocalConfig) -> str:
+    """Which keys help, the largest part first."""
+    per_token = ["lower training.max_tokens_per_microbatch"]
+    if not settings.training.gradient_checkpointing:
+        per_token.insert(0, "set training.gradient_checkpointing=true")
+    trained = [] if settings.model.lora_rank else ["train an adapter (model.lora_rank=32)"]
+    rough = [] if settings.model.dtype == "bfloat16" else ["set model.dtype=bfloat16"]
+    helps = {
+        "weights": [*rough, *trained],
+        "float32 weights that are trained": trained,
+        "reference model": trained,
+        "AdamW's moments": trained,
+        "gradients": trained,
+        "gradients of the critic": trained,
+        "activations": per_token,
+        "logits": ["lower training.max_tokens_per_microbatch"],
+        "cached keys and values": ["lower local.kv_cache_gib"],
+    }
+    keys: dict[str, None] = {}
+    for name in sorted(parts, key=lambda name: -parts[name]):
+        keys.update(dict.fromkeys(helps[name]))
+    return f"the run may take {_gib(total)}, and there are {_gib(available)}: {', or '.join(keys)}."
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,90 @@
+"""How much memory a run takes, from the model's config.json and the settings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rllm_local.activations import kept_per_token
+from rllm_local.forward import cache_bytes_per_token
+from rllm_local.settings import LocalConfig
+
+GIB = 1 << 30
+LOGITS_BYTES = {torch.float32: 16, torch.bfloat16: 12}
+"""What log-probs and their gradient take at their peak, per sampled token and entry of the vocabulary; by the model's
+type. Measured (tests/test_memory.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a run does with the model, as far as memory is concerned."""
+
+    micro_batch_tokens: int
+    """Padded tokens per forward and backward pass."""
+    sampled_tokens: int
+    """Those of them that were sampled, at most."""
+    cached_tokens: int
+    """Tokens with cached keys and values, at most."""
+    reference: bool
+    critic: bool
+
+
+def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
+    """Bytes by what they are for, all held at once at the peak of an update.
+
+    Args:
+        model_config: `transformers.PretrainedConfig` of a causal language model.
+        settings: of the backend.
+        load: what the run does.
+    """
+    dtype, size = getattr(torch, settings.model.dtype), 2 if settings.model.dtype == "bfloat16" else 4
+    shapes = _shapes(model_config)
+    count = sum(parameter.numel() for parameter in shapes.parameters())
+    rank = settings.model.lora_rank
+    trained = _adapter_size(shapes, settings) if rank else count
+    per_layer, outside = kept_per_token(model_config, settings.model)
+    n_layer = model_config.num_hidden_layers
+    logits = LOGITS_BYTES[dtype] * load.sampled_tokens * model_config.vocab_size
+    activations = load.micro_batch_tokens * (n_layer * per_layer + outside)
+    if settings.training.gradient_checkpointing:
+        activations = load.micro_batch_tokens * (n_layer * model_config.hidden_size * size + outside)
+        # The logits are gone when the first layer is computed again.
+        activations += max(load.micro_batch_tokens * per_layer - logits, 0)
+    shapes.to(dtype)
+    parts = {
+        "weights": count * size,
+        "float32 weights that are trained": trained * 4 if rank or size == 2 else 0,
+        "reference model": count * size if load.reference and not rank else 0,
+        "AdamW's moments": 8 * trained,
+        "gradients": 4 * trained,
+        "gradients of the critic": 4 * trained if load.critic else 0,
+        "activations": int(activations),
+        "logits": logits,
+        "cached keys and values": min(
+            load.cached_tokens * cache_bytes_per_token(shapes), int(settings.local.kv_cache_gib * GIB)
+        ),
+    }
+    return {name: size for name, size in parts.items() if size}
+
+
+def _shapes(model_config: Any) -> Any:
+    """The model, whose tensors have shapes and no numbers."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)
+
+
+def _adapter_size(model: Any, settings: LocalConfig) -> int:
+    """Weights of an adapter."""
+    targets, output = settings.model.lora_target_modules, model.get_output_embeddings()
+    adapted = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not output
+        if isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
+    ]
+    return settings.model.lora_rank * sum(module.in_features + module.out_features for module in adapted)

@@ -1,0 +1,144 @@
+"""Log-probs and entropies over a vocabulary, some tokens at a time: all their logits are never there at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+CHUNK = 1 << 24
+"""Logits held at a time: 64 MB in float32, 110 tokens of a vocabulary of 152,000."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedOutputs:
+    """As `TokenOutputs`, for a model that puts its last hidden states through a linear layer and no further."""
+
+    logprobs: Tensor
+    """(n_sampled,) float32."""
+    hidden: Tensor
+    """(n_sampled, width) in the model's type."""
+    entropy: Tensor
+    """(n_sampled,) float32."""
+    head: torch.nn.Linear
+    temperature: float
+
+    def entropies(self) -> Tensor:
+        """(n_sampled,) in nats; with a gradient where torch records them."""
+        return self.entropy if torch.is_grad_enabled() else self.entropy.detach()
+
+    @torch.no_grad()
+    def sum_pi_squared(self) -> Tensor:
+        """(n_sampled,) sum over the vocabulary of squared probabilities. Without a gradient."""
+        weight, bias = self.head.weight, self.head.bias
+        return torch.cat(
+            [
+                (2 * _log_distribution(self.hidden[part], weight, bias, self.temperature)).exp().sum(dim=-1)
+                for part in _chunks(len(self.hidden), weight.shape[0])
+            ]
+        )
+
+
+def chunked_outputs(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> ChunkedOutputs:
+    """What the output layer says about sampled tokens.
+
+    Args:
+        head: the model's output layer.
+        hidden: (n_sampled, width) what it is given.
+        targets: (n_sampled,) int64 the sampled tokens.
+        temperature: above 0.
+    """
+    logprobs, entropy = _LogprobsAndEntropies.apply(hidden, head.weight, head.bias, targets, temperature)
+    return ChunkedOutputs(logprobs=logprobs, hidden=hidden, entropy=entropy, head=head, temperature=temperature)
+
+
+class _LogprobsAndEntropies(torch.autograd.Function):
+    """Keeps hidden states for the gradient, and computes the logits again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logprobs, entropies = (torch.empty(len(hidden), device=hidden.device) for _ in range(2))
+        for part in _chunks(len(hidden), weight.shape[0]):
+            log_distribution = _log_distribution(hidden[part], weight, bias, temperature)
+            logprobs[part] = log_distribution.gather(1, targets[part, None])[:, 0]
+            entropies[part] = -(log_distribution.exp().mul_(log_distribution)).sum(dim=-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, entropies)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, entropies = ctx.saved_tensors
+        of_hidden, of_weight, of_bias, *_ = ctx.needs_input_grad
+        hidden_gradient = torch.empty_like(hidden) if of_hidden else None
+        # Sums of parts in float32, whatever the model computes in.
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if of_weight else None
+        bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if of_bias else None
+        for part in _chunks(len(hidden), weight.shape[0]):
+            log_distribution = _log_distribution(hidden[part], weight, bias, ctx.temperature)
+            of_these = tuple(None if gradient is None else gradient[part] for gradient in gradients)
+            of_logits = _of_logits(log_distribution, targets[part], entropies[part], *of_these)
+            of_logits = of_logits.div_(ctx.temperature).to(weight.dtype)
+            if hidden_gradient is not None:
+                torch.mm(of_logits, weight, out=hidden_gradient[part])
+            if weight_gradient is not None:
+                _add_product(weight_gradient, of_logits.T, hidden[part])
+            if bias_gradient is not None:
+                bias_gradient += of_logits.sum(dim=0, dtype=torch.float32)
+        return (
+            hidden_gradient,
+            None if weight_gradient is None else weight_gradient.to(weight.dtype),
+            None if bias_gradient is None else bias_gradient.to(weight.dtype),
+            None,
+            None,
+        )
+
+
+def _log_distribution(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    logits = linear(hidden, weight, bias).float()
+    return torch.log_softmax(logits if temperature == 1 else logits.div_(temperature), dim=-1)
+
+
+def _of_logits(
+    log_distribution: Tensor,
+    targets: Tensor,
+    entropies: Tensor,
+    of_logprobs: Tensor | None,
+    of_entropies: Tensor | None,
+) -> Tensor:
+    """(n, n_vocabulary): d log p(y) / d z = [y] - p, and d H / d z = -p (log p + H), times what comes from above."""
+    probabilities = log_distribution.exp()
+    if of_entropies is None:
+        assert of_logprobs is not None
+        gradient = probabilities.mul_(-of_logprobs[:, None])
+    else:
+        scale = log_distribution.add_(entropies[:, None]).mul_(of_entropies[:, None])
+        if of_logprobs is not None:
+            scale += of_logprobs[:, None]
+        gradient = probabilities.mul_(scale).neg_()
+    if of_logprobs is not None:
+        gradient.scatter_add_(1, targets[:, None], of_logprobs[:, None])
+    return gradient
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
+    size = max(1, CHUNK // vocabulary)
+    # Of equal size, so that none is left with a few tokens.
+    count = -(-tokens // size)
+    size = -(-tokens // max(1, count))
+    for start in range(0, tokens, max(1, size)):
+        yield slice(start, start + size)

@@ -1,0 +1,151 @@
+"""The memory that `--dry-run` announces is what an update takes, within a quarter."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from rllm_core.cli.main import main
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch
+from rllm_core.schema.run_config import RunConfig
+from rllm_local import tiny
+from rllm_local.adapter_files import BaseModel
+from rllm_local.footprint import footprint
+from rllm_local.lora import Adapter
+from rllm_local.masters import Masters, cast_weights
+from rllm_local.memory import Load, parts_of_memory
+from rllm_local.settings import LocalConfig, TrainedModelSection, TrainingSection
+from rllm_local.update import Updater
+
+
+def _module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PeakMemory = _module("peak_memory").PeakMemory
+MID_SIZE = {
+    "vocab_size": 4000,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+}
+CONFIGS = {
+    "tiny": lambda: tiny.build_model(79, 0).config,
+    "Llama": lambda: LlamaConfig(**MID_SIZE),
+    "Qwen3, tied": lambda: Qwen3Config(**MID_SIZE, head_dim=64, tie_word_embeddings=True),
+}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("rank", [0, 8])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("which", list(CONFIGS))
+def test_the_estimate_is_the_measured_peak_within_a_quarter(
+    which: str,
+    dtype: Any,
+    rank: int,
+    recompute: bool,
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    section = TrainedModelSection(dtype=dtype, lora_rank=rank)
+    training = TrainingSection(gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)
+    load = Load(micro_batch_tokens=1024, sampled_tokens=1024, cached_tokens=0, reference=False, critic=False)
+    config = CONFIGS[which]()
+    parts = parts_of_memory(config, LocalConfig(model=section, training=training), load)
+
+    model = AutoModelForCausalLM.from_config(config).eval()
+    if rank:
+        cast_weights(model, getattr(torch, dtype))
+        Adapter(model, section, BaseModel("it"), 0)
+        masters = Masters(model)
+    else:
+        masters = Masters.of_float32(model, getattr(torch, dtype))
+    updater = Updater(model, training, total_steps=5, temperature=1.0, max_response_length=500, masters=masters)
+    batch = random_batch([(1, 255)] * 12, vocabulary=70)
+    updater.update(batch, make_plan())
+    moments = [state[name] for state in updater.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *masters, *moments)}
+    with PeakMemory() as memory:
+        updater.update(batch, make_plan())
+    assert sum(parts.values()) == pytest.approx(sum(held.values()) + memory.peak, rel=0.25)
+
+
+def _folder(tmp_path: Path, **changes: int) -> Path:
+    Qwen3Config(**(MID_SIZE | changes), architectures=["Qwen3ForCausalLM"]).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def _rows(folder: Path, needs: frozenset[str] = frozenset(), **sections: Any) -> dict[str, str]:
+    config = LocalConfig(**({"model": {"name": str(folder), "device": "cpu"}} | sections))
+    found = footprint(config, RunConfig(), needs)
+    assert found is not None
+    return dict(found.rows)
+
+
+def test_a_config_without_weights_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _folder(tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    assert main(["train", "guess", "--dry-run", "--model", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "Memory, at most:" in said
+    assert "this machine has" in said
+
+
+def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    plain = _rows(folder)
+    both = _rows(folder, frozenset({"ref_logprobs", "values"}))
+    assert set(both) - set(plain) == {"reference model", "gradients of the critic"}
+    model = {"name": str(folder), "device": "cpu", "lora_rank": 8}
+    assert "reference model" not in _rows(folder, frozenset({"ref_logprobs"}), model=model)
+    assert _rows(folder, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
+
+
+def test_what_does_not_fit_is_a_warning_that_names_keys(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
+    found = footprint(LocalConfig(model=TrainedModelSection(name=str(folder))), RunConfig(), frozenset())
+    assert found is not None
+    (warning,) = found.warnings
+    for key in ("gradient_checkpointing=true", "max_tokens_per_microbatch", "lora_rank=32", "dtype=bfloat16"):
+        assert key in warning
+
+
+def test_a_hub_id_that_is_not_here_is_one_line_and_no_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("asked the network"))
+    assert main(["train", "guess", "--dry-run", "--model", "some-org/some-model"]) == 0
+    said = capsys.readouterr()
+    assert "the config.json of 'some-org/some-model' is not on this machine, so memory is not estimated." in said.err
+    assert "Memory" not in said.out
+
+
+def test_nothing_is_said_of_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert footprint(LocalConfig(), RunConfig(), frozenset()) is None
+
+
+def test_a_model_whose_config_is_damaged_is_left_to_what_loads_it(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "nonsense"}))
+    found = footprint(LocalConfig(model=TrainedModelSection(name=str(folder))), RunConfig(), frozenset())
+    assert found is not None
+    assert found.rows == ()

@@ -1,0 +1,78 @@
+"""docs/how-to/own-environment.md, word for word, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-environment.md").read_text(encoding="utf-8")
+WORDS = [shlex.split(line) for line in re.findall(r"^    ((?:rllm|pip|pytest) .*)$", GUIDE, re.MULTILINE)]
+FILES = re.findall(r"`(my-number/[\w/.-]+\.py)`", GUIDE)
+OFFLINE = (
+    "--no-index",
+    "--no-build-isolation",
+    "--disable-pip-version-check",
+    "--quiet",
+    "--no-deps",
+    "--target",
+    "site",
+)
+"""Everything the package asks for is here already."""
+
+Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def changed(code: str, diff: str) -> str:
+    """The code with each removed line of a diff replaced by the added one that follows it, if any."""
+    for removed, added in re.findall(r"^-(.*\n)(?:\+(.*\n))?", diff, re.MULTILINE):
+        assert code.count(removed) == 1, removed
+        code = code.replace(removed, added)
+    return code
+
+
+@pytest.mark.slow
+def test_the_guide_runs_from_top_to_bottom(
+    rllm: Rllm, command_server: Any, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    _, (_, *new), (_, *install), (_, *test), *trainings = WORDS
+    environment_file, options_file, record_file, test_file = (tmp_path / name for name in FILES)
+    environment, options, tests = blocks("python")
+    (diff,) = blocks("diff")
+
+    done = rllm(*new)
+    assert (done.returncode, done.stderr) == (0, "")
+    for file, text in ((environment_file, environment), (options_file, options), (test_file, tests)):
+        assert file.exists()
+        file.write_text(text)
+    record_file.write_text(changed(record_file.read_text(), diff))
+
+    assert install == ["install", "-e", "./my-number[test]"]
+    command = (sys.executable, "-m", "pip", "install", *OFFLINE, "./my-number")
+    subprocess.run(command, cwd=tmp_path, env=dict(os.environ), check=True, timeout=200)
+    environ["PYTHONPATH"] = str(tmp_path / "site")
+    tested = command_server.start("pytest", test, tmp_path, environ)
+    printed, errors = tested.communicate(timeout=200)
+    assert tested.returncode == 0, printed + errors
+    assert re.search(r"\d+ passed", printed.splitlines()[-1])
+
+    assert [words[1:3] for words in trainings] == [["train", "my_number"]] * 3
+    for words in trainings:
+        done = rllm(*words[1:])
+        assert done.returncode == 0, done.stderr
+    (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
+    steps = [step for step in map(json.loads, metrics.read_text().splitlines()) if "actor/loss" in step]
+    assert len(steps) == 3
+    assert all(1.0 <= step["env/guesses"] <= 3.0 for step in steps)
