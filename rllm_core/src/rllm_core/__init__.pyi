@@ -1,4 +1,9 @@
 from .api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
+from .api.playing_registration import (
+    register_rllm_environment as register_rllm_environment,
+    register_rllm_reward as register_rllm_reward,
+    register_rllm_workflow as register_rllm_workflow,
+)
 from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
 from .api.registration import (
     get_rllm_adv_estimator as get_rllm_adv_estimator,

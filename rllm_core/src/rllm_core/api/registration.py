@@ -7,32 +7,25 @@ installed plugin has the same name. A cell or module that is run again replaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from enum import Enum
-from inspect import getdoc
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from rllm_core.algorithms.as_classic import AsClassic
 from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
 from rllm_core.algorithms.classic_call import NORM, reads
-from rllm_core.contracts.chosen import Registered
+from rllm_core.api.offering import NONE, ThingT, found, frozen, offering, plain_name, registering, summary_of
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
-from rllm_core.contracts.plugin import NoParams, Plugin
+from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
 from rllm_core.errors import PluginError
 from rllm_core.planning.unused_keys import shared_options
-from rllm_core.plugins import in_process
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_config import RllmSection, RunConfig
-
-ThingT = TypeVar("ThingT", bound=Callable[..., Any])
-
-NONE: frozenset[str] = frozenset()
 
 
 def register_rllm_adv_estimator(
@@ -63,22 +56,22 @@ def register_rllm_adv_estimator(
             has registered the name.
     """
 
-    name = _plain(name)
+    name = plain_name(name)
 
     def record(function: Any) -> EstimatorPlugin[Any]:
         require_classic(name, function)
         read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
         return EstimatorPlugin(
             name=name,
-            summary=summary or _summary(function),
+            summary=summary or summary_of(function),
             load=lambda: FromClassic(name, function),
             scope=scope,
-            needs=_frozen(needs),
+            needs=frozen(needs),
             default_loss=default_loss,
-            honours=_frozen(honours | read if isinstance(honours, Set) else honours),
+            honours=frozen(honours | read if isinstance(honours, Set) else honours),
         )
 
-    return _registering("register_rllm_adv_estimator", name, record)
+    return registering("register_rllm_adv_estimator", name, record)
 
 
 def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
@@ -92,7 +85,7 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
     Raises:
         PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
     """
-    name = _plain(name)
+    name = plain_name(name)
     if not isinstance(name, str):
         raise PluginError(f"An estimator has a name, and {name!r:.80} is none.", "Give a text such as 'grpo'.")
     name = name.lower()
@@ -130,12 +123,12 @@ def register_rllm_estimator(
     """
 
     fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "honours": honours}
-    return _offering(EstimatorPlugin, name, summary, params=params, **fields)
+    return offering(EstimatorPlugin, name, summary, params=params, **fields)
 
 
 def get_rllm_estimator(name: str) -> AdvantageEstimator:
     """An estimator as ``f(inputs, params) -> Advantages``, whatever signature it is written in."""
-    return cast(AdvantageEstimator, _found("estimator", name).load())
+    return cast(AdvantageEstimator, found("estimator", name).load())
 
 
 def register_rllm_loss(
@@ -153,12 +146,12 @@ def register_rllm_loss(
     """
 
     fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "honours": honours}
-    return _offering(LossPlugin, name, summary, params=params, **fields)
+    return offering(LossPlugin, name, summary, params=params, **fields)
 
 
 def get_rllm_loss(name: str) -> PolicyLoss:
     """A policy loss as ``f(inputs, params)``."""
-    return cast(PolicyLoss, _found("loss", name).load())
+    return cast(PolicyLoss, found("loss", name).load())
 
 
 def register_rllm_grouping(
@@ -169,12 +162,12 @@ def register_rllm_grouping(
     Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    return _offering(GroupingPlugin, name, summary, params=params, honours=honours)
+    return offering(GroupingPlugin, name, summary, params=params, honours=honours)
 
 
 def get_rllm_grouping(name: str) -> Grouping:
     """A grouping as ``f(episodes, params)``."""
-    return cast(Grouping, _found("grouping", name).load())
+    return cast(Grouping, found("grouping", name).load())
 
 
 def register_rllm_rejection(
@@ -185,54 +178,9 @@ def register_rllm_rejection(
     Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    return _offering(RejectionPlugin, name, summary, params=params, honours=honours)
+    return offering(RejectionPlugin, name, summary, params=params, honours=honours)
 
 
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
     """What makes a rejection mode from its options."""
-    return cast("Callable[[Any], RejectionMode]", _found("rejection", name).load())
-
-
-def _plain(name: str) -> str:
-    """A name, also where it is given as a member of an enumeration of names."""
-    return str(name.value) if isinstance(name, Enum) else name
-
-
-def _offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields: Any) -> Callable[[ThingT], ThingT]:
-    """A decorator that makes what it stands above the implementation of a record with these fields."""
-
-    def record(thing: Any) -> Plugin[Any]:
-        frozen = {field: _frozen(value) for field, value in fields.items()}
-        return record_class(name=name, summary=summary or _summary(thing), load=lambda: thing, **frozen)
-
-    return _registering(f"register_rllm_{record_class.kind}", name, record)
-
-
-def _registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:
-    if not isinstance(name, str):
-        # Without this, `@register_rllm_loss` without a name would put a decorator in place of the function.
-        raise PluginError(f"{decorator} is given {name!r:.80}, and no name.", f'Write @{decorator}("NAME").')
-
-    def register(thing: ThingT) -> ThingT:
-        in_process.register(record(thing), f"{_of(thing, '__module__')}.{_of(thing, '__qualname__')}")
-        return thing
-
-    return register
-
-
-def _of(thing: object, attribute: str) -> str:
-    """Where a function or class is written; of another callable, where its class is."""
-    return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
-
-
-def _summary(thing: object) -> str:
-    return (getdoc(thing) or "").strip().partition("\n")[0].strip() or f"{_of(thing, '__qualname__')} of this process."
-
-
-def _frozen(value: Any) -> Any:
-    # What is no set is left as it is, for the check of the record to name it.
-    return frozenset(value) if isinstance(value, Set) else value
-
-
-def _found(kind: str, name: str) -> Registered[Any]:
-    return Registry.load().get(kind, name)
+    return cast("Callable[[Any], RejectionMode]", found("rejection", name).load())

@@ -11,8 +11,10 @@ from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.paths import path_of, value_at
 from rllm_core.config.whole import of_any_backend
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.runs.run_folder import read_plugins
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.training.resuming import saved_config, saved_value
 
@@ -57,9 +59,25 @@ def plan_to_play(request: Request) -> PlayPlan:
         ConfigError: what `make_plan` raises, or a word on the command line is for training alone.
     """
     beneath = _config_of_checkpoint(request)
-    plan = plan_for(request, [beneath] if beneath else [])
+    run = Path(beneath.origin).parent if beneath else None
+    try:
+        plan = plan_for(request, [beneath] if beneath else [])
+    except (ConfigError, PluginError) as error:
+        raise _with_advice(error, run) from error
     _refuse_training_keys(plan)
-    return PlayPlan(plan, Path(beneath.origin).parent if beneath else None)
+    return PlayPlan(plan, run)
+
+
+def _with_advice(error: RllmError, run: Path | None) -> RllmError:
+    """The error; with what to do where it names something that the program of a run registered by a call."""
+    names = [] if run is None else [each["name"] for each in read_plugins(run) if each["distribution"] == IN_PROCESS]
+    if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
+        return error
+    return PluginError(
+        f"{error.message} The Python program that started {run} registered it.",
+        "Write it into a module, and name that: 'rllm.plugins.import_modules=[MODULE]'. A run that is started so is "
+        "played without it.",
+    )
 
 
 def _refuse_training_keys(plan: RunPlan) -> None:

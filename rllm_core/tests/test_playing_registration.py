@@ -1,0 +1,157 @@
+"""Workflows, environments and rewards that a program registers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
+from rllm_core.contracts import Attempt, Environment, Outcome, Params, Score, Workflow
+from rllm_core.data.messages import Reply
+from rllm_core.data.types import Episode, Task
+from rllm_core.errors import PluginError
+from rllm_core.plugins import in_process
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.scoring import Scorer, WeightedReward
+
+ATTEMPT = Attempt(data={"answer": "2"}, messages=[], reply=Reply(text="2", content="2"), response_tokens=1)
+
+
+class World(Environment):
+    """One word."""
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+
+    @classmethod
+    def tasks(cls, split: str, params: Any) -> list[Task]:
+        return [Task(id="a")]
+
+    def reset(self, task: Any) -> str:
+        return "say"
+
+    def step(self, action: Any) -> Outcome:
+        return Outcome(done=True)
+
+
+class Talk(Workflow):
+    """Says nothing."""
+
+    def __init__(self, context: Any, words: int = 1) -> None:
+        super().__init__(context)
+        self.words = words
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        return Episode(id=uid)
+
+
+class Strength(Params):
+    strength: float = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = {(record.kind, record.name) for record in in_process.records()}
+    yield
+    for record in in_process.records():
+        if (record.kind, record.name) not in before:
+            in_process.forget(record.kind, record.name)
+
+
+def scored(choice: Any) -> Score:
+    """What a reward says of `ATTEMPT`, chosen as in a configuration."""
+    chosen = choose(Registry.load(), "reward", choice, "rllm.reward[0]")
+    return asyncio.run(Scorer([WeightedReward(chosen=chosen, weight=1.0)])(ATTEMPT))
+
+
+def test_an_environment_is_made_with_its_options() -> None:
+    register_rllm_environment("mine", params=Strength, blocking=False, defaults={"rllm.rollout.n": 2})(World)
+    chosen = choose(Registry.load(), "environment", {"name": "mine", "strength": 3.0}, "rllm.env.name")
+    assert chosen.qualified_name == "in-process/mine"
+    assert chosen.registered.load()(chosen.params).params.strength == 3.0
+    assert (chosen.plugin.summary, chosen.plugin.blocking) == ("One word.", False)
+    assert chosen.plugin.defaults == {"rllm.rollout.n": 2}
+
+
+def test_a_workflow_takes_what_its_constructor_takes() -> None:
+    register_rllm_workflow("mine")(Talk)
+    chosen = choose(Registry.load(), "workflow", {"name": "mine", "words": 3}, "rllm.workflow.name")
+    assert chosen.registered.load()(None, **chosen.params.model_dump()).words == 3
+
+
+def test_a_workflow_may_have_a_model_of_its_options() -> None:
+    class Words(Params):
+        words: int = 1
+
+    register_rllm_workflow("mine", params=Words)(Talk)
+    chosen = choose(Registry.load(), "workflow", {"name": "mine", "words": 3}, "rllm.workflow.name")
+    assert chosen.registered.load()(None, **chosen.params.model_dump()).words == 3
+    with pytest.raises(Exception, match="wods"):
+        choose(Registry.load(), "workflow", {"name": "mine", "wods": 3}, "rllm.workflow.name")
+
+
+def test_a_reward_is_a_function_of_the_attempt() -> None:
+    @register_rllm_reward("mine")
+    def mine(attempt: Attempt) -> float:
+        return float(attempt.reply.content == attempt.data["answer"])
+
+    assert scored("mine").value == 1.0
+    assert mine(ATTEMPT) == 1.0
+
+
+def test_a_reward_with_options_is_given_them() -> None:
+    @register_rllm_reward("plain", params=Strength)
+    def plain(attempt: Attempt, params: Strength) -> float:
+        return params.strength
+
+    @register_rllm_reward("waiting", params=Strength)
+    async def waiting(attempt: Attempt, params: Strength) -> float:
+        await asyncio.sleep(0)
+        return params.strength
+
+    assert scored({"name": "plain", "strength": 0.5}).value == 0.5
+    assert scored("waiting").value == 2.0
+
+
+def test_a_reward_may_be_a_class_that_is_made_with_its_options() -> None:
+    @register_rllm_reward("mine", params=Strength)
+    class Mine:
+        def __init__(self, params: Strength) -> None:
+            self.strength = params.strength
+
+        def __call__(self, attempt: Attempt) -> float:
+            return self.strength
+
+    assert scored("mine").value == 2.0
+
+
+def test_what_a_reward_needs_and_how_long_it_may_take_is_said() -> None:
+    @register_rllm_reward("mine", needs={"solution"}, timeout=0.5)
+    def mine(attempt: Attempt) -> float:
+        return 1.0
+
+    assert "'solution'" in scored("mine").feedback
+    assert choose(Registry.load(), "reward", "mine", "rllm.reward[0]").plugin.timeout == 0.5
+
+
+@pytest.mark.parametrize(
+    ("decorate", "thing", "said"),
+    [
+        (lambda thing: register_rllm_environment("mine")(thing), Talk, "Write a subclass of"),
+        (lambda thing: register_rllm_environment("mine")(thing), Environment, "with tasks, reset and step"),
+        (lambda thing: register_rllm_workflow("mine")(thing), World, "Give a subclass of"),
+        (lambda thing: register_rllm_reward("mine")(thing), lambda a, b: 1.0, "cannot be called with (attempt)"),
+        (lambda thing: register_rllm_reward("mine", params=Strength)(thing), lambda a: 1.0, "(attempt, params)"),
+        (lambda thing: register_rllm_reward(thing), lambda a: 1.0, 'Write @register_rllm_reward("NAME")'),
+        (lambda thing: register_rllm_workflow(thing), Talk, 'Write @register_rllm_workflow("NAME")'),
+        (lambda thing: register_rllm_environment(thing), World, 'Write @register_rllm_environment("NAME")'),
+    ],
+)
+def test_what_cannot_be_registered_is_said_at_once(decorate: Any, thing: Any, said: str) -> None:
+    with pytest.raises(PluginError) as error:
+        decorate(thing)
+    assert said in str(error.value)

@@ -1,0 +1,55 @@
+"""docs/how-to/evaluate.md, word for word, from top to bottom in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Scripted, completion, serving
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+ADDRESS, NAME = "http://127.0.0.1:8000/v1", "NAME"
+
+
+def block(language: str) -> str:
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+@pytest.fixture
+def printed(rllm_here: Any, tmp_path: Path) -> dict[str, str]:
+    """Standard output by command; every command of the guide succeeds."""
+    (tmp_path / "val.jsonl").write_text(block("json"))
+    (tmp_path / "rewards.py").write_text(block("python"))
+    found = {}
+    with serving(Scripted(completion("1"), models=[NAME]).app) as url:
+        for command in COMMANDS:
+            done = rllm_here(*shlex.split(command.replace(ADDRESS, url)))
+            assert done.returncode == 0, (command, done.stderr)
+            found[command] = done.stdout
+    return found
+
+
+@pytest.mark.slow
+def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Path) -> None:
+    assert len(printed) == 10
+    first, *_ = printed.values()
+    shown = block("text")
+    assert [line.split()[:3] for line in first.splitlines()] == [line.split()[:3] for line in shown.splitlines()]
+    compared = printed["eval compare evals/before evals/after"].splitlines()
+    assert [line.split()[:3] for line in compared[1:3]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]
+    folders = {"answers", "before", "after", "milder", "served"}
+    assert {folder.name for folder in (tmp_path / "evals").iterdir()} == folders
+    assert all((tmp_path / "evals" / name / "eval.json").is_file() for name in folders)
+
+
+def test_every_key_in_the_guide_is_one() -> None:
+    from rllm_endpoint.settings import EndpointSection
+
+    named = set(re.findall(r"`endpoint\.(\w+)", GUIDE))
+    assert named
+    assert named <= set(EndpointSection.model_fields)

@@ -1,0 +1,76 @@
+"""Runs of what a module or a program registers, and `rllm eval` of such runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORLD = """
+from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
+from rllm_core.contracts import Environment, Outcome
+from rllm_core.data.types import Task
+from rllm_core.rollout.workflows import SingleTurnWorkflow
+
+@register_rllm_environment("digits", blocking=False, defaults={"rllm.workflow.name": "say"})
+class Digits(Environment):
+    \"\"\"Say the digit.\"\"\"
+    def __init__(self, params): pass
+    @classmethod
+    def tasks(cls, split, params):
+        return [Task(id=f"d{digit}", data={"digit": str(digit)}, data_source="digits") for digit in range(4)]
+    def reset(self, task):
+        return task["digit"]
+    def step(self, action):
+        return Outcome(done=True)
+
+@register_rllm_workflow("say")
+class Say(SingleTurnWorkflow):
+    \"\"\"One answer.\"\"\"
+
+@register_rllm_reward("same")
+def same(attempt):
+    \"\"\"1 for the digit.\"\"\"
+    return {"value": 0.25, "correct": attempt.reply.content == attempt.data["digit"]}
+"""
+RUN = "runs/rllm-training/default"
+SHORT = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.rollout.n_val=2", "data.max_response_length=1")
+IMPORT = "rllm.plugins.import_modules=[my_world]"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_world.py").write_text(WORLD)
+    return tmp_path
+
+
+def test_a_run_of_a_module_is_evaluated_by_its_folder(forked_rllm: Any, folder: Path) -> None:
+    trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
+    assert trained.returncode == 0, trained.stderr
+    for words in ((), ("digits",)):
+        played = forked_rllm("eval", *words, "--model", RUN, "--json")
+        assert played.returncode == 0, played.stderr
+        (figures,) = json.loads(played.stdout)["environments"]
+        assert (figures["name"], figures["tasks"], figures["reward"]["value"]) == ("digits", 4, 0.25)
+
+
+def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(forked_rllm: Any, folder: Path) -> None:
+    program = f"""{WORLD}
+from rllm_core import AgentTrainer
+config = {{"env": {{"name": "digits"}}, "reward": ["same"], "rollout": {{"n": 2}}, "trainer": {{"total_batches": 1}}}}
+AgentTrainer(config={{"rllm": config, "data": {{"max_response_length": 1}}}}).train()
+"""
+    trained = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=200)
+    assert trained.returncode == 0, trained.stderr
+    lost = forked_rllm("eval", "--model", RUN)
+    assert lost.returncode == 2
+    (line,) = lost.stderr.splitlines()
+    assert f"The Python program that started {RUN} registered it." in line
+    assert "'rllm.plugins.import_modules=[MODULE]'" in line
+    played = forked_rllm("eval", "--model", RUN, IMPORT)
+    assert played.returncode == 0, played.stderr
+    assert played.stdout.splitlines()[1].split()[:2] == ["digits", "4"]
