@@ -61,6 +61,7 @@ def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(tmp_path: Path, tool_model: Path) -> Path:
     """The files of the guide."""
     (tmp_path / "tools.py").write_text(blocks("python")[0])
+    (tmp_path / "box.py").write_text(blocks("python")[1])
     (tmp_path / "train.jsonl").write_text(blocks("json")[0])
     (tmp_path / "some-hf-folder").symlink_to(tool_model)
     return tmp_path
@@ -72,14 +73,15 @@ def steps(folder: Path) -> list[dict[str, float]]:
 
 
 def test_the_commands_of_the_guide_run(
-    folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    train, dry_run = COMMANDS
-    done = rllm_here(*shlex.split(train), *QUICKLY)
-    assert done.returncode == 0, done.stderr
-    (step,) = steps(folder)
-    assert step["env/tool_calls"] >= 0.0
-    assert rllm_here(*shlex.split(dry_run)).returncode == 0
+    with_files, dry_run, with_environment = COMMANDS
+    for command in (with_files, with_environment):
+        done = forked_rllm(*shlex.split(command), *QUICKLY)
+        assert done.returncode == 0, done.stderr
+        (step,) = steps(folder)
+        assert step["env/tool_calls"] >= 0.0
+    assert forked_rllm(*shlex.split(dry_run)).returncode == 0
 
 
 def test_the_yaml_of_the_guide_is_a_configuration(
@@ -107,8 +109,10 @@ def test_the_functions_of_the_guide_are_tools(folder: Path, monkeypatch: pytest.
 
 
 def test_the_environment_of_the_guide_offers_a_method() -> None:
+    # Without the decorator: what is registered in this process stays for the tests after this one.
+    source = re.sub(r"^@register_rllm_environment.*$", "", blocks("python")[1], flags=re.MULTILINE)
     names: dict[str, Any] = {}
-    exec(blocks("python")[1], names)
+    exec(source, names)
     box = names["Box"](None)
     box.reset(box.tasks("train", None)[3].data)
     (turn,) = Toolbox([runnable(each) for each in box.tools({})], 1.0).schemas

@@ -209,6 +209,38 @@ def test_what_is_on_purpose_is_declared(complaints: Any, environment: type[Echo]
     assert complaints(EnvironmentContract, record(environment), **attributes) == {}
 
 
+SCHEMA = {"type": "function", "function": {"name": "double"}}
+
+
+class WithTools(Echo):
+    def tools(self, task: Mapping[str, Any]) -> Any:
+        return [self.last, (SCHEMA, lambda number: 2 * number)]
+
+    def last(self) -> str:
+        return str(self.words[-1])
+
+
+class OffersSchemasAlone(Echo):
+    def tools(self, task: Mapping[str, Any]) -> Any:
+        return [SCHEMA]
+
+
+class OffersNothing(Echo):
+    def tools(self, task: Mapping[str, Any]) -> Any:
+        return None
+
+
+def test_tools_are_functions_and_pairs(complaints: Any) -> None:
+    assert complaints(EnvironmentContract, record(WithTools)) == {}
+
+
+@pytest.mark.parametrize("environment", [OffersSchemasAlone, OffersNothing])
+def test_tools_that_nobody_can_run_are_told(complaint: Any, environment: type[Echo]) -> None:
+    assert "Return typed functions from `tools`" in complaint(
+        EnvironmentContract, record(environment), "tools_are_functions"
+    )
+
+
 class PlaysADataset(Echo):
     @classmethod
     def tasks(cls, split: Split, params: NoParams) -> Sequence[Task]:

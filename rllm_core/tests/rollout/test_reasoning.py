@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_core.rollout.conversation import without_reasoning
+from rllm_core.rollout.conversation import Conversation, without_reasoning
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
@@ -147,6 +147,58 @@ def test_reasoning_is_kept_when_that_is_asked_for(play: Callable[..., Played]) -
     played = play("{hm}one$", "{so}two$", opening="<think>", accumulate=True)
     assert played.prompts[1] == "<u>go<a>{{hm}one$<u>x<a>{"
     assert played.trajectory.tokens.prefix_breaks == 0
+
+
+def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> Played:
+    """A conversation that hears these messages, each as (role, content)."""
+    conversation = Conversation(made, Trajectory("agent"), "s")
+
+    async def go() -> None:
+        for role, content in said:
+            conversation.hear([{"role": role, "content": content}])
+            await conversation.reply()
+
+    asyncio.run(go())
+    return Played(engine.prompts, conversation.trajectory)
+
+
+@pytest.mark.parametrize("opening", ["", "<think>"])
+def test_thoughts_stay_while_tools_are_called_and_go_when_the_user_speaks(
+    engine: Any, context: MakeContext, opening: str
+) -> None:
+    thought = "" if opening else "{"
+    replies = iter([f"{thought}a}}call$", f"{thought}b}}more", "one$", f"{thought}c}}two$", "end$"])
+    engine.renderer = TemplateRenderer(ReasoningTokenizer(opening), [STOP])
+    engine.answer = lambda prompt, sampling: next(replies)
+    said = [("user", "go"), ("tool", "1"), ("tool", "2"), ("user", "x"), ("user", "y")]
+    played = _converse(engine, context(), *said)
+    start, opened = "<u>go<a>{", "{" if opening else ""
+    assert [prompt.replace("<think>", "{") for prompt in played.prompts[1:3]] == [
+        f"{start}a}}call$<t>1<a>{opened}",
+        f"{start}a}}call$<t>1<a>{{b}}more$<t>2<a>{opened}",
+    ]
+    cut = "<u>go<a>call$<t>1<a>more$<t>2<a>"
+    # The last reply of the cycle thought nothing: what the template opened for it is left as it was.
+    assert played.prompts[3].startswith(f"{cut}{opened}one")
+    assert played.trajectory.tokens.prefix_breaks == 2
+
+
+def test_a_reply_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(engine: Any, context: MakeContext) -> None:
+    class Rewriting(TemplateRenderer):
+        shown: ClassVar[list[Any]] = []
+
+        def prompt(self, messages: Any, tools: Any = ()) -> Any:
+            self.shown.append([message.get("reasoning_content") for message in messages])
+            return super().prompt(messages, tools)
+
+        def bridge(self, *arguments: Any) -> Any:
+            return None
+
+    replies = iter(["{a}call$", "{b}one$", "two$"])
+    engine.renderer = Rewriting(ReasoningTokenizer(), [STOP])  # type: ignore[arg-type]
+    engine.answer = lambda prompt, sampling: next(replies)
+    _converse(engine, context(), ("user", "go"), ("tool", "1"), ("user", "x"))
+    assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
 
 def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., Played], tokenizer: Any) -> None:

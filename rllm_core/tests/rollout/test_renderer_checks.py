@@ -89,8 +89,9 @@ def test_a_bridge_that_loses_results_is_refused(tool_tokenizer: Any) -> None:
         def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
             return super().bridge(prompt_ids, reply_ids, [m for m in messages if m["role"] != "tool"], tools)
 
-    with pytest.raises(ConfigError, match="leaves the results of tools out of the next prompt"):
-        check_tool_calls(Losing(tool_tokenizer(), [STOP]), "losing")
+    with pytest.raises(ConfigError, match="leaves the results of tools out of the next prompt") as caught:
+        check_tool_calls(Losing(tool_tokenizer(), [STOP]), "auto")
+    assert "rllm.renderer=auto" not in caught.value.hint
 
 
 def test_a_renderer_without_bridges_is_tried_by_its_prompts(tool_tokenizer: Any) -> None:

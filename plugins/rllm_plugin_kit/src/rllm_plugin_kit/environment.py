@@ -95,6 +95,16 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                 "Keep what an episode needs in the instance (self), never in the class or the module.",
             )
 
+    def test_tools_are_functions(self, params: Any) -> None:
+        """Or pairs of a schema and a function; a workflow has nothing else to run."""
+        for task in self._some_tasks(params):
+            offered = asyncio.run(self._tools(params, task))
+            if not isinstance(offered, Sequence) or not all(map(_is_tool, offered)):
+                raise self.failure(
+                    f"offers the tools {offered!r:.80}",
+                    "Return typed functions from `tools`, or pairs of a schema and a function.",
+                )
+
     def test_it_leaves_tasks_as_they_are(self, params: Any) -> None:
         for task in self._some_tasks(params):
             before = json.dumps(task.data)
@@ -156,6 +166,14 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             await self._close(environment)
         return outcomes
 
+    async def _tools(self, params: Any, task: Task) -> Any:
+        environment = self._made(params)
+        await self._reset(environment, task)
+        try:
+            return await self._ask(environment.tools, task.data, what=f"tools failed on task {task.id!r}")
+        finally:
+            await self._close(environment)
+
     async def _reset(self, environment: Environment, task: Task) -> Any:
         observation = await self._ask(environment.reset, task.data, what=f"reset failed on task {task.id!r}")
         self._check_observation(observation, "reset")
@@ -199,6 +217,13 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             f"shows {observation!r:.80} after {method}",
             "Return text, or chat messages such as {'role': 'user', 'content': 'lower'}.",
         )
+
+
+def _is_tool(offered: object) -> bool:
+    if isinstance(offered, tuple) and len(offered) == 2:
+        schema, function = offered
+        return isinstance(schema, Mapping) and "name" in schema.get("function", ()) and callable(function)
+    return callable(offered)
 
 
 def _is_message(message: object) -> bool:

@@ -35,7 +35,7 @@ class WorkflowContext:
     max_steps: int
     """Most turns of the attempt."""
     accumulate_reasoning: bool
-    """Whether what the model thought stays in the prompts of later turns."""
+    """Whether thoughts stay in prompts after the user has spoken again; until then they do anyway."""
     make_agent: Callable[[], Agent]
     """A fresh agent of the one chosen by name."""
     make_environment: Callable[[], Environment] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +79,33 @@ class Conversation:
             return renderer.prompt(self._heard[-1], self.tools)
         last = self.trajectory.steps[-1]
         prompt, reply = last.prompt_ids, last.response_ids
-        if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None:
-            # Thoughts of earlier turns are gone from this prompt already: they were cut when the next one was made.
-            prompt, reply = without_reasoning(prompt, reply, renderer.reasoning_ids)
+        if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None and _of_user(self._heard[-1]):
+            prompt, reply = without_earlier_reasoning(self._steps_since_user(), renderer.reasoning_ids)
         bridged = renderer.bridge(prompt, reply, self._heard[-1], self.tools)
-        return renderer.prompt(self.history(), self.tools) if bridged is None else bridged
+        return renderer.prompt(self._shown_history(), self.tools) if bridged is None else bridged
+
+    def _steps_since_user(self) -> list[Step]:
+        """The replies since the user spoke, without those that are in no prompt as they were sampled any more.
+
+        Their thoughts are all there: models are trained to see them while they call tools. Earlier ones were cut when
+        the user spoke.
+        """
+        steps = [self.trajectory.steps[-1]]
+        before = zip(reversed(self.trajectory.steps[:-1]), reversed(self._heard[:-1]), strict=False)
+        for step, heard in before:
+            if _of_user(heard) or not _extends(steps[0].prompt_ids, step):
+                break
+            steps.insert(0, step)
+        return steps
+
+    def _shown_history(self) -> list[Message]:
+        """All messages so far as the model is to see them: with thoughts until the user speaks again."""
+        shown = list(self._heard[0])
+        for index, (step, heard) in enumerate(zip(self.trajectory.steps, self._heard[1:], strict=True)):
+            reply = self.parsed(step)
+            over = any(map(_of_user, self._heard[index + 1 :])) and not self._context.accumulate_reasoning
+            shown += [(replace(reply, reasoning=None) if over else reply).message, *heard]
+        return shown
 
     def history(self) -> list[Message]:
         """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""
@@ -96,6 +119,27 @@ class Conversation:
     async def close(self) -> None:
         """Free what the engine keeps for this conversation."""
         await self._context.engine.end_session(self._session)
+
+
+def _of_user(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "user" for message in messages)
+
+
+def _extends(prompt: NDArray[np.int32], step: Step) -> bool:
+    """Whether a prompt begins with the step before it, token for token."""
+    start, end = len(step.prompt_ids), len(step.prompt_ids) + len(step.response_ids)
+    return np.array_equal(prompt[:start], step.prompt_ids) and np.array_equal(prompt[start:end], step.response_ids)
+
+
+def without_earlier_reasoning(
+    steps: Sequence[Step], reasoning_ids: tuple[int, int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Prompt and reply of the last of `steps`, each of which extends the one before, without the thoughts of any."""
+    prompt = steps[0].prompt_ids
+    for step, following in pairwise(steps):
+        between = following.prompt_ids[len(step.prompt_ids) + len(step.response_ids) :]
+        prompt = np.concatenate((*without_reasoning(prompt, step.response_ids, reasoning_ids), between))
+    return without_reasoning(prompt, steps[-1].response_ids, reasoning_ids)
 
 
 def without_reasoning(

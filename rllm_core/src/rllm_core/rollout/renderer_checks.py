@@ -31,7 +31,8 @@ TOOLS: tuple[Tool, ...] = (
         },
     },
 )
-OTHER_RENDERER = (
+OTHER_MODEL = "Choose a model that is made for tools, or another renderer (rllm.renderer)."
+BEYOND_TEMPLATES = (
     "Choose a model that is made for tools, or another renderer: rllm.renderer=auto (pip install rllm-renderers) reads "
     "and writes the calls of more models."
 )
@@ -72,7 +73,7 @@ def check_tool_calls(renderer: Renderer, name: str) -> None:
     if problem is not None:
         raise ConfigError(
             f"The model is to call tools in this run, and renderer {name!r} cannot do that for this model: {problem}.",
-            OTHER_RENDERER,
+            BEYOND_TEMPLATES if name == "template" else OTHER_MODEL,
         )
 
 

@@ -68,7 +68,9 @@ class RllmSection(Section):
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."
     )
     accumulate_reasoning: bool = Field(
-        False, description="Keep what the model thought (up to `</think>`) in the prompts of later turns."
+        False,
+        description="Keep what the model thought (up to `</think>`) in prompts after the user has spoken again. While "
+        "it calls tools its thoughts stay anyway.",
     )
     mask_truncated_samples: Annotated[bool, ByPlugins()] = Field(
         False, description="Take trajectories whose last answer was cut off out of the gradient."
