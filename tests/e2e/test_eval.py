@@ -75,12 +75,16 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
     ("words", "said"),
     [
         (("guess", "guess"), "Environment 'guess' is named 2 times."),
+        (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
         (("gues",), "no environment named 'gues'"),
         (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect in `rllm eval`"),
         (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
     ],
 )
-def test_what_cannot_be_played_is_said_in_one_paragraph(rllm_here: Any, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_played_is_said_in_one_paragraph(
+    rllm_here: Any, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "val.jsonl").write_text('{"question": "1+1"}\n')
     done = rllm_here("eval", *words)
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
