@@ -10,6 +10,15 @@ from typing import Any
 
 import pytest
 
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.planning import RunPlan
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.training import open_engine
+from rllm_evals import engines
+
+REGISTRY = Registry.load()
 TINY = ("--model", "tiny", "rllm.rollout.n_val=2")
 WAITING = """
 import time
@@ -65,6 +74,31 @@ def test_several_environments_have_a_row_each(rllm_here: Any) -> None:
     assert added.split()[:3] == ["sum", "100", "200"]
 
 
+def test_a_model_is_loaded_once_for_environments_that_sample_alike(
+    rllm_here: Any, monkeypatch: pytest.MonkeyPatch, thinking_model: Path
+) -> None:
+    opened = []
+
+    def counting(plan: RunPlan) -> Any:
+        opened.append(plan.config.rllm.env.name)
+        return open_engine(plan)
+
+    monkeypatch.setattr(engines, "open_engine", counting)
+    alike = ("--model", str(thinking_model), "rllm.rollout.n_val=1", "data.max_response_length=1")
+    assert rllm_here("eval", "guess", "sum", *alike).returncode == 0
+    assert opened == ["guess"]
+
+
+def test_environments_that_sample_otherwise_have_engines_of_their_own() -> None:
+    def key(**settings: Any) -> str:
+        layers = [layer_from_dotted({"rllm.env.name": "guess", **settings}, "the test")]
+        return engines.engine_key(make_plan(compose(REGISTRY, layers), REGISTRY))
+
+    assert key() == key(**{"rllm.rollout.n_val": 3, "data.val_batch_size": 4})
+    others = [{"data.max_prompt_length": 7}, {"training.max_length": 99}, {"rllm.trainer.seed": 1}]
+    assert len({key(), *(key(**other) for other in others)}) == 4
+
+
 def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
     both = json.loads(rllm_here("eval", "guess", "sum", "--json", *TINY).stdout)["environments"]
     alone = json.loads(rllm_here("eval", "sum", "--json", *TINY).stdout)["environments"]
@@ -75,12 +109,16 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
     ("words", "said"),
     [
         (("guess", "guess"), "Environment 'guess' is named 2 times."),
+        (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
         (("gues",), "no environment named 'gues'"),
         (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect in `rllm eval`"),
         (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
     ],
 )
-def test_what_cannot_be_played_is_said_in_one_paragraph(rllm_here: Any, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_played_is_said_in_one_paragraph(
+    rllm_here: Any, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "val.jsonl").write_text('{"question": "1+1"}\n')
     done = rllm_here("eval", *words)
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
@@ -130,6 +168,14 @@ def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     assert there["passed"]["p"] == back["passed"]["p"]
     same = json.loads(rllm_here("eval", "compare", "one", "one", "--json").stdout)["environments"][0]
     assert (same["passed"]["difference"]["value"], same["passed"]["p"], same["reward"]["p"]) == (0.0, 1.0, 1.0)
+
+
+def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> None:
+    rllm_here("eval", "guess", "--save", "one", *TINY)
+    rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
+    done = rllm_here("eval", "compare", "one", "both")
+    assert done.returncode == 0
+    assert done.stderr == "not compared: sum, which only both holds\n"
 
 
 def test_different_tasks_are_not_compared(rllm_here: Any) -> None:

@@ -85,3 +85,11 @@ def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, folder: Path) -> Non
     assert (
         "goes with no estimators" in rllm_here("rescore", "guesses", "--reward", "exact", "--estimator", "rloo").stderr
     )
+
+
+def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: Any, folder: Path) -> None:
+    rllm_here(*EVAL, "--reward", "rewards.py:mended", "--save", "kept")
+    (folder / "rewards.py").write_text(REWARDS.replace('"value": 1.0', '"value": 0.5'))
+    done = rllm_here(*EVAL, "--reward", "rewards.py:mended", "--save", "kept", "rllm.rollout.n_val=8")
+    assert done.returncode == 2
+    assert "the source of reward python: rewards.py" in done.stderr and "has changed" in done.stderr

@@ -26,6 +26,6 @@ def test_guess_is_solved_in_at_least_90_of_100_games_and_the_checkpoint_plays_as
     figures = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert figures["val/guess/pass@1"] >= 0.9
     played = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
-    found = re.search(r"guess pass@1 \(solved\)\D+([\d.]+)", played)
+    found = re.search(r"^guess +\d+ +\d+ +([\d.]+)", played, re.MULTILINE)
     assert found is not None, played
     assert float(found[1]) >= 0.9

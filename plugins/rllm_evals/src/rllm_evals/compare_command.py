@@ -29,10 +29,12 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from rllm_evals.comparing import compare as compare_saved
+    from rllm_evals.comparing import compare as compare_saved, not_compared
     from rllm_evals.report import SCHEMA_VERSION
 
     comparisons = compare_saved(first, second)
+    for folder, names in not_compared(first, second):
+        click.echo(f"not compared: {', '.join(names)}, which only {folder} holds", err=True)
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "environments": [asdict(each) for each in comparisons]}
         click.echo(json.dumps(data, indent=1))

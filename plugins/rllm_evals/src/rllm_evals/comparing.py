@@ -71,6 +71,16 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     return [_compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared]
 
 
+def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:
+    """Folder and environments that only this one holds, where there are some.
+
+    Raises:
+        ConfigError: a folder holds no evaluation.
+    """
+    one, other = (require_saved(folder).environments.keys() for folder in (first, second))
+    return [(folder, sorted(names)) for folder, names in ((first, one - other), (second, other - one)) if names]
+
+
 def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Environment]) -> Comparison:
     sides = _side(*first), _side(*second)
     problems = list(_different_tasks(sides, first[0], second[0]))

@@ -15,6 +15,9 @@ from rllm_evals.playing import Job
 OF_ENGINE = ("backend", "profile", "renderer", "disable_thinking")
 """Keys of ``rllm`` that an engine depends on."""
 
+OF_TASKS = ("train_", "val_")
+"""How keys of ``data`` begin that an engine does not depend on."""
+
 
 async def with_engines(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RolloutEngine], None]:
     """Every job with its engine, which is open until the next one is asked for."""
@@ -29,6 +32,6 @@ def engine_key(plan: RunPlan) -> str:
     """What an engine depends on, as text: the backend's own sections, and keys of the core that backends look at."""
     tree = plan.composed.tree
     parts: dict[str, Any] = {name: section for name, section in tree.items() if name not in ("rllm", "data")}
-    parts["data"] = {key: value for key, value in tree["data"].items() if key.startswith("max_")}
+    parts["data"] = {key: value for key, value in tree["data"].items() if not key.startswith(OF_TASKS)}
     parts["rllm"] = {key: tree["rllm"].get(key) for key in OF_ENGINE}
     return json.dumps([parts, plan.config.rllm.trainer.seed], sort_keys=True, default=str)

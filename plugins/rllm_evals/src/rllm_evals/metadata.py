@@ -12,6 +12,8 @@ from rllm_core import __version__
 from rllm_core.config import leaves
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
+from rllm_core.rollout.scoring import WeightedReward
+from rllm_core.training import RewardSources
 from rllm_evals.playing import Job
 
 FILE_NAME = "eval.json"
@@ -39,6 +41,8 @@ class Environment:
     attempts_per_task: int
     pays: bool
     """Whether the environment pays something itself, beside ``rllm.reward``."""
+    reward_sources: Mapping[str, str]
+    """What decides its rewards beside their options, such as the file of a function; see `RewardPlugin.sources`."""
     config: Mapping[str, Any]
     """The whole configuration that it was played with."""
 
@@ -81,12 +85,18 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 tasks=len(job.tasks),
                 attempts_per_task=job.attempts_per_task,
                 pays=_pays(job),
+                reward_sources=sources_of(job.play.plan.rewards),
                 config=json.loads(json.dumps(job.play.plan.composed.tree, default=str)),
             )
             for job in jobs
         },
         plugins=list(plugins.values()),
     )
+
+
+def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
+    """What decides rewards beside their options, name to text."""
+    return RewardSources(rewards, "error").state_dict()
 
 
 def _pays(job: Job) -> bool:
@@ -158,6 +168,9 @@ def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
         was, is_now = before.environments[name], now.environments[name]
         if was.tasks != is_now.tasks:
             yield f"{name} had {was.tasks} tasks and has {is_now.tasks}"
+        for source in sorted(was.reward_sources.keys() & is_now.reward_sources.keys()):
+            if was.reward_sources[source] != is_now.reward_sources[source]:
+                yield f"the source of reward {source} of {name} has changed"
         one, other = (dict(_by_key(each.config)) for each in (was, is_now))
         for key in sorted(one.keys() | other.keys()):
             if one.get(key) != other.get(key) and key not in MAY_CHANGE and not _names_the_model(key, before, now):

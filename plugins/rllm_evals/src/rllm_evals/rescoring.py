@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rllm_core.contracts.reward import Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_evals.members import MemberFile
-from rllm_evals.metadata import Environment, Metadata, write_metadata
+from rllm_evals.metadata import Environment, Metadata, sources_of, write_metadata
 from rllm_evals.outcome import Outcome, outcome_of
 from rllm_evals.saved_attempt import SavedAttempt, SavedScore, attempt_to_line
 from rllm_evals.saving import locked, read_attempts, require_saved
@@ -130,10 +130,8 @@ def _with_rewards(metadata: Metadata, rewards: Sequence[WeightedReward]) -> Meta
         {"name": each.chosen.qualified_name, **each.chosen.params.model_dump(mode="json"), "weight": each.weight}
         for each in rewards
     ]
-    environments = {
-        name: Environment(
-            **asdict(each) | {"config": {**each.config, "rllm": {**each.config["rllm"], "reward": chosen}}}
-        )
-        for name, each in metadata.environments.items()
-    }
+    environments = {}
+    for name, each in metadata.environments.items():
+        config = {**each.config, "rllm": {**each.config["rllm"], "reward": chosen}}
+        environments[name] = replace(each, config=config, reward_sources=sources_of(rewards))
     return replace(metadata, environments=environments)

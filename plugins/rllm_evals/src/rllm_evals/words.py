@@ -11,6 +11,7 @@ import click
 
 from rllm_core.cli import PlayPlan, plan_to_play, read_request
 from rllm_core.errors import ConfigError
+from rllm_core.planning import check_to_play
 from rllm_core.training import tasks_of
 from rllm_evals.playing import Job
 
@@ -24,7 +25,8 @@ def jobs_of(
     """What to play: one job for each leading word that is no ``key=value``; without one what the configuration names.
 
     Raises:
-        ConfigError: a configuration is wrong, there are no tasks, or an environment is named twice.
+        ConfigError: a configuration is wrong, there are no tasks, they cannot be played, or an environment is named
+            twice.
     """
     count = next((index for index, word in enumerate(words) if "=" in word), len(words))
     environments, overrides = words[:count], list(words[count:])
@@ -58,6 +60,7 @@ def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: M
     tasks = tasks_of(play.plan, "val")
     if not tasks:
         raise ConfigError("There are no validation tasks to play.", "Name some: --data FILE, or data.val_dataset.")
+    check_to_play(play.plan, tasks)
     return Job(name=_name(play), play=play, tasks=tasks)
 
 

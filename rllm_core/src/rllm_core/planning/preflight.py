@@ -42,6 +42,13 @@ def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Ta
         raise ConfigError(f"{composed.given(key)} and has no effect: there are no validation tasks.", _GIVE_SOME)
 
 
+def check_to_play(plan: RunPlan, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError when tasks cannot be played and scored, where nothing is trained."""
+    check_plugins(plan)
+    _check_world(plan)
+    check_tasks(plan, (), tasks)
+
+
 def check_trains(plan: RunPlan) -> None:
     """Raise ConfigError when a run shall train with a backend that only samples."""
     if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins
 
 
 @asynccontextmanager
@@ -16,10 +15,8 @@ async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
     """The own engine of the plan's backend, with the model as it is loaded. The backend is closed afterwards.
 
     Raises:
-        ConfigError: a plugin of the plan sees that something is wrong.
         BackendError: the backend cannot start.
     """
-    check_plugins(plan)
     backend: Backend = plan.backend.load()()
     try:
         yield await backend.start(
