@@ -26,9 +26,9 @@ from smollm2 import exported
 TASK = (
     "reasoning_gym:chain_sum",
     "rllm.env.env_args.config={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}",
-    "rllm.env.env_args.template='{question} Only write the number.'",
+    "rllm.env.env_args.examples=2",
     "rllm.env.env_args.val_size=200",
-    "data.max_response_length=8",
+    "data.max_response_length=6",
 )
 RECIPE = (
     "data.train_batch_size=6",

@@ -27,9 +27,9 @@ JUNK = ("0", "nonsense", "[1, 2]", "{}", "[[1]]", "1/0", "\x00", "(" * 300)
 @pytest.mark.parametrize("generator", sorted(DATASETS.keys() - WITHOUT_ANSWER.keys()))
 def test_its_own_answer_is_right(generator: str, play: Callable[..., Any]) -> None:
     for index in (0, 3):
-        world, question = play(generator, index, config=CONFIGS.get(generator, {}))
-        assert isinstance(question, str)
-        assert question
+        world, shown = play(generator, index, config=CONFIGS.get(generator, {}))
+        assert [message["role"] for message in shown] == ["user"]
+        assert shown[0]["content"]
         outcome = world.step(world.final_state()["answer"])
         assert (outcome.done, outcome.correct, outcome.reward) == (True, True, 1.0)
 

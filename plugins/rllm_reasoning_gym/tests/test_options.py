@@ -10,8 +10,9 @@ from hypothesis import given, strategies as st
 from reasoning_gym.factory import CURRICULA
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RolloutError
 from rllm_reasoning_gym.answers import answer_of
+from rllm_reasoning_gym.examples import solved
 from rllm_reasoning_gym.options import ReasoningGymParams
 from rllm_reasoning_gym.resolving import check, config_of, system_prompt_of
 
@@ -45,8 +46,8 @@ def test_what_is_wrong_is_said_before_a_run(options: dict[str, Any], said: str) 
 
 
 def test_config_reaches_the_generator(play: Callable[..., Any]) -> None:
-    _, question = play("chain_sum", config={"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1})
-    assert sum(question.count(sign) for sign in "+-") == 3
+    _, [asked] = play("chain_sum", config={"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1})
+    assert sum(asked["content"].count(sign) for sign in "+-") == 3
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,8 @@ def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
 
 
 def test_prompt_and_system_prompt_are_what_the_model_sees(play: Callable[..., Any]) -> None:
-    _, question = play("chain_sum")
+    _, [asked] = play("chain_sum")
+    question = asked["content"]
     _, messages = play("chain_sum", template="Q: {question}\nA:", system_prompt="Be brief.")
     assert messages == [
         {"role": "system", "content": "Be brief."},
@@ -125,3 +127,28 @@ def test_what_is_the_answer(reply: str, auto: str | None, tags: str | None, whol
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "7", " ", "\n", "a<b"]), max_size=8).map("".join))
 def test_tags_are_read_as_reasoning_gym_reads_them(reply: str) -> None:
     assert answer_of(reply, "tags") == (extract_answer(reply) or None)
+
+
+def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., Any]) -> None:
+    world, shown = play("chain_sum", examples=2, template="{question} Be brief.")
+    assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant", "user"]
+    assert all(message["content"].endswith(" Be brief.") for message in shown[::2])
+    assert world.step(shown[-2]["content"]).reward < 1, "the last example is not the task"
+    of_both_splits = {
+        world.reset(task.data)[-1]["content"]
+        for split in ("train", "val")
+        for task in world.tasks(split, ReasoningGymParams(generator="chain_sum", train_size=8, val_size=8))
+    }
+    assert not of_both_splits & {message["content"] for message in shown[:-1]}
+
+
+@pytest.mark.parametrize("how", ["auto", "tags", "reply"])
+def test_an_example_answers_as_answers_are_read(play: Callable[..., Any], how: str) -> None:
+    _, shown = play("chain_sum", examples=1, answer=how)
+    (example,) = solved(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)
+    assert answer_of(shown[1]["content"], how) == example[1]
+
+
+def test_a_generator_without_answers_has_no_examples(play: Callable[..., Any]) -> None:
+    with pytest.raises(RolloutError, match="boxnet keeps no answer to its entries"):
+        play("boxnet", examples=1)

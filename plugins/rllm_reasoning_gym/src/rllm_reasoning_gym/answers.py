@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+How = Literal["auto", "tags", "reply"]
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-def answer_of(reply: str, how: Literal["auto", "tags", "reply"]) -> str | None:
+def answer_of(reply: str, how: How) -> str | None:
     """The answer in a reply, without white space around it; None where there is none.
 
     Tags are read as by ``reasoning_gym.utils.extract_answer``: the last pair counts.
@@ -18,3 +19,8 @@ def answer_of(reply: str, how: Literal["auto", "tags", "reply"]) -> str | None:
         return None
     answer: str = tagged[-1] if tagged else reply
     return answer.strip() or None
+
+
+def written(answer: str, how: How) -> str:
+    """A reply that gives `answer` in the shortest form that is read."""
+    return f"<answer>{answer}</answer>" if how == "tags" else answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
@@ -11,7 +11,8 @@ from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import RolloutError
-from rllm_reasoning_gym.answers import answer_of
+from rllm_reasoning_gym.answers import answer_of, written
+from rllm_reasoning_gym.examples import solved
 from rllm_reasoning_gym.options import SEEDS, ReasoningGymParams
 from rllm_reasoning_gym.processes import GeneratorFailedError, TooLongError, ask
 from rllm_reasoning_gym.resolving import config_of, system_prompt_of
@@ -47,25 +48,33 @@ class ReasoningGym(Environment):
             ids, lambda index: Task(id=ids[index], data=source | {"index": index}, data_source=params.generator)
         )
 
-    def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
+    def reset(self, task: Mapping[str, Any]) -> Sequence[Message]:
         """Generate the entry and return the prompt.
 
         Raises:
-            RolloutError: the generator fails, or takes longer than `SECONDS_TO_GENERATE`.
+            RolloutError: the generator fails, takes longer than `SECONDS_TO_GENERATE`, or has no answers to show.
         """
         self._task = dict(task)
         try:
+            examples = solved(self._params, task["config"], SECONDS_TO_GENERATE)
             question = self._ask("question", seconds=SECONDS_TO_GENERATE)
         except TooLongError as error:
             raise RolloutError(
                 f"{self._name} takes more than {SECONDS_TO_GENERATE:.0f} seconds to generate.",
                 "Choose options that make it easier.",
             ) from error
-        prompt = self._params.template.replace("{question}", question)
+        return [*self._introduction(examples), {"role": "user", "content": self._asked(question)}]
+
+    def _introduction(self, examples: Sequence[tuple[str, str]]) -> Iterator[Message]:
         system = system_prompt_of(self._params)
-        if system is None:
-            return prompt
-        return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+        if system is not None:
+            yield {"role": "system", "content": system}
+        for question, answer in examples:
+            yield {"role": "user", "content": self._asked(question)}
+            yield {"role": "assistant", "content": written(answer, self._params.answer)}
+
+    def _asked(self, question: str) -> str:
+        return self._params.template.replace("{question}", question)
 
     def step(self, action: str) -> Outcome:
         """Score the answer. One that the generator cannot read, or not in time, is worth 0 and counted."""

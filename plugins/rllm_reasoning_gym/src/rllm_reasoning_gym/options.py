@@ -10,6 +10,8 @@ from rllm_core.contracts.plugin import Params
 
 SEEDS = 2**30
 """Seeds of a user are below it. Those of validation begin with it, so that the two splits share no random stream."""
+EXAMPLES_FROM = 2 * SEEDS
+"""Seeds of examples begin with it, for the same reason."""
 LARGEST_SPLIT = 10**6
 
 
@@ -42,6 +44,13 @@ class ReasoningGymParams(Params):
     )
     template: str = Field(
         "{question}", pattern=r"\{question\}", description="The prompt; {question} is what the generator asks."
+    )
+    examples: int = Field(
+        0,
+        ge=0,
+        le=32,
+        description="Solved entries shown before the question, as earlier turns. They show a small model the form of "
+        "an answer.",
     )
     answer: Literal["auto", "tags", "reply"] = Field(
         "auto",
