@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tasks plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
+# rllm_tasks, which gets an extra below, stands before what requires it: pip would look for it in the index otherwise.
+DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_tasks plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
