@@ -50,6 +50,7 @@ CONFIGS = {
     "tiny": lambda: tiny.build_model(79, 0).config,
     "Llama": lambda: LlamaConfig(**MID_SIZE),
     "Qwen3, tied": lambda: Qwen3Config(**MID_SIZE, head_dim=64, tie_word_embeddings=True),
+    "logits in chunks": lambda: LlamaConfig(**(MID_SIZE | {"vocab_size": 60_000, "num_hidden_layers": 2})),
 }
 
 

@@ -54,7 +54,7 @@ class LocalBackend(Backend):
         self._columns = ColumnFiller(
             model,
             temperature=temperature,
-            max_tokens_per_microbatch=settings.training.max_tokens_per_microbatch,
+            max_tokens_per_microbatch=settings.training.tokens_per_microbatch(model.device.type),
             recompute_old_logprobs=run.recomputes_old_logprobs,
             reference=self._reference,
             critic=self._critic,

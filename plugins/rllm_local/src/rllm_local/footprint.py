@@ -14,6 +14,7 @@ from rllm_local.model_name import TINY, folder_of
 from rllm_local.settings import LocalConfig
 
 GIB = 1 << 30
+CPU = "cpu"
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -28,11 +29,11 @@ def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> F
     if config is None:
         unknown = (f"the config.json of {settings.model.name!r} is not on this machine, so memory is not estimated.",)
         return Footprint(title="Memory", rows=(), warnings=unknown)
-    parts = _parts(config, settings, run, needs)
     device, available = _device(settings.model.device)
+    parts = _parts(config, settings, run, needs, device)
     total = sum(parts.values())
     rows = [(name, _gib(size)) for name, size in parts.items()]
-    rows += [("together", _gib(total)), (f"{device} has", _gib(available))]
+    rows += [("together", _gib(total)), (f"{'this machine' if device == CPU else device} has", _gib(available))]
     return Footprint(
         title="Memory, at most",
         rows=tuple(rows),
@@ -56,12 +57,12 @@ def _config_of(name: str) -> Any:
         return None
 
 
-def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> Mapping[str, int]:
+def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str], device: str) -> Mapping[str, int]:
     from rllm_local.memory import Load, parts_of_memory
 
     rows = run.data.train_batch_size * run.rllm.rollout.n
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
-    tokens = min(settings.training.max_tokens_per_microbatch, rows * longest)
+    tokens = min(settings.training.tokens_per_microbatch(device), rows * longest)
     hosted = run.rllm.rollout.engine is not None
     load = Load(
         micro_batch_tokens=tokens,
@@ -82,7 +83,7 @@ def _device(name: str) -> tuple[str, int]:
         return str(device), int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CGROUP.read_text(encoding="utf-8").strip() if CGROUP.is_file() else "max"
-    return "this machine", min(machine, int(limit)) if limit.isdigit() else machine
+    return CPU, min(machine, int(limit)) if limit.isdigit() else machine
 
 
 def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings: LocalConfig) -> str:

@@ -11,11 +11,16 @@ import torch
 from rllm_local.activations import kept_per_token
 from rllm_local.forward import cache_bytes_per_token
 from rllm_local.settings import LocalConfig
+from rllm_local.vocabulary import CHUNK
 
 GIB = 1 << 30
 LOGITS_BYTES = {torch.float32: 16, torch.bfloat16: 12}
 """What log-probs and their gradient take at their peak, per sampled token and entry of the vocabulary; by the model's
 type. Measured (tests/test_memory.py)."""
+CHUNK_BYTES = 16
+"""The same where the logits of many tokens are computed in chunks, per entry of a chunk."""
+CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+"""Keys of a model's config for what it does to logits behind its output layer; such logits are not chunked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     trained = _adapter_size(shapes, settings) if rank else count
     per_layer, outside = kept_per_token(model_config, settings.model)
     n_layer = model_config.num_hidden_layers
-    logits = LOGITS_BYTES[dtype] * load.sampled_tokens * model_config.vocab_size
+    logits = _logits(model_config, dtype, load.sampled_tokens)
     activations = load.micro_batch_tokens * (n_layer * per_layer + outside)
     if settings.training.gradient_checkpointing:
         activations = load.micro_batch_tokens * (n_layer * model_config.hidden_size * size + outside)
@@ -68,6 +73,13 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
         ),
     }
     return {name: size for name, size in parts.items() if size}
+
+
+def _logits(model_config: Any, dtype: torch.dtype, sampled_tokens: int) -> int:
+    entries = sampled_tokens * model_config.vocab_size
+    changed = any(getattr(model_config, key, None) is not None for key in CHANGES_LOGITS)
+    whole = LOGITS_BYTES[dtype] * entries
+    return whole if entries <= CHUNK or changed else CHUNK_BYTES * CHUNK
 
 
 def _shapes(model_config: Any) -> Any:

@@ -14,8 +14,6 @@ from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.updates.minibatches import sampled_per_row
 
-MOST_ON_CPU = 2048
-"""Padded tokens of a micro-batch on a CPU. Activations of more leave the caches, and their memory is fetched anew."""
 ENOUGH = 1024
 """Padded tokens that keep a device busy. Smaller micro-batches are not cut for their padding."""
 MOST_PADDED = 1.125
@@ -63,13 +61,11 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Cut `rows` into micro-batches of at most `max_tokens` padded tokens (one row at least), short rows first.
 
-    A micro-batch ends earlier where a longer row would pad all others, and on a CPU, where a larger one is slower.
+    A micro-batch ends earlier where a longer row would pad all others.
     Rows without a sampled token would add exactly 0 to the gradient and are left out.
     """
     rows = rows[sampled_per_row(batch)[rows] > 0]
     order = rows[np.argsort(batch.row_lengths[rows], kind="stable")]
-    if device.type == "cpu":
-        max_tokens = min(max_tokens, MOST_ON_CPU)
     start = 0
     while start < len(order):
         end = start + 1

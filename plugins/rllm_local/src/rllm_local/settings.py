@@ -61,14 +61,20 @@ class TrainingSection(Section):
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
     num_minibatches: PositiveInt = Field(1, description="Optimiser steps per pass, each on its share of the rows.")
     max_length: PositiveInt = Field(32768, description="Most tokens of a conversation; the model may allow fewer.")
-    max_tokens_per_microbatch: PositiveInt = Field(
-        16384, description="Padded tokens per forward and backward pass; lower it when memory runs out."
+    max_tokens_per_microbatch: PositiveInt | None = Field(
+        None,
+        description="Padded tokens per forward and backward pass; lower it when memory runs out. Null: 2,048 on a CPU, "
+        "where larger passes are slower, and 16,384 elsewhere.",
     )
     gradient_checkpointing: bool = Field(
         False,
         description="Compute activations again in the backward pass: updates take about a third longer, and much less "
         "memory per token.",
     )
+
+    def tokens_per_microbatch(self, device: str) -> int:
+        """`max_tokens_per_microbatch` on a type of device, such as ``cpu``."""
+        return self.max_tokens_per_microbatch or (2048 if device == "cpu" else 16384)
 
 
 class CriticSection(Section):

@@ -48,6 +48,7 @@ class Updater:
         self._model = model
         self._critic = critic
         self._settings = settings
+        self._micro_batch_tokens = settings.tokens_per_microbatch(model.device.type)
         self._total_steps = total_steps
         self._temperature = temperature
         self._max_response_length = max_response_length
@@ -93,7 +94,7 @@ class Updater:
             self._value_gradient.clear()
         weights = minibatch_weights(batch, rows, plan.aggregation, self._max_response_length)
         loss = 0.0
-        for part in micro_batches(batch, rows, self._settings.max_tokens_per_microbatch, self._model.device):
+        for part in micro_batches(batch, rows, self._micro_batch_tokens, self._model.device):
             loss += self._backward(batch, part, weights, plan, means, number)
         means.add("actor/loss", loss)
         for name, norm in self._clipped_norms().items():
