@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_tasks.python_reward import python_reward
 from rllm_tasks.reward_options import PythonParams
-from rllm_tasks.worker_pool import WorkerPool
+from rllm_tasks.worker_pool import DiedError, WorkerPool
 
 MakeAttempt = Callable[..., Attempt]
 
@@ -157,3 +157,9 @@ def test_a_pool_that_is_closed_ends_all_of_its_processes() -> None:
     assert all(each.poll() is not None for each in processes)
     assert pool.ask({"pattern": "(a)", "text": "a", "whole": False, "seconds": 60}) == "a"
     pool.close()
+
+
+def test_a_process_that_hangs_before_it_is_ready_is_killed() -> None:
+    pool = WorkerPool("timeit", 1, ("--setup", "while True: pass"), seconds_to_start=0.5)
+    with pytest.raises(DiedError, match=r"was not ready after 0\.5 s"):
+        pool.start()

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
+
+SECONDS_TO_START = 120.0
+"""A process imports what it needs, from a slow disk perhaps."""
 
 
 class DiedError(Exception):
@@ -38,7 +41,12 @@ class WorkerPool:
     """
 
     def __init__(
-        self, module: str, size: int, arguments: Sequence[str] = (), stderr: int | None = subprocess.DEVNULL
+        self,
+        module: str,
+        size: int,
+        arguments: Sequence[str] = (),
+        stderr: int | None = subprocess.DEVNULL,
+        seconds_to_start: float = SECONDS_TO_START,
     ) -> None:
         """Start none yet.
 
@@ -47,7 +55,9 @@ class WorkerPool:
             size: most processes.
             arguments: of each.
             stderr: where their errors go, as for `subprocess.Popen`; None: where those of this process go.
+            seconds_to_start: a process that is not ready by then is killed.
         """
+        self._seconds_to_start = seconds_to_start
         self._module, self._arguments, self._stderr = module, arguments, stderr
         self._fatal: set[str] = set()
         """Questions that took too long: a group of attempts tends to say the same."""
@@ -122,34 +132,25 @@ class WorkerPool:
             start_new_session=True,
         )
         assert process.stdout is not None
-        said = process.stdout.readline()
+        with _killing(process, self._seconds_to_start) as late:
+            said = process.stdout.readline()
         if said != "ready\n":
             _end(process)
+            if late.is_set():
+                raise DiedError(f"its process was not ready after {self._seconds_to_start:g} s")
             raise RefusedError(said) if said else DiedError(f"`python -m {self._module}` does not start")
         return process
 
     def _answer(self, process: subprocess.Popen[str], question: str, seconds: float | None) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            process.kill()
-
-        timer = None if seconds is None else threading.Timer(seconds, kill)
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
-        try:
-            process.stdin.write(question + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            if timer is not None:
-                timer.cancel()
+        with _killing(process, seconds) as late:
+            try:
+                process.stdin.write(question + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except BrokenPipeError:
+                answer = ""
         if late.is_set():
             raise LateError(f"killed after {seconds:g} s")
         if not answer:
@@ -158,6 +159,26 @@ class WorkerPool:
                 self._fatal.add(question)
             raise DiedError(f"its process ended with {code}")
         return answer
+
+
+@contextmanager
+def _killing(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
+    """Kill a process that is waited for longer than so many seconds. Yields what is set then."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        process.kill()
+
+    timer = None if seconds is None else threading.Timer(seconds, kill)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield late
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
