@@ -45,3 +45,9 @@ def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_are_json_data(message: Any) -> None:
     with pytest.raises(RolloutError, match="no JSON data"):
         CarriedMessages().prompt([message])
+
+
+def test_a_reply_of_which_a_server_counts_no_token_is_kept() -> None:
+    renderer = CarriedMessages()
+    assert renderer.text(renderer.carry(Reply(text="42", content="42"), 0)) == "42"
+    assert len(renderer.carry(Reply(text="", content=""), 0)) == 0

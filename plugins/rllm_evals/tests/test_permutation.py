@@ -37,6 +37,10 @@ def test_what_takes_too_long_has_no_exact_p() -> None:
     assert exact_p([1000] * 20_000) is None
 
 
+def test_numbers_beyond_64_bits_have_no_exact_p() -> None:
+    assert exact_p([2**70, -1]) is None
+
+
 def test_models_that_are_alike_are_told_apart_one_time_in_twenty() -> None:
     draw = np.random.default_rng(3)
     found = [exact_p((draw.binomial(8, 0.4, 30) - draw.binomial(8, 0.4, 30)).tolist()) for _ in range(1000)]

@@ -13,6 +13,7 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.updates.minibatches import sampled_per_row
 from rllm_local.rows import micro_batches
+from rllm_local.settings import TrainingSection
 
 CPU = torch.device("cpu")
 
@@ -60,12 +61,10 @@ def test_a_longer_row_begins_a_micro_batch_of_its_own(random_batch: Callable[...
     assert parts == [(100, 19), (2, 199)]
 
 
-def test_micro_batches_on_a_cpu_are_no_larger_than_what_is_fast(random_batch: Callable[..., TokenBatch]) -> None:
-    batch = random_batch([(19, 1)] * 300)
-    rows = [len(part.input_ids) for part in micro_batches(batch, np.arange(300), 100_000, CPU)]
-    assert rows == [102, 102, 96]
-    (whole,) = micro_batches(batch, np.arange(300), 100_000, torch.device("meta"))
-    assert len(whole.input_ids) == 300
+def test_a_cpu_has_smaller_micro_batches_unless_the_key_says_otherwise() -> None:
+    assert TrainingSection().tokens_per_microbatch("cpu") < TrainingSection().tokens_per_microbatch("cuda")
+    asked = TrainingSection(max_tokens_per_microbatch=100_000)
+    assert asked.tokens_per_microbatch("cpu") == asked.tokens_per_microbatch("cuda") == 100_000
 
 
 def test_a_history_that_was_rewritten_gives_rows_of_their_own() -> None:

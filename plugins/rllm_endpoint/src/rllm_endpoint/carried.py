@@ -93,12 +93,13 @@ class CarriedMessages:
         return self._reply(reply_ids)
 
     def carry(self, reply: Reply, tokens: int) -> Ids:
-        """(tokens,) int32 that stand for a reply."""
+        """(tokens,) int32 that stand for a reply; one where a server counts no token of what it said."""
         (handle,) = _handle([reply.message, reply.text, reply.finish_reason], 1)
         while (other := self._replies.get((handle,))) is not None and other != reply:
             handle = (handle + 1) % LARGEST
         self._replies.put((handle,), reply)
-        return np.full(tokens, handle, np.int32)
+        said = bool(reply.text or reply.tool_calls)
+        return np.full(max(tokens, int(said)), handle, np.int32)
 
     def asked(self, prompt_ids: TokenIds) -> Prompt:
         """The messages that a prompt's ids stand for.

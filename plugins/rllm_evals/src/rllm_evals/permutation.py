@@ -21,18 +21,18 @@ def exact_p(differences: Sequence[int]) -> float | None:
 
     Where every number is -1, 0 or 1 it is McNemar's exact test.
     """
-    sizes = np.abs(np.asarray([each for each in differences if each], np.int64))
-    total = int(sizes.sum())
+    sizes = [abs(each) for each in differences if each]
+    total = sum(sizes)
     if len(sizes) * (2 * total + 1) > MOST_STEPS:
         return None
     chances = np.zeros(2 * total + 1)
     chances[total] = 1.0
-    for size in sizes.tolist():
+    for size in sizes:
         moved = np.zeros_like(chances)
         moved[size:] += chances[:-size] / 2
         moved[:-size] += chances[size:] / 2
         chances = moved
-    seen = abs(int(np.sum(differences)))
+    seen = abs(sum(differences))
     return float(min(1.0, chances[np.abs(np.arange(-total, total + 1)) >= seen].sum()))
 
 

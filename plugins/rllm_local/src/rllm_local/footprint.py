@@ -99,6 +99,7 @@ def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings
         "reference model": trained,
         "AdamW's moments": trained,
         "gradients": trained,
+        "gradient of the output layer": trained,
         "gradients of the critic": trained,
         "activations": per_token,
         "logits": ["lower training.max_tokens_per_microbatch"],

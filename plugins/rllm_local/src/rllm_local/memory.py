@@ -53,6 +53,7 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     per_layer, outside = kept_per_token(model_config, settings.model)
     n_layer = model_config.num_hidden_layers
     logits = _logits(model_config, dtype, load.sampled_tokens)
+    in_chunks = logits < LOGITS_BYTES[dtype] * load.sampled_tokens * model_config.vocab_size
     activations = load.micro_batch_tokens * (n_layer * per_layer + outside)
     if settings.training.gradient_checkpointing:
         activations = load.micro_batch_tokens * (n_layer * model_config.hidden_size * size + outside)
@@ -68,6 +69,10 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
         "gradients of the critic": 4 * trained if load.critic else 0,
         "activations": int(activations),
         "logits": logits,
+        # In chunks it is summed up beside what earlier micro-batches gave.
+        "gradient of the output layer": 4 * model_config.vocab_size * model_config.hidden_size
+        if in_chunks and not rank
+        else 0,
         "cached keys and values": min(
             load.cached_tokens * cache_bytes_per_token(shapes), int(settings.local.kv_cache_gib * GIB)
         ),
