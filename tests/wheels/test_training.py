@@ -63,7 +63,7 @@ def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path
 
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()
 
-    assert len(places) == 7
+    assert len(places) == len(modules.split(", "))
     assert all(Path(place).is_relative_to(installed.folder) for place in places), places
 
 
