@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from rllm_core.contracts import (
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_plugin_kit import EngineContract
-from rllm_plugin_kit.engine_session import EngineSession
+from rllm_plugin_kit.engine_session import EngineSession, Request
 from rllm_plugin_kit.small_model import STOP_ID
 
 
@@ -246,6 +247,12 @@ class LeavesAVariable(Good):
         await super().start(setup)
 
 
+class DrawsFromTheSharedGenerator(Good):
+    async def reply(self, *arguments: Any) -> Any:
+        random.random()
+        return await super().reply(*arguments)
+
+
 class ReadsTheFolderLater(Good):
     async def start(self, setup: EngineSetup) -> None:
         self.setup = setup
@@ -317,6 +324,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (SaysTheNewestVersion, "a_reply_under_way_says_the_older_weights", "during which weights changed that are up to"),
     (ClosesOnce, "it_can_be_closed_twice", "fails when it is closed twice: AssertionError"),
     (LeavesAVariable, "it_can_be_closed_twice", "leaves environment variables changed"),
+    (DrawsFromTheSharedGenerator, "it_can_be_closed_twice", "leaves Python's random numbers changed"),
 ]
 
 
@@ -325,7 +333,17 @@ def test_what_is_wrong_is_named(
     engine: type[HostedEngine], test: str, said: str, complaint: Any, started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_ENGINE", "no")
-    assert said in complaint(EngineContract, plugin(engine), test, given={"session": started(engine)})
+    session = started(engine)
+    session.generate(Request((7, 8, 9), SamplingParams(max_tokens=2, seed=0), "one"))
+    assert said in complaint(EngineContract, plugin(engine), test, given={"session": session})
+
+
+def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(
+    complaints: Any, started: Start
+) -> None:
+    session = started(Good)
+    random.random()
+    assert complaints(EngineContract, plugin(Good), given={"session": session}) == {}
 
 
 @pytest.mark.parametrize(

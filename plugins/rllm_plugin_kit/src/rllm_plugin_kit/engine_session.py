@@ -30,6 +30,7 @@ class EngineSession:
 
     def __init__(self, make: Callable[[], HostedEngine]) -> None:
         self._loop = asyncio.Runner()
+        self._make = make
         self.model = SmallModel(0)
         self.version = 0
         self.closed = False
@@ -44,6 +45,10 @@ class EngineSession:
         except BaseException:
             self.close()
             raise
+
+    def another(self) -> EngineSession:
+        """A new engine with the same options."""
+        return EngineSession(self._make)
 
     def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What a method of the engine returns."""

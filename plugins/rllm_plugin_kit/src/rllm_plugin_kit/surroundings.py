@@ -16,6 +16,7 @@ import numpy as np
 OF_PYTEST = {signal.SIGALRM}
 """It limits the time of each test by it."""
 THREADS = "running threads"
+RANDOM_NUMBERS = frozenset(("Python's random numbers", "NumPy's random numbers"))
 PATIENCE = 10.0
 """Seconds that a thread has to end after its owner was closed."""
 
