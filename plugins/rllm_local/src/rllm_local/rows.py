@@ -95,6 +95,8 @@ def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> 
     predicted: list[tuple[NDArray[np.int64], ...]] = []
     for number, pack in enumerate(sequences):
         at = pack.prompt
+        first = batch.row_offsets[pack.rows[0]]
+        ids[number, :at], positions[number, :at] = batch.tokens[first : first + at], np.arange(at)
         for row in pack.rows:
             start, end = batch.row_offsets[row : row + 2]
             first, last = start + pack.prompt, end - 1
@@ -106,8 +108,6 @@ def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> 
             column = np.where(sampled == 0, pack.prompt - 1, at + sampled - 1)
             predicted.append((np.full(len(sampled), number), column, first + sampled, np.full(len(sampled), row)))
             at = following.stop
-        ids[number, : pack.prompt] = batch.tokens[start : start + pack.prompt]
-        positions[number, : pack.prompt] = np.arange(pack.prompt)
     sequence, column, source, row_ids = (np.concatenate(each) for each in zip(*predicted, strict=True))
     columns, places = np.unique(column, return_inverse=True)
     packed = any(len(pack.rows) > 1 for pack in sequences)
