@@ -52,13 +52,13 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
 
 
 def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
-    """The tasks of a split's dataset; none where it has no dataset, or one that is read over a network.
+    """The tasks of a split; none where its dataset is read over a network.
 
     Raises:
         ConfigError: as `tasks_of`.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
-    if dataset is None or (dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params)):
+    if dataset is not None and dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params):
         return []
     return tasks_of(plan, split)
 
