@@ -47,7 +47,10 @@ def _print(comparisons: Sequence[Comparison]) -> None:
 
     headings = ("environment", "tasks", "figure", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
-    click.echo("\nIntervals are 95 %; p is that of a sign-flip test; both are paired by task.")
+    click.echo(
+        "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
+        "both are paired by task."
+    )
 
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
