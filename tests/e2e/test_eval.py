@@ -151,6 +151,23 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
     assert "kept holds another evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
 
 
+def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
+    train = ("train", "guess", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
+    latest = "runs/rllm-training/default/checkpoints/latest"
+    played = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
+    assert rllm_here(*train, "--seed", "1").returncode == 0
+    assert rllm_here(*played, "--save", "one").returncode == 0
+    assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
+    refused = rllm_here(*played, "--save", "one")
+    assert refused.returncode == 2
+    assert "one holds another evaluation: its model is " in refused.stderr
+    assert "step_000001 (weights " in refused.stderr
+    assert rllm_here(*played, "--save", "other").returncode == 0
+    first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
+    assert first.startswith("first: ") and second.startswith("second: ")
+    assert first.rpartition("weights ")[2] != second.rpartition("weights ")[2]
+
+
 def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
@@ -161,7 +178,7 @@ def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -
 def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "--save", "other", *TINY, "--seed", "1")
-    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[1].split()[:3] == ["guess", "16", "pass@1"]
+    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[3].split()[:3] == ["guess", "16", "pass@1"]
     (there,) = json.loads(rllm_here("eval", "compare", "one", "other", "--json").stdout)["environments"]
     (back,) = json.loads(rllm_here("eval", "compare", "other", "one", "--json").stdout)["environments"]
     assert there["passed"]["difference"]["value"] == -back["passed"]["difference"]["value"]

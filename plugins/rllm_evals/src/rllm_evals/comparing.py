@@ -12,7 +12,7 @@ import numpy as np
 
 from rllm_core.errors import ConfigError
 from rllm_evals.figures import known_rewards
-from rllm_evals.metadata import Environment
+from rllm_evals.metadata import Environment, Metadata
 from rllm_evals.outcome import Outcome, outcome_of
 from rllm_evals.permutation import drawn_p, exact_p
 from rllm_evals.saving import read_attempts, require_saved
@@ -69,6 +69,15 @@ def compare(first: Path, second: Path) -> list[Comparison]:
             "Evaluate both models on the same environments.",
         )
     return [_compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared]
+
+
+def models_of(first: Path, second: Path) -> tuple[Metadata, Metadata]:
+    """Which model each of the two evaluated.
+
+    Raises:
+        ConfigError: a folder holds no evaluation.
+    """
+    return require_saved(first), require_saved(second)
 
 
 def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:

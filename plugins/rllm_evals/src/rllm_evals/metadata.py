@@ -15,9 +15,10 @@ from rllm_core.files import write_atomically
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.training import RewardSources
 from rllm_evals.playing import Job
+from rllm_evals.weights import Weights, weights_of
 
 FILE_NAME = "eval.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAY_CHANGE = frozenset(
     {
         "rllm.rollout.n_val",
@@ -53,17 +54,26 @@ class Metadata:
 
     model: str
     """As it was named."""
-    model_folder: str | None
-    """The folder that this was; None where it was none."""
+    weights: Weights | None
+    """Which these were; None where the name is all that is known."""
     environments: Mapping[str, Environment]
     plugins: Sequence[Mapping[str, str]] = ()
     """Kind, name, distribution and version of every plugin that played."""
     rllm_core: str = __version__
     schema_version: int = field(default=SCHEMA_VERSION)
 
+    @property
+    def shown_model(self) -> str:
+        """The model for people: its name, or folder and weights."""
+        return self.model if self.weights is None else str(self.weights)
+
 
 def metadata_of(jobs: Sequence[Job]) -> Metadata:
-    """What will be played."""
+    """What will be played.
+
+    Raises:
+        RllmError: the model's files cannot be read.
+    """
     first = jobs[0].play
     plugins = {
         (entry.kind, entry.qualified_name): {
@@ -75,10 +85,13 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
         for job in jobs
         for entry in job.play.plan.registered()
     }
-    folder = Path(first.model).expanduser()
+    try:
+        weights = weights_of(first.model)
+    except (OSError, ValueError) as error:
+        raise RllmError(f"The weights of {first.model} cannot be read: {error}.", "Look at its files.") from error
     return Metadata(
         model=first.model,
-        model_folder=str(folder.resolve()) if folder.is_dir() else None,
+        weights=weights,
         environments={
             job.name: Environment(
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
@@ -119,7 +132,9 @@ def read_metadata(folder: Path) -> Metadata | None:
         version = data["schema_version"]
         if version == SCHEMA_VERSION:
             environments = {name: Environment(**each) for name, each in data.pop("environments").items()}
-            return Metadata(**data, environments=environments)
+            found = data.pop("weights")
+            weights = None if found is None else Weights(**found)
+            return Metadata(**data, weights=weights, environments=environments)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RllmError(f"{file} cannot be read: {error}.", "Restore it, or choose another folder.") from error
     raise RllmError(
@@ -155,15 +170,15 @@ def merged(before: Metadata, now: Metadata, folder: Path) -> Metadata:
     }
     return Metadata(
         model=now.model,
-        model_folder=now.model_folder,
+        weights=now.weights,
         environments={**before.environments, **environments},
         plugins=list(plugins.values()),
     )
 
 
 def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
-    if (before.model_folder or before.model) != (now.model_folder or now.model):
-        yield f"its model is {before.model_folder or before.model}, not {now.model_folder or now.model}"
+    if _identity(before) != _identity(now):
+        yield f"its model is {before.shown_model}, not {now.shown_model}"
     for name in before.environments.keys() & now.environments.keys():
         was, is_now = before.environments[name], now.environments[name]
         if was.tasks != is_now.tasks:
@@ -175,6 +190,11 @@ def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
         for key in sorted(one.keys() | other.keys()):
             if one.get(key) != other.get(key) and key not in MAY_CHANGE and not _names_the_model(key, before, now):
                 yield f"{key} of {name} was {one.get(key)!r:.80} and is {other.get(key)!r:.80}"
+
+
+def _identity(metadata: Metadata) -> str:
+    """What two evaluations of the same model share: the digest of its weights, or its name where there is none."""
+    return metadata.model if metadata.weights is None else metadata.weights.sha256
 
 
 def _by_key(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
