@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core import __version__
+from rllm_core.cli import PlayPlan
 from rllm_core.config import leaves
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
@@ -147,13 +148,13 @@ def write_metadata(folder: Path, metadata: Metadata) -> None:
     write_atomically(folder / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
 
 
-def merged(before: Metadata, now: Metadata, folder: Path) -> Metadata:
-    """What the folder holds once `now` has been played too.
+def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -> Metadata:
+    """What the folder holds once `now`, which is of these jobs, has been played too.
 
     Raises:
         ConfigError: it was played by another model, or an environment with another configuration.
     """
-    differences = list(_differences(before, now))
+    differences = list(_differences(before, now, {job.name: job.play for job in jobs}))
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
@@ -176,7 +177,7 @@ def merged(before: Metadata, now: Metadata, folder: Path) -> Metadata:
     )
 
 
-def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
+def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan]) -> Iterator[str]:
     if _identity(before) != _identity(now):
         yield f"its model is {before.shown_model}, not {now.shown_model}"
     for name in before.environments.keys() & now.environments.keys():
@@ -188,7 +189,9 @@ def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
                 yield f"the source of reward {source} of {name} has changed"
         one, other = (dict(_by_key(each.config)) for each in (was, is_now))
         for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key) and key not in MAY_CHANGE and not _names_the_model(key, before, now):
+            if one.get(key) == other.get(key) or key in MAY_CHANGE or not plays[name].acts(key):
+                continue
+            if not _names_the_model(key, before, now):
                 yield f"{key} of {name} was {one.get(key)!r:.80} and is {other.get(key)!r:.80}"
 
 
