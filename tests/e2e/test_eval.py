@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_distribution import write_distribution
 
 from rllm_core.cli import PlayPlan
 from rllm_core.config import leaves
@@ -54,11 +55,7 @@ def rllm_environments():
 @pytest.fixture
 def waiting(tmp_path: Path, environ: dict[str, str]) -> None:
     """A package with an environment that waits for a file."""
-    (tmp_path / "waiting.py").write_text(WAITING)
-    info = tmp_path / "waiting-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waiting\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nwaiting = waiting\n")
+    write_distribution(tmp_path, "waiting", WAITING)
     environ["PYTHONPATH"] = str(tmp_path)
 
 
