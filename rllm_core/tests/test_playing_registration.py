@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +12,11 @@ from rllm_core.contracts import Attempt, Environment, Outcome, Params, Score, Wo
 from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import PluginError
-from rllm_core.plugins import in_process
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.scoring import Scorer, WeightedReward
+
+pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 
 ATTEMPT = Attempt(data={"answer": "2"}, messages=[], reply=Reply(text="2", content="2"), response_tokens=1)
 
@@ -51,15 +51,6 @@ class Talk(Workflow):
 
 class Strength(Params):
     strength: float = 2.0
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    before = {(record.kind, record.name) for record in in_process.records()}
-    yield
-    for record in in_process.records():
-        if (record.kind, record.name) not in before:
-            in_process.forget(record.kind, record.name)
 
 
 def scored(choice: Any) -> Score:

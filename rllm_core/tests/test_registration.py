@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,10 @@ from rllm_core.algorithms.rejection import KeepAll
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
+
+pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 
 REWARDS = [np.array([1.0, 0.0, 0.0, 1.0]), np.array([2.0, 4.0])]
 EVERY_DECORATOR = {
@@ -44,15 +44,6 @@ EVERY_DECORATOR = {
 
 class Strength(Params):
     strength: float = 2.0
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    before = {(record.kind, record.name) for record in in_process.records()}
-    yield
-    for record in in_process.records():
-        if (record.kind, record.name) not in before:
-            in_process.forget(record.kind, record.name)
 
 
 def by_batch_mean(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_distribution import write_distribution
 
 STEPS = "rllm.trainer.total_batches=4"
 FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_before_train=false")
@@ -179,11 +180,7 @@ def rllm_environments():
 def bad_environments(tmp_path: Path, environ: dict[str, str]) -> None:
     """A package with environments that go wrong, installed beside the others."""
     site = tmp_path / "site"
-    info = site / "bad_envs-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "bad_envs.py").write_text(BAD_ENVIRONMENTS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-envs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nbad-envs = bad_envs\n")
+    write_distribution(site, "bad-envs", BAD_ENVIRONMENTS)
     environ["PYTHONPATH"] = str(site)
 
 

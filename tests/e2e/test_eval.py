@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_distribution import write_distribution
 
+from rllm_core.cli import PlayPlan
+from rllm_core.config import leaves
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import layer_from_dotted
 from rllm_core.planning import RunPlan
@@ -52,11 +55,7 @@ def rllm_environments():
 @pytest.fixture
 def waiting(tmp_path: Path, environ: dict[str, str]) -> None:
     """A package with an environment that waits for a file."""
-    (tmp_path / "waiting.py").write_text(WAITING)
-    info = tmp_path / "waiting-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waiting\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nwaiting = waiting\n")
+    write_distribution(tmp_path, "waiting", WAITING)
     environ["PYTHONPATH"] = str(tmp_path)
 
 
@@ -112,6 +111,10 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
         (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
         (("gues",), "no environment named 'gues'"),
         (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect in `rllm eval`"),
+        (
+            ("guess", "training.learning_rate=1"),
+            "`training.learning_rate` (from command line) has no effect in `rllm ev",
+        ),
         (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
     ],
 )
@@ -151,6 +154,65 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
     assert "kept holds another evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
 
 
+def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
+    train = ("train", "guess", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
+    latest = "runs/rllm-training/default/checkpoints/latest"
+    played = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
+    assert rllm_here(*train, "--seed", "1").returncode == 0
+    assert rllm_here(*played, "--save", "one").returncode == 0
+    assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
+    refused = rllm_here(*played, "--save", "one")
+    assert refused.returncode == 2
+    assert "one holds another evaluation: its model is " in refused.stderr
+    assert "step_000001 (weights " in refused.stderr
+    assert rllm_here(*played, "--save", "other").returncode == 0
+    first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
+    assert first.startswith("first: ") and second.startswith("second: ")
+    assert first.rpartition("weights ")[2] != second.rpartition("weights ")[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "goes_on"),
+    [
+        (("training", "learning_rate"), True),
+        (("critic", "clip"), True),
+        (("rllm", "trainer", "save_freq"), True),
+        (("rllm", "algorithm", "eps_clip"), True),
+        (("training", "max_length"), False),
+        (("data", "max_response_length"), False),
+        (("sampling", "val", "temperature"), False),
+    ],
+)
+def test_only_what_acts_in_an_evaluation_makes_another_one(
+    rllm_here: Any, tmp_path: Path, path: tuple[str, ...], goes_on: bool
+) -> None:
+    rllm_here("eval", "guess", "--save", "kept", *TINY)
+    file = tmp_path / "kept" / "eval.json"
+    saved = json.loads(file.read_text())
+    section = saved["environments"]["guess"]["config"]
+    for name in path[:-1]:
+        section = section[name]
+    section[path[-1]] = 3.5  # as if an earlier version had another default
+    file.write_text(json.dumps(saved))
+    done = rllm_here("eval", "guess", "--save", "kept", *TINY)
+    assert done.returncode == (0 if goes_on else 2)
+    assert (f"{'.'.join(path)} of guess was 3.5" in done.stderr) is not goes_on
+
+
+@pytest.mark.parametrize("backend", ["local", "tinker", "verl"])
+def test_a_backend_says_which_of_its_keys_are_for_training_alone(backend: str) -> None:
+    settings = {"rllm.env.name": "guess", "rllm.backend": backend}
+    settings |= {"tinker_base_url": "local"} if backend == "tinker" else {}
+    play = PlayPlan(make_plan(compose(REGISTRY, [layer_from_dotted(settings, "the test")]), REGISTRY), None)
+    of_play = {"rllm.trainer.seed", "rllm.rollout.n_val", play.plan.backend.plugin.model_key}
+    of_play |= {"actor_rollout_ref.rollout.max_model_len"} if backend == "verl" else {"training.max_length"}
+    of_training = {"rllm.rollout.n", "rllm.trainer.save_freq", play.plan.backend.plugin.learning_rate_key}
+    of_training |= {"training.num_minibatches", *(each.native for each in play.plan.backend.plugin.shared_keys)}
+    known = {".".join(path) for path, _ in leaves(play.plan.composed.tree)}
+    assert {key for key in of_play | of_training if play.acts(key)} == of_play
+    assert of_play | {play.plan.backend.plugin.learning_rate_key, "training.num_minibatches"} <= known
+
+
 def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
@@ -161,7 +223,7 @@ def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -
 def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "one", *TINY)
     rllm_here("eval", "guess", "--save", "other", *TINY, "--seed", "1")
-    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[1].split()[:3] == ["guess", "16", "pass@1"]
+    assert rllm_here("eval", "compare", "one", "other").stdout.splitlines()[3].split()[:3] == ["guess", "16", "pass@1"]
     (there,) = json.loads(rllm_here("eval", "compare", "one", "other", "--json").stdout)["environments"]
     (back,) = json.loads(rllm_here("eval", "compare", "other", "one", "--json").stdout)["environments"]
     assert there["passed"]["difference"]["value"] == -back["passed"]["difference"]["value"]

@@ -41,7 +41,7 @@ def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Pa
     shown = block("text")
     assert [line.split()[:3] for line in first.splitlines()] == [line.split()[:3] for line in shown.splitlines()]
     compared = printed["eval compare evals/before evals/after"].splitlines()
-    assert [line.split()[:3] for line in compared[1:3]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]
+    assert [line.split()[:3] for line in compared[3:5]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]
     folders = {"answers", "before", "after", "milder", "served"}
     assert {folder.name for folder in (tmp_path / "evals").iterdir()} == folders
     assert all((tmp_path / "evals" / name / "eval.json").is_file() for name in folders)

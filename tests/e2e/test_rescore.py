@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_distribution import write_distribution
 
 RUN = "runs/rllm-training/default"
 STRANGER = """
@@ -28,11 +29,7 @@ def rllm_estimators():
 @pytest.fixture
 def stranger(tmp_path: Path, environ: dict[str, str]) -> None:
     """A third party's package with an estimator."""
-    (tmp_path / "stranger.py").write_text(STRANGER)
-    info = tmp_path / "stranger-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nstranger = stranger\n")
+    write_distribution(tmp_path, "stranger", STRANGER)
     environ["PYTHONPATH"] = str(tmp_path)
 
 

@@ -14,7 +14,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
 from rllm_core.errors import BackendError
 from rllm_core.rollout.conversation import PromptTooLongError
-from rllm_endpoint.client import ChatClient
+from rllm_endpoint.client import EndpointClient
 from rllm_endpoint.engine import EndpointEngine
 from rllm_endpoint.settings import EndpointSection
 
@@ -27,7 +27,7 @@ def with_engine(server: Scripted, work: Work, **settings: Any) -> Any:
     """What `work` returns, with an engine of a server that runs meanwhile. Retries follow at once."""
 
     async def run(url: str) -> Any:
-        client = ChatClient(EndpointSection(url=url, **{"backoff": 0.0, **settings}))
+        client = EndpointClient(EndpointSection(url=url, **{"backoff": 0.0, **settings}))
         try:
             return await work(EndpointEngine(client, await client.choose_model()))
         finally:
@@ -98,7 +98,7 @@ def test_what_passes_is_asked_again(status: int) -> None:
 
 def test_what_does_not_pass_ends_with_what_the_server_said() -> None:
     server = Scripted((503, "\nthe model is loading\nplease wait"))
-    with pytest.raises(BackendError, match="answers 503: the model is loading; it was asked 3 times") as error:
+    with pytest.raises(BackendError, match=r"HTTP 503: the model is loading please wait \(after 3 tries\)") as error:
         ask(server, retries=2)
     assert "endpoint.retries" in error.value.hint
 
@@ -106,10 +106,17 @@ def test_what_does_not_pass_ends_with_what_the_server_said() -> None:
 @pytest.mark.parametrize(("status", "hint"), [(400, "extra_body"), (401, "RLLM_API_KEY"), (404, "ends with /v1")])
 def test_a_refusal_is_not_asked_again(status: int, hint: str) -> None:
     server = Scripted((status, '{"error": "no"}'))
-    with pytest.raises(BackendError, match=f"answers {status}: ") as error:
+    with pytest.raises(BackendError, match=f"HTTP {status}: ") as error:
         ask(server)
     assert hint in error.value.hint
     assert len(server.requests) == 1
+
+
+def test_a_key_that_the_server_quotes_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLLM_API_KEY", "sk-very-secret")
+    with pytest.raises(BackendError, match=r"HTTP 401: bad \*\*\*") as error:
+        ask(Scripted((401, "bad sk-very-secret")))
+    assert "sk-very-secret" not in str(error.value)
 
 
 def test_a_prompt_that_does_not_fit_is_told_from_a_refusal() -> None:
@@ -155,6 +162,6 @@ def test_a_model_that_is_not_there_ends_it_before_the_first_request(models: Any,
 def test_a_server_without_a_list_of_models_needs_a_name() -> None:
     server = Scripted(completion("2"))
     server.models = (404, "not found")
-    with pytest.raises(BackendError, match="answers 404"):
+    with pytest.raises(BackendError, match="HTTP 404"):
         ask(server)
     assert ask(server, model="any")[1].content == "2"

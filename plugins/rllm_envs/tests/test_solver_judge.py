@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from attempt_context import context_of
 from pydantic import ValidationError
 
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
@@ -22,8 +23,6 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.agents import MathAgent
-from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_envs.options import JUDGE_PROMPT, SolverJudgeParams
@@ -115,20 +114,7 @@ def in_turn(*replies: str) -> Answer:
 
 
 def context(engine: ScriptedEngine, environment: Callable[[], Environment] | None, **changes: Any) -> WorkflowContext:
-    fields: dict[str, Any] = {
-        "engine": engine,
-        "sampling": SamplingParams(max_tokens=40, seed=5),
-        "max_prompt_length": 200,
-        "max_response_length": 40,
-        "max_steps": 4,
-        "accumulate_reasoning": False,
-        "make_agent": lambda: MathAgent(MathAgentParams()),
-        "make_environment": environment,
-        "environment_blocks": False,
-        "label": "train",
-        "attempt": 0,
-    }
-    return WorkflowContext(**fields | changes)
+    return context_of(engine, make_environment=environment, **changes)
 
 
 def play(engine: ScriptedEngine, rewards: Mapping[str, float], **options: Any) -> Episode:

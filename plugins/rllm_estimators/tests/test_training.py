@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from written_distribution import write_distribution
 
 from rllm_core.cli.main import main
 from rllm_estimators.plugin import rllm_estimators
@@ -76,11 +77,7 @@ def test_it_trains_by_its_name(run: Run, tmp_path: Path, name: str) -> None:
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed stage that says what the rewards consist of."""
     site = tmp_path / "site"
-    info = site / "reward_parts-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "reward_parts.py").write_text(PARTS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reward-parts\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nreward-parts = reward_parts\n")
+    write_distribution(site, "reward-parts", PARTS)
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rllm_core.data.types import Episode, Trajectory
 from rllm_evals.figures import figures_of
 from rllm_evals.outcome import Outcome, outcome_of
+from rllm_evals.report import print_figures
 
 
 def outcome(task: str, index: int, correct: bool, **fields: Any) -> Outcome:
@@ -35,6 +38,18 @@ def test_missing_rewards_are_counted_and_left_out() -> None:
 def test_no_reward_at_all_is_no_zero() -> None:
     (row,) = figures_of("guess", [outcome("a", 0, False, rewards=())])
     assert row.reward is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(0.0, "Intervals are 95 %, Wilson's;"), (2.0, "Student's of rewards beyond 0 to 1, Wilson's of all")],
+)
+def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    earned = [outcome(str(task), 0, False, rewards=(("agent", reward * (task + 1)),)) for task in range(200)]
+    print_figures(figures_of("guess", earned), {})
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert ("0.000 [0.000, 0.019]  0.000 [0.000, 0.019]" in shown) is (reward == 0.0)
 
 
 def test_roles_have_rewards_of_their_own() -> None:

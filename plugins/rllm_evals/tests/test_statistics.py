@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rllm_evals.statistics import ks_of, mean_of, pass_at_k, share, wilson
+from rllm_evals.statistics import Estimate, difference_of, ks_of, mean_of, mean_reward, pass_at_k, share, wilson
 from rllm_evals.student import student_quantile
 
 
@@ -85,3 +85,55 @@ def test_19_of_20_intervals_of_a_reward_hold_the_truth() -> None:
     estimates = [mean_of(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
     held = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
     assert 0.935 <= np.mean(held) <= 0.965
+
+
+@pytest.mark.parametrize("same", [0.0, 1.0])
+def test_rewards_that_are_all_the_same_bound_have_wilson_s_interval(same: float) -> None:
+    estimate = mean_reward([[same] * 4] * 200)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(same, 200))
+    assert 0.018 < abs((estimate.high or 0.0) - (estimate.low or 0.0)) < 0.019
+    assert estimate.interval == "wilson"
+
+
+def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
+    rewards = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+    shares = [float(np.mean(of_task)) for of_task in rewards]
+    assert mean_reward(rewards) == share(shares, attempts=12)
+
+
+def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
+    draw = np.random.default_rng(4)
+    rewards = draw.uniform(0.49, 0.51, (200, 1)).tolist()
+    estimate, student = mean_reward(rewards), mean_of([reward for (reward,) in rewards])
+    assert (estimate.low, estimate.high) == pytest.approx((student.low, student.high), abs=1e-4)
+
+
+@pytest.mark.parametrize("same", [-1.0, 5.0])
+def test_rewards_without_known_bounds_that_are_all_the_same_have_no_interval(same: float) -> None:
+    assert mean_reward([[same]] * 9) == Estimate(same, None, None)
+
+
+def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
+    rewards = [[2.0], [0.0], [1.0]]
+    assert mean_reward(rewards) == mean_of([2.0, 0.0, 1.0])
+    assert mean_reward(rewards).interval == "student"
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
+def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> None:
+    """Each attempt earns nothing, or with this chance half or all of 1."""
+    draw = np.random.default_rng(3)
+    tasks, attempts, held = 100, 2, []
+    for _ in range(2000):
+        rewards = draw.choice([0.0, 0.5, 1.0], (tasks, attempts), p=[1 - chance, chance / 2, chance / 2])
+        estimate = mean_reward(rewards.tolist())
+        assert estimate.low is not None and estimate.high is not None
+        held.append(estimate.low <= 0.75 * chance <= estimate.high)
+    assert 0.93 <= np.mean(held) <= 0.99
+
+
+def test_no_task_that_differs_says_how_far_others_may() -> None:
+    # Tango (1998), the score interval without a discordant pair.
+    estimate = difference_of([0.0] * 200)
+    assert (estimate.low, estimate.high) == pytest.approx((-0.018846, 0.018846), abs=1e-6)
+    assert difference_of([1.0, 0.0, 0.0]) == mean_of([1.0, 0.0, 0.0])

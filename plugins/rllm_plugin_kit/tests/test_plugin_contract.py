@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from written_distribution import write_distribution
 
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
@@ -77,11 +78,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Installs the distribution `rllm-mine`, as far as entry points go."""
 
     def run(imports: str = "", requires_api: int = 1) -> None:
-        (tmp_path / "rllm_mine.py").write_text(PLUGIN.format(imports=imports, requires_api=requires_api))
-        info = tmp_path / "rllm_mine-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rllm-mine\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[rllm.plugins]\nrllm-mine = rllm_mine\n")
+        write_distribution(tmp_path, "rllm-mine", PLUGIN.format(imports=imports, requires_api=requires_api))
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "rllm_mine", raising=False)
 

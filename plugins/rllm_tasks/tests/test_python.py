@@ -176,6 +176,14 @@ def test_what_can_be_seen_before_the_run_is_refused_then(
         look("rewards.py:score")
 
 
+def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text("def helper(x):\n    return x\n\ndef right(attempt):\n    return 1.0\n")
+    with pytest.raises(ConfigError, match="names a file and no function of it") as caught:
+        check_function(str(file))
+    assert caught.value.hint == f"Name a function: {file}:right. Functions of the file: helper, right."
+
+
 @pytest.mark.parametrize(
     "source",
     [

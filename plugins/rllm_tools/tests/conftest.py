@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
-from rllm_core.rollout.agents import MathAgent
-from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
 STOP = ord("$")
@@ -115,20 +114,10 @@ def context() -> Callable[..., WorkflowContext]:
     """The context of an attempt with this engine and environment; keywords change other fields."""
 
     def make(engine: Any, environment: Environment, **changes: Any) -> WorkflowContext:
-        fields: dict[str, Any] = {
-            "engine": engine,
-            "sampling": SamplingParams(max_tokens=500, seed=5),
-            "max_prompt_length": 4000,
-            "max_response_length": 500,
-            "max_steps": 4,
-            "accumulate_reasoning": False,
-            "make_agent": lambda: MathAgent(MathAgentParams()),
-            "make_environment": lambda: environment,
-            "environment_blocks": False,
-            "label": "train",
-            "attempt": 0,
-        }
-        return WorkflowContext(**fields | changes)
+        lengths = {"max_prompt_length": 4000, "max_response_length": 500}
+        sampling = SamplingParams(max_tokens=500, seed=5)
+        given = {"sampling": sampling, "make_environment": lambda: environment, **lengths}
+        return context_of(engine, **given | changes)
 
     return make
 

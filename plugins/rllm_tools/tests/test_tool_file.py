@@ -54,10 +54,18 @@ def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: 
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("tool", ["tools.py", "tools.py:", ":add", "tools.py:a b"])
+@pytest.mark.parametrize("tool", ["add", ":add", ":"])
 def test_a_tool_is_a_file_and_a_function(tool: str) -> None:
     with pytest.raises(ConfigError, match=r"workflow_args\.tools holds"):
         load_function(tool)
+
+
+@pytest.mark.parametrize("function", ["", ":", ":a b"])
+def test_a_file_without_a_function_lists_those_it_has(tool_file: Write, function: str) -> None:
+    path = tool_file("def multiply(): ...\ndef add(): ...")
+    with pytest.raises(ConfigError, match="names a file and no function of it") as caught:
+        load_function(f"{path}{function}")
+    assert caught.value.hint == f"Name a function: {path}:add. Functions of the file: add, multiply."
 
 
 def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

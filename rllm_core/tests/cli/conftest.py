@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from written_distribution import write_distribution
 
 PLUGIN = """
 from pydantic import Field
@@ -50,12 +51,7 @@ def act(debug, words):
 @pytest.fixture
 def install(tmp_path: Path) -> Callable[[str, str], None]:
     def install(distribution: str, code: str = PLUGIN) -> None:
-        module = distribution.replace("-", "_")
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[rllm.plugins]\n{distribution} = {module}\n")
+        write_distribution(tmp_path, distribution, code)
 
     return install
 
@@ -67,11 +63,6 @@ def install_command(tmp_path: Path) -> Callable[..., None]:
     def install(
         distribution: str, command: str, code: str = COMMAND, attribute: str = "act", group: str = "rllm.commands"
     ) -> None:
-        module = distribution.replace("-", "_")
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{command} = {module}:{attribute}\n")
+        write_distribution(tmp_path, distribution, code, points=f"[{group}]\n{command} = {{module}}:{attribute}\n")
 
     return install

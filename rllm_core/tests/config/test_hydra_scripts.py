@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_distribution import write_distribution
 
 from rllm_core.cli.configuring import plan_for, read_request
 
@@ -90,12 +91,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, on a machine where only the plugin above is installed."""
     site, place = tmp_path / "site", tmp_path / "place"
-    info, backends = site / "scripted-1.0.dist-info", site / "conf" / "rllm" / "backend"
-    for folder in (info, backends, place):
+    backends = site / "conf" / "rllm" / "backend"
+    for folder in (backends, place):
         folder.mkdir(parents=True)
-    (site / "scripted.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scripted\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rllm.plugins]\nscripted = scripted\n")
+    write_distribution(site, "scripted", PLUGIN)
     for name in ("local", "other"):
         (backends / f"{name}.yaml").write_text(
             f"# @package _global_\nrllm: {{backend: {name}}}\nmodel: {{name: tiny}}\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,16 +12,9 @@ from rllm_core.errors import PluginError
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 
+pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
+
 MakeEstimator = Callable[..., EstimatorPlugin[Any]]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    before = {(record.kind, record.name) for record in in_process.records()}
-    yield
-    for record in in_process.records():
-        if (record.kind, record.name) not in before:
-            in_process.forget(record.kind, record.name)
 
 
 def test_registries_loaded_afterwards_have_it(estimator: MakeEstimator) -> None:

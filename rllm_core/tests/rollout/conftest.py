@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_context import context_of
 from hypothesis import settings
 
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -18,8 +19,6 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
 from rllm_core.data.version_spans import VersionSpan
-from rllm_core.rollout.agents import MathAgent
-from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
 settings.register_profile("shared machine", deadline=None)
@@ -178,20 +177,8 @@ def context(engine: ScriptedEngine) -> Callable[..., WorkflowContext]:
     """The context of an attempt with that engine; keywords change its fields."""
 
     def make(**changes: Any) -> WorkflowContext:
-        fields: dict[str, Any] = {
-            "engine": engine,
-            "sampling": SamplingParams(max_tokens=100, seed=5),
-            "max_prompt_length": 200,
-            "max_response_length": 20,
-            "max_steps": 4,
-            "accumulate_reasoning": False,
-            "make_agent": lambda: MathAgent(MathAgentParams()),
-            "make_environment": None,
-            "environment_blocks": False,
-            "label": "train",
-            "attempt": 0,
-        }
-        return WorkflowContext(**fields | changes)
+        given = {"engine": engine, "sampling": SamplingParams(max_tokens=100, seed=5), "max_response_length": 20}
+        return context_of(**given | changes)
 
     return make
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.plugins import hookimpl
 from rllm_tinker.checks import check_config
-from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig
+from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSection
 
 requires_api = 1
 
@@ -55,6 +55,9 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             _same("rollout_engine.disable_thinking", "rllm.disable_thinking"),
             _same("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"),
         ),
+        # The others say which weights there are, and how long conversations are.
+        training_keys=frozenset(f"training.{name}" for name in TrainingSection.model_fields)
+        - {"training.max_length", "training.resume_from_tinker_id", "training.default_local_dir"},
         derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),
         capabilities=Capabilities(
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),

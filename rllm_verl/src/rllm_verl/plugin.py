@@ -53,6 +53,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
+        training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
         model_key=MODEL,
         learning_rate_key=LEARNING_RATE,
         lora_rank_key=LORA_RANK,

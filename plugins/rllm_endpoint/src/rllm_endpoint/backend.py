@@ -9,7 +9,7 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateR
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError
-from rllm_endpoint.client import ChatClient
+from rllm_endpoint.client import EndpointClient
 from rllm_endpoint.engine import EndpointEngine
 from rllm_endpoint.settings import EndpointConfig
 
@@ -18,12 +18,12 @@ class EndpointBackend(Backend):
     """Samples. Everything that trains is refused."""
 
     def __init__(self) -> None:
-        self._client: ChatClient | None = None
+        self._client: EndpointClient | None = None
 
     async def start(self, run: RunContext) -> RolloutEngine:
         """Ask the server for its models: a wrong address or key ends the run here, within seconds."""
         settings: EndpointConfig = run.backend_config
-        self._client = ChatClient(settings.endpoint)
+        self._client = EndpointClient(settings.endpoint)
         return EndpointEngine(self._client, await self._client.choose_model())
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:

@@ -14,7 +14,7 @@ from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.conversation import PromptTooLongError
 from rllm_endpoint.carried import CarriedMessages, Prompt
-from rllm_endpoint.client import ChatClient, PromptRefusedError
+from rllm_endpoint.client import EndpointClient, PromptRefusedError
 
 ANY_CONTEXT = 2**31 - 1
 """How much fits is the server's to know: it refuses what is too long."""
@@ -25,7 +25,7 @@ LARGEST_SEED = 2**31 - 1
 class EndpointEngine:
     """Serves many conversations at once."""
 
-    def __init__(self, client: ChatClient, model: str) -> None:
+    def __init__(self, client: EndpointClient, model: str) -> None:
         self._client = client
         self._settings = client.settings
         self._model = model
@@ -43,7 +43,7 @@ class EndpointEngine:
         Raises:
             PromptTooLongError: the server says that the prompt does not fit.
             RolloutError: the sampling parameters have stop texts.
-            BackendError: see `ChatClient.complete`.
+            BackendError: see `EndpointClient.complete`.
         """
         if sampling.stop:
             raise RolloutError("The backend 'endpoint' cannot end a reply at a text.", "Sample without stop texts.")

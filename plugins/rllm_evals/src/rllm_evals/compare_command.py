@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,17 +29,22 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from rllm_evals.comparing import compare as compare_saved, not_compared
+    from rllm_evals.comparing import compare as compare_saved, models_of, not_compared
     from rllm_evals.report import SCHEMA_VERSION
 
     comparisons = compare_saved(first, second)
     for folder, names in not_compared(first, second):
         click.echo(f"not compared: {', '.join(names)}, which only {folder} holds", err=True)
+    models = models_of(first, second)
     if as_json:
-        data = {"schema_version": SCHEMA_VERSION, "environments": [asdict(each) for each in comparisons]}
+        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        data["models"] = [{"name": each.model, "weights": each.weights and asdict(each.weights)} for each in models]
+        data["environments"] = [asdict(each) for each in comparisons]
         click.echo(json.dumps(data, indent=1))
-    else:
-        _print(comparisons)
+        return
+    for name, model in zip(("first", "second"), models, strict=True):
+        click.echo(f"{name}: {model.shown_model}")
+    _print(comparisons)
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:
@@ -47,7 +52,10 @@ def _print(comparisons: Sequence[Comparison]) -> None:
 
     headings = ("environment", "tasks", "figure", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
-    click.echo("\nIntervals are 95 %; p is that of a sign-flip test; both are paired by task.")
+    click.echo(
+        "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
+        "both are paired by task."
+    )
 
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:

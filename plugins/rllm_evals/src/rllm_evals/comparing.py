@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from rllm_core.errors import ConfigError
 from rllm_evals.figures import known_rewards
-from rllm_evals.metadata import Environment
+from rllm_evals.metadata import Environment, Metadata
 from rllm_evals.outcome import Outcome, outcome_of
 from rllm_evals.permutation import drawn_p, exact_p
 from rllm_evals.saving import read_attempts, require_saved
-from rllm_evals.statistics import Estimate, mean_of
+from rllm_evals.statistics import Estimate, difference_of, mean_of
 
 SHOWN = 3
 """Tasks that an error names."""
@@ -69,6 +69,15 @@ def compare(first: Path, second: Path) -> list[Comparison]:
             "Evaluate both models on the same environments.",
         )
     return [_compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared]
+
+
+def models_of(first: Path, second: Path) -> tuple[Metadata, Metadata]:
+    """Which model each of the two evaluated.
+
+    Raises:
+        ConfigError: a folder holds no evaluation.
+    """
+    return require_saved(first), require_saved(second)
 
 
 def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:
@@ -128,17 +137,21 @@ def _passes(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Dif
         second * (common // of_second) - first * (common // of_first)
         for (first, of_first), (second, of_second) in counts
     ]
-    return _difference(shares, exact_p(whole))
+    return _difference(shares, difference_of, exact_p(whole))
 
 
 def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference | None:
     rewards = [[known_rewards(side) for side in pair] for pair in pairs]
     if not all(side for pair in rewards for side in pair):
         return None
-    return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], None)
+    bounded = all(0 <= reward <= 1 for pair in rewards for side in pair for reward in side)
+    estimate = difference_of if bounded else mean_of
+    return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], estimate, None)
 
 
-def _difference(of_tasks: Sequence[Sequence[float]], exact: float | None) -> Difference:
+def _difference(
+    of_tasks: Sequence[Sequence[float]], estimate: Callable[[Sequence[float]], Estimate], exact: float | None
+) -> Difference:
     differences = [second - first for first, second in of_tasks]
     first, second = (float(np.mean(column)) for column in zip(*of_tasks, strict=True))
-    return Difference(first, second, mean_of(differences), drawn_p(differences) if exact is None else exact)
+    return Difference(first, second, estimate(differences), drawn_p(differences) if exact is None else exact)

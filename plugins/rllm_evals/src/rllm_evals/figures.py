@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllm_evals.outcome import Outcome
-from rllm_evals.statistics import Estimate, ks_of, mean_of, pass_at_k, share
+from rllm_evals.statistics import Estimate, ks_of, mean_reward, pass_at_k, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def _figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
         tasks=len(by_task),
         attempts=len(outcomes),
         passes=passes,
-        reward=mean_of([float(np.mean(of_task)) for of_task in rewards]) if rewards else None,
+        reward=mean_reward(rewards) if rewards else None,
         role_rewards={role: float(np.mean(each)) for role, each in by_role.items()} if len(by_role) > 1 else {},
         missing_rewards=sum(outcome.reward is None for outcome in outcomes),
         metrics=_means(outcomes),

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core import __version__
+from rllm_core.cli import PlayPlan
 from rllm_core.config import leaves
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.training import RewardSources
 from rllm_evals.playing import Job
+from rllm_evals.weights import Weights, weights_of
 
 FILE_NAME = "eval.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAY_CHANGE = frozenset(
     {
         "rllm.rollout.n_val",
@@ -53,17 +55,26 @@ class Metadata:
 
     model: str
     """As it was named."""
-    model_folder: str | None
-    """The folder that this was; None where it was none."""
+    weights: Weights | None
+    """Which these were; None where the name is all that is known."""
     environments: Mapping[str, Environment]
     plugins: Sequence[Mapping[str, str]] = ()
     """Kind, name, distribution and version of every plugin that played."""
     rllm_core: str = __version__
     schema_version: int = field(default=SCHEMA_VERSION)
 
+    @property
+    def shown_model(self) -> str:
+        """The model for people: its name, or folder and weights."""
+        return self.model if self.weights is None else str(self.weights)
+
 
 def metadata_of(jobs: Sequence[Job]) -> Metadata:
-    """What will be played."""
+    """What will be played.
+
+    Raises:
+        RllmError: the model's files cannot be read.
+    """
     first = jobs[0].play
     plugins = {
         (entry.kind, entry.qualified_name): {
@@ -75,10 +86,13 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
         for job in jobs
         for entry in job.play.plan.registered()
     }
-    folder = Path(first.model).expanduser()
+    try:
+        weights = weights_of(first.model)
+    except (OSError, ValueError) as error:
+        raise RllmError(f"The weights of {first.model} cannot be read: {error}.", "Look at its files.") from error
     return Metadata(
         model=first.model,
-        model_folder=str(folder.resolve()) if folder.is_dir() else None,
+        weights=weights,
         environments={
             job.name: Environment(
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
@@ -119,7 +133,9 @@ def read_metadata(folder: Path) -> Metadata | None:
         version = data["schema_version"]
         if version == SCHEMA_VERSION:
             environments = {name: Environment(**each) for name, each in data.pop("environments").items()}
-            return Metadata(**data, environments=environments)
+            found = data.pop("weights")
+            weights = None if found is None else Weights(**found)
+            return Metadata(**data, weights=weights, environments=environments)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RllmError(f"{file} cannot be read: {error}.", "Restore it, or choose another folder.") from error
     raise RllmError(
@@ -132,13 +148,13 @@ def write_metadata(folder: Path, metadata: Metadata) -> None:
     write_atomically(folder / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
 
 
-def merged(before: Metadata, now: Metadata, folder: Path) -> Metadata:
-    """What the folder holds once `now` has been played too.
+def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -> Metadata:
+    """What the folder holds once `now`, which is of these jobs, has been played too.
 
     Raises:
         ConfigError: it was played by another model, or an environment with another configuration.
     """
-    differences = list(_differences(before, now))
+    differences = list(_differences(before, now, {job.name: job.play for job in jobs}))
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
@@ -155,15 +171,15 @@ def merged(before: Metadata, now: Metadata, folder: Path) -> Metadata:
     }
     return Metadata(
         model=now.model,
-        model_folder=now.model_folder,
+        weights=now.weights,
         environments={**before.environments, **environments},
         plugins=list(plugins.values()),
     )
 
 
-def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
-    if (before.model_folder or before.model) != (now.model_folder or now.model):
-        yield f"its model is {before.model_folder or before.model}, not {now.model_folder or now.model}"
+def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan]) -> Iterator[str]:
+    if _identity(before) != _identity(now):
+        yield f"its model is {before.shown_model}, not {now.shown_model}"
     for name in before.environments.keys() & now.environments.keys():
         was, is_now = before.environments[name], now.environments[name]
         if was.tasks != is_now.tasks:
@@ -173,8 +189,15 @@ def _differences(before: Metadata, now: Metadata) -> Iterator[str]:
                 yield f"the source of reward {source} of {name} has changed"
         one, other = (dict(_by_key(each.config)) for each in (was, is_now))
         for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key) and key not in MAY_CHANGE and not _names_the_model(key, before, now):
+            if one.get(key) == other.get(key) or key in MAY_CHANGE or not plays[name].acts(key):
+                continue
+            if not _names_the_model(key, before, now):
                 yield f"{key} of {name} was {one.get(key)!r:.80} and is {other.get(key)!r:.80}"
+
+
+def _identity(metadata: Metadata) -> str:
+    """What two evaluations of the same model share: the digest of its weights, or its name where there is none."""
+    return metadata.model if metadata.weights is None else metadata.weights.sha256
 
 
 def _by_key(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rllm_core.cli import PlayPlan
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
+from rllm_core.rollout.calls import call
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.training import open_runner, validation_order
 from rllm_evals.recording import Recorder, Scored
@@ -57,7 +58,8 @@ async def play_job(
         RolloutError, BackendError: as `RolloutRunner.run`.
     """
     plan = job.play.plan
-    recorder = Recorder(plan.rewards) if plan.rewards else None
+    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    recorder = await call(Recorder, plan.rewards, blocking=True) if plan.rewards else None
     make_score = None if recorder is None else recorder.start_try
     missing = _missing(job, done)
     async with open_runner(plan, engine, make_score=make_score) as runner:

@@ -20,9 +20,17 @@ def print_figures(figures: Sequence[Figures], best: Mapping[str, Mapping[str, fl
     ks = sorted({k for each in figures for k in each.passes})
     headings = ("environment", "tasks", "attempts", *(f"pass@{k}" for k in ks), "reward")
     print_table(headings, [_row(each, ks) for each in figures])
-    click.echo("\nIntervals are 95 %; the task is the unit.")
+    click.echo(f"\nIntervals are 95 %{_which(figures)}; the task is the unit.")
     for each in figures:
         click.echo(f"{each.name}: {'  '.join(_words(each, best.get(each.name, {})))}")
+
+
+def _which(figures: Sequence[Figures]) -> str:
+    """What the intervals of the table are."""
+    of_rewards = {each.reward.interval for each in figures if each.reward is not None}
+    if "student" not in of_rewards:
+        return ", Wilson's"
+    return ", Student's of rewards beyond 0 to 1, Wilson's of all others"
 
 
 def figures_as_json(figures: Sequence[Figures], best: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

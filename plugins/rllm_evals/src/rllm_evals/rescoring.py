@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rllm_core.contracts.reward import Score
 from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_evals.members import MemberFile
 from rllm_evals.metadata import Environment, Metadata, sources_of, write_metadata
@@ -63,7 +64,8 @@ async def _rescore(
     folder: Path, name: str, environment: Environment, rewards: Sequence[WeightedReward], save: Path | None
 ) -> Rescored:
     _require_scored(folder, name, environment)
-    scorer, result = Scorer(rewards), Rescored(name)
+    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    scorer, result = await call(Scorer, rewards, blocking=True), Rescored(name)
     file = None if save is None else MemberFile(save / environment.file)
     try:
         saved = read_attempts(folder, environment)

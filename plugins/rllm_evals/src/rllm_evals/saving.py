@@ -51,7 +51,7 @@ def saving(folder: Path, jobs: Sequence[Job]) -> Iterator[SaveFolder]:
         before = read_metadata(folder)
         if before is None and any(entry.name != LOCK for entry in folder.iterdir()):
             raise ConfigError(f"{folder} holds files, and no evaluation.", "Choose another folder with --save.")
-        metadata = now if before is None else merged(before, now, folder)
+        metadata = now if before is None else merged(before, now, jobs, folder)
         kept = {job.name: _kept(folder, metadata.environments[job.name], job) for job in jobs}
         (folder / "episodes").mkdir(exist_ok=True)
         write_metadata(folder, metadata)

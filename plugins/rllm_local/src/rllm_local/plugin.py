@@ -9,7 +9,7 @@ from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, Sh
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
-from rllm_local.settings import LocalConfig
+from rllm_local.settings import LocalConfig, TrainingSection
 
 requires_api = 1
 
@@ -46,6 +46,9 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
+        # max_length bounds conversations that are only played, too.
+        training_keys=frozenset({"critic.*", *(f"training.{name}" for name in TrainingSection.model_fields)})
+        - {"training.max_length"},
         column_sections={"values": "critic"},
         capabilities=Capabilities(
             custom_losses=True,

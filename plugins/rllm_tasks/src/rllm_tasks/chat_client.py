@@ -1,4 +1,7 @@
-"""One question to a model behind an API like OpenAI's: tries again where that may help, and keeps the key to itself."""
+"""Requests to an API like OpenAI's: tries again where that may help, reads no more than it should, keeps the key back.
+
+For judges, and for `rllm_endpoint`, whose models are behind such an API.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ import httpx
 
 from rllm_core.data.messages import Message
 
-MAY_PASS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses of servers that are busy or broken for now."""
+MAY_PASS = frozenset({408, 409, 425, 429})
+"""Statuses of servers that are busy for now; those from 500 on are of servers that are broken for now."""
 LONGEST_WAIT = 60.0
 """Seconds between two tries, whatever the server asks for."""
 MOST_BYTES = 4 * 2**20
-"""Of an answer. A reader of more would take a judge's word for how much memory there is."""
+"""Of an answer. A reader of more would take a server's word for how much memory there is."""
 SHOWN = 200
 """Characters of an answer that a message shows."""
 
@@ -28,14 +31,19 @@ SHOWN = 200
 class ChatError(Exception):
     """There is no answer; the message says why, in one line, without the key."""
 
+    def __init__(self, message: str, status: int | None = None, said: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        """Of the HTTP response; None: there was none, or it was fine and no chat completion."""
+        self.said = said
+        """What the server said with it, as a whole."""
 
-class _PassingError(Exception):
+
+class _PassingError(ChatError):
     """A failure after which another try may help."""
 
-    def __init__(self, message: str, wait: float = 0.0) -> None:
-        super().__init__(message)
-        self.wait = wait
-        """Seconds that the server asks for."""
+    wait = 0.0
+    """Seconds that the server asks for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,42 +65,94 @@ class ChatClient:
         Raises:
             ChatError: no answer came, or one without text.
         """
-        request = {**body, "model": model, "messages": list(messages)}
-        key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
         # A client for each question: rewards serve several event loops, and nothing tells them when one ends.
-        async with httpx.AsyncClient(timeout=self.timeout, verify=_tls()) as client:
-            for number in range(self.retries + 1):
-                try:
-                    return _text(await self._answer(client, request, key))
-                except _PassingError as error:
-                    if number == self.retries:
-                        tries = "one try" if number == 0 else f"{number + 1} tries"
-                        raise ChatError(_without(key, f"{error} (after {tries})")) from None
-                    await asyncio.sleep(min(LONGEST_WAIT, max(error.wait, self.backoff * 2**number)))
-                except ChatError as error:
-                    raise ChatError(_without(key, str(error))) from None
+        async with httpx.AsyncClient(timeout=self.timeout, verify=_tls()) as http:
+            answer = await self.complete(http, {**body, "model": model, "messages": list(messages)})
+        try:
+            text = answer["choices"][0]["message"]["content"]
+        except (LookupError, TypeError):
+            raise self._error(f"the answer has no choices[0].message.content: {_shown(json.dumps(answer))}") from None
+        if not isinstance(text, str):
+            raise self._error(f"the answer has no text: {_shown(json.dumps(answer))}")
+        return text
+
+    async def complete(self, http: httpx.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that answers a request for a chat completion.
+
+        Raises:
+            ChatError: no answer came, or another one.
+        """
+        for number in range(self.retries + 1):
+            try:
+                answer = await self._send(http, "POST", "/chat/completions", request)
+            except _PassingError as error:
+                if number == self.retries:
+                    tries = "one try" if number == 0 else f"{number + 1} tries"
+                    raise ChatError(f"{error} (after {tries})", error.status, error.said) from None
+                await asyncio.sleep(min(LONGEST_WAIT, max(error.wait, self.backoff * 2**number)))
+            else:
+                return self._object(answer)
         raise AssertionError("the last try returns or raises")
 
-    async def _answer(self, client: httpx.AsyncClient, request: Mapping[str, Any], key: str) -> bytes:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async def models(self, http: httpx.AsyncClient) -> dict[str, Any]:
+        """The JSON object that lists models, asked for once.
+
+        Raises:
+            ChatError: no answer came, or another one.
+        """
+        return self._object(await self._send(http, "GET", "/models", None))
+
+    async def _send(self, http: httpx.AsyncClient, method: str, path: str, request: Mapping[str, Any] | None) -> bytes:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         try:
             async with (
                 asyncio.timeout(self.timeout),
-                client.stream("POST", f"{self.url}/chat/completions", json=request, headers=headers) as response,
+                http.stream(method, self.url + path, json=request, headers=headers) as response,
             ):
-                answer = await _bounded(response)
+                answer = await self._bounded(response)
         except (TimeoutError, httpx.TimeoutException):
             raise _PassingError(f"no answer within {self.timeout:g} s") from None
         except httpx.TransportError as error:
-            raise _PassingError(f"{type(error).__name__}: {error}") from None
+            raise _PassingError(self._without_key(f"{type(error).__name__}: {error}".rstrip(" :."))) from None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise ChatError(f"{type(error).__name__}: {error}") from None
+            raise self._error(f"{type(error).__name__}: {error}") from None
         if response.status_code == httpx.codes.OK:
             return answer
-        said = f"HTTP {response.status_code}: {_shown(answer)}"
-        if response.status_code in MAY_PASS:
-            raise _PassingError(said, _asked_wait(response))
-        raise ChatError(said)
+        said = self._without_key(answer.decode("utf-8", "replace"))
+        message = f"HTTP {response.status_code}: {_shown(said)}"
+        if response.status_code < 500 and response.status_code not in MAY_PASS:
+            raise ChatError(message, response.status_code, said)
+        passing = _PassingError(message, response.status_code, said)
+        passing.wait = _asked_wait(response)
+        raise passing
+
+    async def _bounded(self, response: httpx.Response) -> bytes:
+        answer = bytearray()
+        async for part in response.aiter_bytes():
+            answer += part
+            if len(answer) > MOST_BYTES:
+                raise self._error(f"the answer is longer than {MOST_BYTES} bytes")
+        return bytes(answer)
+
+    def _object(self, answer: bytes) -> dict[str, Any]:
+        try:
+            data = json.loads(answer)
+        except (ValueError, RecursionError):
+            data = None
+        if isinstance(data, dict):
+            return data
+        raise self._error(f"the answer is no JSON object: {_shown(answer.decode('utf-8', 'replace'))}")
+
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
+
+    def _error(self, message: str) -> ChatError:
+        return ChatError(self._without_key(message))
+
+    def _without_key(self, text: str) -> str:
+        """Servers quote what they were sent."""
+        return text.replace(self._key, "***") if self._key else text
 
 
 @cache
@@ -101,35 +161,11 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-async def _bounded(response: httpx.Response) -> bytes:
-    answer = bytearray()
-    async for part in response.aiter_bytes():
-        answer += part
-        if len(answer) > MOST_BYTES:
-            raise ChatError(f"the answer is longer than {MOST_BYTES} bytes")
-    return bytes(answer)
-
-
-def _text(answer: bytes) -> str:
-    try:
-        text = json.loads(answer)["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise ChatError(f"the answer has no choices[0].message.content: {_shown(answer)}") from None
-    if not isinstance(text, str):
-        raise ChatError(f"the answer has no text: {_shown(answer)}")
-    return text
-
-
 def _asked_wait(response: httpx.Response) -> float:
     """Of ``Retry-After`` in seconds; a date is not read."""
     said = response.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() else 0.0
 
 
-def _shown(answer: bytes) -> str:
-    return " ".join(answer[: 4 * SHOWN].decode("utf-8", "replace").split())[:SHOWN]
-
-
-def _without(key: str, text: str) -> str:
-    """Servers quote what they were sent."""
-    return text.replace(key, "***") if key else text
+def _shown(answer: str) -> str:
+    return " ".join(answer[: 4 * SHOWN].split())[:SHOWN]

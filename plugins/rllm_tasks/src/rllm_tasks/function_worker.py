@@ -25,6 +25,9 @@ from rllm_core.errors import ConfigError
 def main(function: str, digest: str, path: str) -> None:
     """Answer until the input ends."""
     asked, replies = _taken_from_the_function()
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    # Before the file is run, which may take for ever: nobody may be there to wait for it any more.
+    threading.Thread(target=_read, args=(asked, lines), daemon=True).start()
     sys.path[:] = json.loads(path)
     from rllm_tasks.attempt_json import attempt_of, json_of
     from rllm_tasks.function_call import FunctionCall
@@ -37,8 +40,6 @@ def main(function: str, digest: str, path: str) -> None:
     except ConfigError as error:
         _write(replies, json.dumps({"message": error.message, "hint": error.hint}))
         return
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(asked, lines), daemon=True).start()
     _write(replies, "ready")
     while True:
         question = json.loads(lines.get())

@@ -24,11 +24,14 @@ def check_function(function: str) -> None:
     """Look at ``FILE.py:FUNCTION`` without running anything.
 
     Raises:
-        ConfigError: the file is not there or has a syntax error, or its function is missing or has another signature.
+        ConfigError: the file is not there or has a syntax error, or its function is not named, missing, or has another
+            signature.
     """
     path, name = split(function)
     tree = _parsed(path)
     defined = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if not name.isidentifier():
+        raise _unnamed(function, path, defined)
     if name in defined:
         place = f"{path}, line {defined[name].lineno}"
         # A decorator may change what a function takes.
@@ -104,8 +107,8 @@ def digest_of(function: str) -> str:
 
 
 def split(function: str) -> tuple[Path, str]:
-    """``FILE.py:FUNCTION`` as two."""
-    file, _, name = function.rpartition(":")
+    """``FILE.py:FUNCTION`` as two; of a file alone the second is empty."""
+    file, _, name = (function, "", "") if function.endswith(".py") else function.rpartition(":")
     return Path(file).expanduser(), name
 
 
@@ -170,6 +173,15 @@ def _may_be_bound(tree: ast.Module, name: str) -> bool:
     bound |= {each.name for each in nested if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
     bound |= {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
     return stars or name in bound
+
+
+def _unnamed(function: str, path: Path, defined: Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]) -> ConfigError:
+    fitting = (name for name, each in defined.items() if Parameters.of_source(each.args).style is not None)
+    there = ", ".join(sorted(defined)) or "none"
+    return ConfigError(
+        f"{function!r} names a file and no function of it.",
+        f"Name a function: {path}:{next(fitting, 'score')}. Functions of the file: {there}.",
+    )
 
 
 def _missing(path: Path, name: str, known: list[str]) -> ConfigError:

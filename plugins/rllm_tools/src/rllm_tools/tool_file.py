@@ -20,10 +20,10 @@ def load_function(tool: str) -> Callable[..., Any]:
     """Run the file, once for all of its functions, and return this one.
 
     Raises:
-        ConfigError: the file is not there or fails, naming the line, or has no such function.
+        ConfigError: the file is not there, fails (naming the line), or has no such function; or none is named.
     """
-    file, _, name = tool.rpartition(":")
-    if not file or not name.isidentifier():
+    file, _, name = (tool, "", "") if tool.endswith(".py") else tool.rpartition(":")
+    if not file:
         raise ConfigError(f"{KEY} holds {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search.")
     path = Path(file).expanduser()
     try:
@@ -37,6 +37,11 @@ def load_function(tool: str) -> Callable[..., Any]:
     if not callable(found := functions.get(name)):
         known = [key for key, value in functions.items() if callable(value) and not key.startswith("_")]
         there = ", ".join(sorted(known)) or "none"
+        if not name.isidentifier():
+            raise ConfigError(
+                f"{tool!r} names a file and no function of it.",
+                f"Name a function: {path}:{min(known, default='search')}. Functions of the file: {there}.",
+            )
         raise ConfigError(f"{path} has no function {name!r}.", did_you_mean(name, known) or f"Its functions: {there}.")
     return found  # type: ignore[no-any-return]
 

@@ -10,6 +10,7 @@ from rllm_core.config.compose import BACKEND_KEY
 from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.paths import path_of, value_at
+from rllm_core.config.unused import covers
 from rllm_core.config.whole import of_any_backend
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
@@ -51,6 +52,17 @@ class PlayPlan:
         """The model as the configuration names it."""
         return str(self.plan.composed.value(self.plan.backend.plugin.model_key))
 
+    def acts(self, key: str) -> bool:
+        """Whether a dotted key of the configuration may change what is played.
+
+        A key that the backend shares with the core does not: its twin in the core says the same.
+        """
+        backend = self.plan.backend.plugin
+        if key.split(".")[0] in RunConfig.model_fields:
+            return key.startswith(PLAYED)
+        shared = any(key == each.native for each in backend.shared_keys)
+        return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
+
 
 def plan_to_play(request: Request) -> PlayPlan:
     """The plan of a request. A checkpoint is played with the config of its run, on the environment of that run.
@@ -64,8 +76,9 @@ def plan_to_play(request: Request) -> PlayPlan:
         plan = plan_for(request, [beneath] if beneath else [])
     except (ConfigError, PluginError) as error:
         raise _with_advice(error, run) from error
-    _refuse_training_keys(plan)
-    return PlayPlan(plan, run)
+    play = PlayPlan(plan, run)
+    _refuse_training_keys(play)
+    return play
 
 
 def _with_advice(error: RllmError, run: Path | None) -> RllmError:
@@ -80,11 +93,12 @@ def _with_advice(error: RllmError, run: Path | None) -> RllmError:
     )
 
 
-def _refuse_training_keys(plan: RunPlan) -> None:
+def _refuse_training_keys(play: PlayPlan) -> None:
     """What is typed for this command must act in it. Files may hold what is for training: they serve both."""
-    for key in sorted(plan.composed.by_user):
-        core = key.split(".")[0] in RunConfig.model_fields
-        if core and plan.composed.origins[key] == COMMAND_LINE and not key.startswith(PLAYED):
+    composed = play.plan.composed
+    shared = {each.native for each in play.plan.backend.plugin.shared_keys}
+    for key in sorted(composed.by_user - shared):
+        if composed.origins[key] == COMMAND_LINE and not play.acts(key):
             raise ConfigError(
                 f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",

@@ -92,6 +92,9 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         with _stopping_on_signals(trainer) as received:
             trainer.fit()
         seconds = time.monotonic() - started
+        if trainer.stopped_early and not trainer.has_begun:
+            click.echo(f"stopped before anything began; {folder.path} is as it was")
+            return 128 + received[0]
         if trainer.stopped_early:
             click.echo(
                 f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "
@@ -114,7 +117,8 @@ def _stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
         trainer.stop()
-        click.echo("\nfinishing this step, then saving; once more to stop at once", err=True)
+        doing = "finishing this step, then saving" if trainer.has_begun else "stopping"
+        click.echo(f"\n{doing}; once more to stop at once", err=True)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

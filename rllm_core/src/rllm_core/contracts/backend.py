@@ -244,6 +244,9 @@ class BackendPlugin(Plugin[ParamsT]):
     """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
     ``critic.*`` stands for everything in a section. A user's value there stops the run, unless it is the one that the
     key has anyway. Shared keys never do."""
+    training_keys: frozenset[str] = frozenset()
+    """Keys of its own that act in training alone; ``critic.*`` stands for everything in a section. ``rllm eval``
+    refuses one on its command line. A saved evaluation goes on whatever they are."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rllm_core.algorithms.options import with_tasks_there_are
 from rllm_core.config.whole import as_whole
@@ -30,9 +31,15 @@ from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
 from rllm_core.training.reward_sources import RewardSources
 from rllm_core.training.schedule import TaskSchedule
-from rllm_core.training.setup import open_runner
+from rllm_core.training.setup import open_runner, scorer_of
 from rllm_core.training.step_warnings import StepWarnings
 from rllm_core.training.validation import validate
+
+T = TypeVar("T")
+
+
+class _StoppedError(Exception):
+    """`stop` came before anything had begun."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,9 @@ class TrainingLoop:
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
+        self._interrupt: Callable[[], object] | None = None
+        self.has_begun = False
+        """Whether `fit` has changed something in the run folder."""
         self.last_validation: dict[str, float] = {}
         self._validated_after: int | None = None  # finished steps at that validation
 
@@ -104,8 +114,10 @@ class TrainingLoop:
         return self._stop_requested and self._finished < self.total_steps
 
     def stop(self) -> None:
-        """End after the current step, with a checkpoint."""
+        """End after the current step, with a checkpoint. While rewards start, end at once; nothing has changed then."""
         self._stop_requested = True
+        if self._interrupt is not None:
+            self._interrupt()
 
     def fit(self) -> dict[str, float]:
         """`fit_async` for callers without an event loop."""
@@ -120,10 +132,12 @@ class TrainingLoop:
         backend: Backend = self.plan.backend.load()()
         trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked_run(), self._warn)
         try:
+            score = await self._unless_stopped(scorer_of(self.plan))
             engine = await backend.start(self._run_context())
-            async with open_runner(self.plan, engine, self.folder.path) as runner:
+            async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 parts = _Parts(backend, runner, pipeline, trackers)
+                self.has_begun = True
                 await self._take_up(parts)
                 composed = self.plan.composed
                 by_user = composed.by_user | composed.by_user_before
@@ -133,11 +147,29 @@ class TrainingLoop:
                 gc.collect()
                 gc.freeze()
                 await self._loop(parts)
+        except _StoppedError:
+            return self.last_validation
         finally:
             gc.unfreeze()
             trackers.close()
             await backend.close()
         return self.last_validation
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Raises _StoppedError when `stop` was called, before or meanwhile."""
+        task = asyncio.ensure_future(waiting)
+        # From a signal handler or another thread, neither of which wakes the loop by itself.
+        self._interrupt = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        if self._stop_requested:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self._stop_requested:
+                raise
+            raise _StoppedError from None
+        finally:
+            self._interrupt = None
 
     async def _loop(self, parts: _Parts) -> None:
         first = self._finished

@@ -18,6 +18,7 @@ from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.rollout.calls import call
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
@@ -52,13 +53,13 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
 
 
 def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
-    """The tasks of a split's dataset; none where it has no dataset, or one that is read over a network.
+    """The tasks of a split; none where its dataset is read over a network.
 
     Raises:
         ConfigError: as `tasks_of`.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
-    if dataset is None or (dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params)):
+    if dataset is not None and dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params):
         return []
     return tasks_of(plan, split)
 
@@ -87,6 +88,17 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     return tasks
 
 
+async def scorer_of(plan: RunPlan) -> Scorer | None:
+    """What scores attempts by the plan's rewards; None where it has none.
+
+    A reward may start processes, which takes a while: it is made in a thread, so that the wait can be cancelled.
+
+    Raises:
+        RllmError: a reward cannot be made.
+    """
+    return await call(Scorer, plan.rewards, blocking=True) if plan.rewards else None
+
+
 @asynccontextmanager
 async def open_runner(
     plan: RunPlan, engine: RolloutEngine, folder: Path | None = None, make_score: MakeScore | None = None
@@ -107,7 +119,7 @@ async def open_runner(
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
             resource = None if shared is None else await stack.enter_async_context(shared)
-        yield _runner(plan, engine, resource, make_score or _score_of(plan))
+        yield _runner(plan, engine, resource, make_score or _always(await scorer_of(plan)))
 
 
 def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: MakeScore) -> RolloutRunner:
@@ -145,8 +157,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
     return RolloutRunner(make_workflow, settings)
 
 
-def _score_of(plan: RunPlan) -> MakeScore:
-    score = Scorer(plan.rewards) if plan.rewards else None
+def _always(score: ScoreAttempt | None) -> MakeScore:
     return lambda: score
 
 

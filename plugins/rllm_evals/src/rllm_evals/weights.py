@@ -1,0 +1,69 @@
+"""Which weights a model's name stands for: known by what its files hold, not by where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllm_core.files import sha256
+
+PLACES = (".", "backend/model", "backend", "backend/shards")
+"""Where weights lie in a model's folder, or in a run's checkpoint of any backend."""
+ENDINGS = (".safetensors", ".bin", ".pt")
+KEPT_ELSEWHERE = "tinker.json"
+"""In a checkpoint whose service keeps the weights; it has their path there."""
+ADAPTER, BASE = "adapter_config.json", "base.json"
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights in files."""
+
+    folder: str
+    """Where they lay; of a checkpoint with its step."""
+    sha256: str
+    """Of names and bytes of weight files; of an adapter also of the model below. 270 MB take 0.2 s of a core."""
+
+    def __str__(self) -> str:
+        return f"{self.folder} (weights {self.sha256[:SHOWN]})"
+
+
+def weights_of(model: str) -> Weights | None:
+    """The weights of a folder; None where the name is no folder with weights, such as `tiny`, a hub id or an address.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return None
+    folder = folder.resolve()
+    files = next(filter(None, (list(_files(folder / place)) for place in PLACES)), None)
+    if files is None:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {sha256(file)}\n".encode())
+    digest.update(_below(files[0].parent).encode())
+    return Weights(str(folder), digest.hexdigest())
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.is_file() and (file.suffix in ENDINGS or file.name == KEPT_ELSEWHERE):
+            yield file
+
+
+def _below(folder: Path) -> str:
+    """The model below an adapter; empty where there is none."""
+    if not (folder / ADAPTER).is_file():
+        return ""
+    if (folder / BASE).is_file() and (known := json.loads((folder / BASE).read_text(encoding="utf-8")).get("sha256")):
+        return str(known)
+    name = str(json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
+    weights = weights_of(name)
+    return name if weights is None else weights.sha256

@@ -1,0 +1,105 @@
+"""One Ctrl-C while the processes of rewards start ends everything at once, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REWARDS = """
+import os
+import time
+from pathlib import Path
+
+def score(attempt):
+    return 1.0
+
+if Path("slow").exists():
+    Path("process").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+OF_MINE = ("--reward", "rewards.py:score", "data.max_response_length=1", "--model", "tiny")
+COMMANDS = {
+    "train": ("train", "question", "--data", "rows.jsonl", *OF_MINE, "rllm.trainer.total_batches=1", "--overwrite"),
+    "eval": ("eval", "question", "--data", "rows.jsonl", *OF_MINE, "rllm.rollout.n_val=2"),
+    "rescore": ("rescore", "kept", "--reward", "rewards.py:score"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "1+1", "answer": "2"}) + "\n")
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    return tmp_path
+
+
+def until_it_starts(folder: Path) -> int:
+    """The process of the reward."""
+    file = folder / "process"
+    while not (file.exists() and file.read_text()):
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def ends(process: int) -> bool:
+    """Waits for it; a process that stays is a hang."""
+    while Path(f"/proc/{process}").exists() and "State:\tZ" not in Path(f"/proc/{process}/status").read_text():
+        time.sleep(0.02)
+    return True
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted((folder / "runs").rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("train", signal.SIGINT),
+        ("train", signal.SIGTERM),
+        ("eval", signal.SIGINT),
+        ("eval", signal.SIGTERM),
+        ("rescore", signal.SIGINT),
+    ],
+)
+def test_a_signal_while_processes_of_rewards_start_ends_it(
+    start_forked_rllm: Any, forked_rllm: Any, folder: Path, command: str, number: signal.Signals
+) -> None:
+    if command == "rescore":
+        assert forked_rllm(*COMMANDS["eval"], "--save", "kept").returncode == 0
+    (folder / "slow").touch()
+    process = start_forked_rllm(*COMMANDS[command])
+    of_reward = until_it_starts(folder)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert ends(of_reward)
+
+
+def test_the_run_that_was_there_stays_and_the_same_command_trains(
+    start_forked_rllm: Any, forked_rllm: Any, folder: Path
+) -> None:
+    assert forked_rllm(*COMMANDS["train"]).returncode == 0
+    before = everything_in(folder)
+    (folder / "slow").touch()
+    process = start_forked_rllm(*COMMANDS["train"])
+    until_it_starts(folder)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert "stopped before anything began; runs/rllm-training/default is as it was" in output
+    assert everything_in(folder) == before
+    (folder / "slow").unlink()
+    assert forked_rllm(*COMMANDS["train"]).returncode == 0
+
+
+def test_a_process_that_starts_ends_with_a_run_that_is_killed(start_forked_rllm: Any, folder: Path) -> None:
+    (folder / "slow").touch()
+    process = start_forked_rllm(*COMMANDS["train"])
+    of_reward = until_it_starts(folder)
+    process.kill()
+    assert ends(of_reward)

@@ -1,0 +1,31 @@
+"""The context of an attempt, for tests that play a workflow by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.rollout.agents import MathAgent
+from rllm_core.rollout.options import MathAgentParams
+
+
+def context_of(engine: Any, **changes: Any) -> WorkflowContext:
+    """One with this engine, up to 4 turns and no environment; keywords change its fields.
+
+    There are 200 tokens for a prompt, and 40 for a reply, sampled with seed 5.
+    """
+    fields: dict[str, Any] = {
+        "engine": engine,
+        "sampling": SamplingParams(max_tokens=40, seed=5),
+        "max_prompt_length": 200,
+        "max_response_length": 40,
+        "max_steps": 4,
+        "accumulate_reasoning": False,
+        "make_agent": lambda: MathAgent(MathAgentParams()),
+        "make_environment": None,
+        "environment_blocks": False,
+        "label": "train",
+        "attempt": 0,
+    }
+    return WorkflowContext(**fields | changes)
