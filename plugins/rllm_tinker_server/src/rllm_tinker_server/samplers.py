@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -25,8 +24,8 @@ from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
 from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings
 
-MIN_TEMPERATURE = 1e-6
-"""Below it, but for 0, logits / temperature leave float32."""
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+"""Beyond them, but for 0, logits / temperature leave float32 or are all the same."""
 
 
 class Samplers:
@@ -166,9 +165,10 @@ def _check_settings(settings: SampleSettings, count: int) -> None:
         raise RequestRefused(f"{count} samples are asked for; ask for one at least.")
     if settings.max_tokens < 1:
         raise RequestRefused(f"max_tokens={settings.max_tokens}: ask for one token at least.")
-    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature < math.inf:
+    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
         raise RequestRefused(
-            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE} or more."
+            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}."
         )
     if not 0 < settings.top_p <= 1:
         raise RequestRefused(f"top_p={settings.top_p}: needed is a number above 0, and 1 at most.")

@@ -331,6 +331,9 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
         ([5], {"temperature": -1.0}, 1, "temperature=-1.0"),
         ([5], {"temperature": 1e-30}, 1, "temperature=1e-30"),
         ([5], {"temperature": float("nan")}, 1, "temperature=nan"),
+        ([5], {"temperature": 1e39}, 1, "temperature=1e\\+39"),
+        ([5], {"top_p": -0.5}, 1, "top_p=-0.5"),
+        ([5, 2**31 - 1], {}, 1, "The prompt has the token 2147483647"),
         ([5], {"top_p": 0.0}, 1, "top_p=0.0"),
         ([5], {"top_p": 1.5}, 1, "top_p=1.5"),
         ([5], {"top_k": -2}, 1, "top_k=-2"),
@@ -343,6 +346,15 @@ def test_what_cannot_be_sampled_is_refused(
 ) -> None:
     with pytest.raises(RequestRefused, match=message):
         _run(make_samplers().sample(None, [np.array(prompt, np.int32)] * count, replace(FREE, **changes)))
+
+
+@pytest.mark.parametrize("top_k", [0, 1 << 20, 1 << 63, 1 << 70])
+def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], top_k: int) -> None:
+    samplers = make_samplers()
+    ((free,), (wide,)) = _run(
+        samplers.sample(None, [PROMPT], FREE), samplers.sample(None, [PROMPT], replace(FREE, top_k=top_k))
+    )
+    _same(free, wide)
 
 
 def test_several_prompts_with_a_seed_each_are_sampled_as_if_each_were_alone(
