@@ -98,7 +98,7 @@ def serve(
     try:
         from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
         from rllm_tinker_server.limits import Limits
-        from rllm_tinker_server.serve import ServeOptions, listen, serve as run
+        from rllm_tinker_server.serve import ServeOptions, listen_for, serve as run
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
@@ -128,7 +128,7 @@ def serve(
         sys.stdout.flush()
 
     # The port is taken before the model is loaded: what cannot work is said at once.
-    with listen(where) as listening, opened_service(what) as service:
+    with listen_for(where) as listening, opened_service(what) as service:
         code = run(service, where, listening, ready)
     if worker_is_busy():
         # A long step would keep the process alive, and nobody waits for its result any more.

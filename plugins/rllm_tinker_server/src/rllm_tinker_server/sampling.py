@@ -121,7 +121,7 @@ class Sampling:
         return held
 
     async def _from_checkpoint(self, sampler_id: str, model_path: str) -> SamplingSession:
-        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path))
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).of_a_model())
         await self._load(checkpoint)
         return SamplingSession(
             sampler_id=sampler_id,

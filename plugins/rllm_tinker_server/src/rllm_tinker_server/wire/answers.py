@@ -109,6 +109,11 @@ def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None)
     )
 
 
+def saved_external(path: str, size: int) -> Answer:
+    """`size`: bytes."""
+    return json_answer({"path": path, "size_bytes": size, "type": "save_weights_external"})
+
+
 def unloaded(model_id: str) -> Answer:
     return answer(types.UnloadModelResponse(model_id=model_id, type="unload_model"))
 
