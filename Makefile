@@ -24,7 +24,7 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_evals plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
 .PHONY: help install demo test test-long test-gpu test-vllm test-wheels ci lint types tests docs clean
 
