@@ -31,6 +31,9 @@ class SampleRequest:
     prompt_logprobs: bool
     last_prompt_logprobs: int | None
     """How many of them are asked for; None: all."""
+    top_of_prompt: int
+    """How many of the likeliest tokens of each position of the prompt."""
+    top_of_samples: int
 
     @property
     def most_tokens(self) -> int:
@@ -38,10 +41,11 @@ class SampleRequest:
         return sum(map(len, self.prompts)) + len(self.prompts) * self.settings.max_tokens
 
 
+TOP = ("topk_prompt_logprobs", "topk_sample_logprobs")
+MOST_TOP, MOST_TOP_NUMBERS = 128, 1 << 24
+"""Likeliest tokens of a position, and of all positions of a request together."""
 LEAVE_IT_OUT = "Leave it out."
 NOT_SAMPLED = {
-    "topk_prompt_logprobs": LEAVE_IT_OUT,
-    "topk_sample_logprobs": LEAVE_IT_OUT,
     "target_prompt_logprobs": LEAVE_IT_OUT,
     "prompt_alt_tokens_k": LEAVE_IT_OUT,
     "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
@@ -67,10 +71,11 @@ def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleReques
     prompts = tuple(chunks) if seeds else (np.concatenate(chunks),) * count
     if len(prompts) != count:
         raise RequestRefused(f"{count} samples with a seed each are asked for, and there are {len(prompts)} prompts.")
+    top_of_prompt, top_of_samples = (_top(found, key, base.vocabulary) for key in TOP)
     wanted = bool(found.get("prompt_logprobs"))
     longest = max(map(len, prompts))
     # A prompt that fills the context has no reply, but has log-probs.
-    room, needed = base.max_context - longest, 0 if wanted else 1
+    room, needed = base.max_context - longest, 0 if wanted or top_of_prompt else 1
     if room < needed:
         raise RequestRefused(
             f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and reply together."
@@ -78,14 +83,26 @@ def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleReques
     last = optional_number_of(found, "prompt_logprobs_last_n")
     if last is not None and not (wanted and 1 <= last < longest):
         raise RequestRefused("prompt_logprobs_last_n needs prompt_logprobs, and is from 1 to the prompt's length - 1.")
-    return SampleRequest(
+    request = SampleRequest(
         sampler_id=text_of(found, "sampling_session_id"),
         number=number_of(found, "seq_id"),
         prompts=prompts,
         settings=_settings(params, room, base.vocabulary, seeds),
         prompt_logprobs=wanted,
         last_prompt_logprobs=last,
+        top_of_prompt=top_of_prompt,
+        top_of_samples=top_of_samples,
     )
+    if request.most_tokens * max(top_of_prompt, top_of_samples) > MOST_TOP_NUMBERS:
+        raise RequestRefused(f"{' and '.join(TOP)} stand for too many numbers. Ask for fewer, or for fewer tokens.")
+    return request
+
+
+def _top(found: Mapping[str, Any], key: str, vocabulary: int) -> int:
+    number = optional_number_of(found, key) or 0
+    if number > min(MOST_TOP, vocabulary):
+        raise RequestRefused(f"{key} is {number}; at most {min(MOST_TOP, vocabulary)} are told of a position.")
+    return number
 
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:

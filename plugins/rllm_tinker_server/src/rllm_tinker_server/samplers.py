@@ -22,7 +22,7 @@ from rllm_tinker_server.example_checks import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
-from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings
+from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings, Scores
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
 """Beyond them, but for 0, logits / temperature leave float32 or are all the same."""
@@ -92,16 +92,24 @@ class Samplers:
             results = await asyncio.gather(*calls, return_exceptions=True)
         return [_delivered(result) for result in results]
 
-    async def prompt_logprobs(self, weights: AdapterWeights | None, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
-        """(n,) the log-prob of each token of a prompt after those before it, NaN for the first.
+    async def score(
+        self, weights: AdapterWeights | None, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0
+    ) -> Scores:
+        """What the model says about tokens, each after those before it.
+
+        Args:
+            weights: None: the base model.
+            given: (n,) tokens.
+            top: how many of the likeliest tokens of each position; 0: none.
+            temperature: of the distribution; 0 means 1, as for the log-probs of samples.
 
         Raises:
-            RequestRefused: the prompt is empty, too long, or has tokens the model does not know.
+            RequestRefused: there are no tokens, too many, or some that the model does not know.
         """
-        self._check_prompt(prompt, room=0)
+        self._check_prompt(given, room=0)
         async with self.models.use(weights) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._host.prompt_logprobs, sampler.model, prompt
+                self._executor, self._host.score, sampler.model, given, top, temperature or 1.0
             )
 
     def forget(self, weights: AdapterWeights) -> None:

@@ -27,6 +27,7 @@ from rllm_tinker_server.messages import (
     RequestRefused,
     Sampled,
     SampleSettings,
+    Scores,
 )
 from rllm_tinker_server.refusals import NotFound, ServerError
 from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
@@ -59,7 +60,7 @@ class SamplerPool(Protocol):
     async def sample(
         self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
     ) -> list[Sampled]: ...
-    async def prompt_logprobs(self, weights: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    async def score(self, weights: Any, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0) -> Scores: ...
     def forget(self, weights: Any) -> None: ...
 
 

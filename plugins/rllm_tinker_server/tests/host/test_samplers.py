@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rllm_core.seeding import derive_seed
+from rllm_local import engine
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import Example, ForwardBackward, LoraSpec, RequestRefused, Sampled, SampleSettings
@@ -87,10 +88,11 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
     prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
     samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
     found, base, single = _run(
-        samplers.prompt_logprobs(host.weights("m"), prompt),
-        samplers.prompt_logprobs(None, prompt),
-        samplers.prompt_logprobs(None, prompt[:1]),
+        samplers.score(host.weights("m"), prompt),
+        samplers.score(None, prompt),
+        samplers.score(None, prompt[:1]),
     )
+    found, base, single = (scores.logprobs for scores in (found, base, single))
     example = Example(
         tokens=prompt[:-1].astype(np.int64),
         targets=prompt[1:].astype(np.int64),
@@ -104,6 +106,42 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
     assert not np.allclose(base[1:], expected, atol=1e-2)
     assert len(single) == 1
     assert np.isnan(single[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights], temperature: float
+) -> None:
+    samplers = make_samplers()
+    ((sampled,),) = _run(samplers.sample(snapshots[-1], [PROMPT], replace(FREE, temperature=temperature)))
+    given = np.concatenate((PROMPT, sampled.tokens))
+    (scores,) = _run(samplers.score(snapshots[-1], given, 79, temperature))
+    top = scores.top.since(len(PROMPT))
+    assert top.tokens.shape == (20, 79)
+    assert (np.diff(top.logprobs, axis=1) <= 0).all()
+    np.testing.assert_allclose(np.exp(top.logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
+    place = top.tokens == sampled.tokens[:, None]
+    np.testing.assert_allclose(top.logprobs[place], sampled.logprobs, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(scores.logprobs[len(PROMPT) :], sampled.logprobs, atol=1e-5, rtol=0)
+
+
+def test_samples_of_one_prompt_share_its_computation(
+    make_samplers: Callable[..., Samplers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    real = engine.sample_next
+
+    def counting(model: Any, cache: Any, rows: Any) -> Any:
+        computed.extend(len(row.fresh) for row in rows)
+        return real(model, cache, rows)
+
+    monkeypatch.setattr(engine, "sample_next", counting)
+    prompt, samplers = np.random.default_rng(0).integers(4, 70, 300).astype(np.int32), make_samplers()
+    _run(samplers.sample(None, [prompt] * 8, replace(FREE, max_tokens=4)))
+    assert sum(computed) == 300 + 8 * 4 - 1
+    # Also requests that come one after the other.
+    _run(samplers.sample(None, [prompt], replace(FREE, max_tokens=4, seed=9)))
+    assert sum(computed) == 300 + 8 * 4 - 1 + 4
 
 
 def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(

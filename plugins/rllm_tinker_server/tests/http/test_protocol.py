@@ -330,9 +330,19 @@ def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> 
     assert server.post("asample", prompt={"chunks": [{"tokens": tokens}]}, **content).status_code == 400
 
 
-@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
+@pytest.mark.parametrize("key", ["target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
 def test_kinds_of_sampling_that_are_not_done_are_refused(server: Server, key: str) -> None:
     response = server.post("asample", **{key: 3})
+    assert response.status_code == 400
+    assert key in response.json()["detail"]
+
+
+@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "topk_sample_logprobs"])
+@pytest.mark.parametrize("number", [-1, "3", 129, 10**30, True])
+def test_a_number_of_likeliest_tokens_that_cannot_be_is_refused(server: Server, key: str, number: Any) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    content = {"sampling_session_id": sampler_of(server, server.session()), "seq_id": 0, "prompt": prompt}
+    response = server.post("asample", sampling_params={"max_tokens": 2}, **content, **{key: number})
     assert response.status_code == 400
     assert key in response.json()["detail"]
 

@@ -13,7 +13,7 @@ def cpu_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``AsyncEngineArgs`` that work on a CPU.
 
     - No compiling: it takes 15 to 40 s there.
-    - Prompts are not split over passes. Of a split prompt vLLM draws a token at every pass, and takes back the draw from
+    - Prompts are not split over passes. Of a split one vLLM draws a token at every pass, and takes back the draw from
       the request's generator of random numbers. Those of a CPU cannot do that: the first such prompt ended the engine
       with "CPU Generator does not use offset". A pass then has to hold a whole context.
 
