@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# rllm_tasks, which gets an extra below, stands before what requires it: pip would look for it in the index otherwise.
-DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_tasks plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
+# rllm_serving and rllm_tasks, which get an extra below, stand before what requires them: pip would look for them in the
+# index otherwise.
+DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -23,7 +24,7 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_evals plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
 .PHONY: help install demo test test-long test-gpu test-vllm test-wheels ci lint types tests docs clean
 
@@ -50,7 +51,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS)))))) $(TOOLS)
+	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst plugins/rllm_serving,plugins/rllm_serving[http],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))))))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \

@@ -447,6 +447,51 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(
         _alone(make_engine(model), _ids(5), _params(5))
 
 
+def test_only_the_request_whose_logits_are_not_finite_fails(
+    make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine_module.sample_next
+
+    def spoiled(model: Any, cache: Any, rows: Any) -> Any:
+        draws = real(model, cache, rows)
+        draws.logprobs[[row.sampling.seed == 13 for row in rows]] = np.nan
+        return draws
+
+    monkeypatch.setattr(engine_module, "sample_next", spoiled)
+    engine = make_engine()
+
+    async def three() -> list[Any]:
+        calls = (
+            engine.generate([5, 9, 31], SamplingParams(max_tokens=4, seed=seed), session=str(seed))
+            for seed in (12, 13, 14)
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, broken, last = asyncio.run(three())
+    assert len(first.token_ids) == len(last.token_ids) == 4
+    assert isinstance(broken, RolloutError)
+    assert isinstance(broken.__cause__, FloatingPointError)
+
+
+def test_only_the_request_whose_stop_rule_fails_fails(make_engine: Callable[..., LocalEngine]) -> None:
+    engine = make_engine()
+
+    def fail(_: Any) -> bool:
+        raise ZeroDivisionError("by nothing")
+
+    async def two() -> list[Any]:
+        params = SamplingParams(max_tokens=4)
+        calls = (
+            engine.generate([5, 9, 31], params, session="a", stops=fail),
+            engine.generate([5, 9, 31], params, session="b"),
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    broken, other = asyncio.run(two())
+    assert broken.message == "Sampling stopped: ZeroDivisionError: by nothing"
+    assert len(other.token_ids) == 4
+
+
 def test_an_engine_serves_several_event_loops_one_after_the_other(
     make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
 ) -> None:

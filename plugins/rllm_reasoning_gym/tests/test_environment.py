@@ -144,8 +144,8 @@ def test_a_dead_process_is_replaced() -> None:
     process = Process()
     first = _questions(process, "chain_sum", [0])
     assert process._process is not None
-    process._process.kill()
-    process._process.wait()
+    process._process._process.kill()
+    process._process._process.wait()
     with pytest.raises(RolloutError, match="ended with -9"):
         _questions(process, "chain_sum", [0])
     assert _questions(process, "chain_sum", [0]) == first
@@ -155,8 +155,8 @@ def test_a_dead_process_is_replaced() -> None:
 def test_a_process_ends_with_its_owner() -> None:
     process = Process()
     _questions(process, "chain_sum", [0])
-    child = process._process
-    assert child is not None
+    assert process._process is not None
+    child = process._process._process
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(60) == 0

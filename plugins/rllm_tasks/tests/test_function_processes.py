@@ -14,9 +14,10 @@ from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
+from rllm_serving.line_process import DiedError
 from rllm_tasks.python_reward import python_reward
 from rllm_tasks.reward_options import PythonParams
-from rllm_tasks.worker_pool import DiedError, WorkerPool
+from rllm_tasks.worker_pool import WorkerPool
 
 MakeAttempt = Callable[..., Attempt]
 
@@ -154,7 +155,7 @@ def test_a_pool_that_is_closed_ends_all_of_its_processes() -> None:
     processes = [each for each in pool._places.queue if each is not None]
     pool.close()
     assert len(processes) == 2
-    assert all(each.poll() is not None for each in processes)
+    assert all(each.exit_code is not None for each in processes)
     assert pool.ask({"pattern": "(a)", "text": "a", "whole": False, "seconds": 60}) == "a"
     pool.close()
 

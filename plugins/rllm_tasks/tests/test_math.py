@@ -13,9 +13,10 @@ import pytest
 
 from rllm_core.contracts.reward import Attempt
 from rllm_core.errors import ConfigError, PluginError
+from rllm_serving.line_process import DiedError
 from rllm_tasks import math_reward, plugin
 from rllm_tasks.reward_options import MathParams
-from rllm_tasks.worker_pool import DiedError, WorkerPool
+from rllm_tasks.worker_pool import WorkerPool
 
 Make = Callable[..., Any]
 MakeAttempt = Callable[..., Attempt]
@@ -73,7 +74,8 @@ def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
     assert process is not None
     pool._places.put(process)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    while process.exit_code is None:
+        pass
     with pytest.raises(DiedError, match="ended with -9"):
         pool.ask({**question, "said": "5"})
     assert pool.ask(question)["correct"]
@@ -85,7 +87,7 @@ def test_closing_ends_the_processes(pool: WorkerPool) -> None:
     assert process is not None
     pool._places.put(process)
     pool.close()
-    assert process.poll() is not None
+    assert process.exit_code is not None
 
 
 def test_a_module_that_does_not_start_is_named() -> None:

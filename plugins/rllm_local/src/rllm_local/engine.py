@@ -9,6 +9,7 @@ prompt and its seed only (up to the rounding of floating-point sums).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache
@@ -233,21 +233,31 @@ class LocalEngine:
 
     def _deliver(self, requests: list[Request], draws: Draws) -> None:
         for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
-            session = request.session
-            assert session is not None
-            session.tokens = request.tokens
-            self._table.prefixes.file(session)
-            request.append(token, logprob)
-            if request.stops(request.sampled):
-                request.finish("stop")
-            elif len(request.tokens) == len(request.buffer):
-                request.finish("length")
+            try:
+                self._take(request, token, logprob)
+            except Exception as error:  # noqa: BLE001  (the request at fault ends, and those beside it go on)
+                request.fail(error, "Sampling stopped")
+
+    def _take(self, request: Request, token: int, logprob: float) -> None:
+        """Add a token to a request.
+
+        Raises:
+            FloatingPointError: it was drawn from logits that are NaN, as after an update that diverged.
+        """
+        if not math.isfinite(logprob):
+            raise FloatingPointError("the model's logits are not finite")
+        session = request.session
+        assert session is not None
+        session.tokens = request.tokens
+        self._table.prefixes.file(session)
+        request.append(token, logprob)
+        if request.stops(request.sampled):
+            request.finish("stop")
+        elif len(request.tokens) == len(request.buffer):
+            request.finish("length")
 
     def _fail(self, error: Exception) -> None:
         for request in (*self._running, *self._waiting):
-            if not request.future.done():
-                failure = RolloutError(f"The sampling engine stopped: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-                request.future.set_exception(failure)
+            request.fail(error, "The sampling engine stopped")
         self._running, self._waiting = [], deque()
         self._start_empty()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.errors import RolloutError
 from rllm_local.prefixes import block_keys
 from rllm_local.sessions import Session
 from rllm_local.stop_rules import Stops
@@ -63,3 +64,11 @@ class Request:
                 weight_version=self.weight_version,
             )
         )
+
+    def fail(self, error: Exception, what: str) -> None:
+        """Tell whoever waits, if anybody still does, that there is no reply."""
+        if self.future.done():
+            return
+        failure = RolloutError(f"{what}: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        self.future.set_exception(failure)

@@ -23,7 +23,8 @@ class Draws:
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
-    """Under softmax(logits / temperature), before top-k and top-p; at temperature 0 under softmax(logits)."""
+    """Under softmax(logits / temperature), before top-k and top-p; at temperature 0 under softmax(logits). Not finite
+    where the row's logits are not: its token means nothing then."""
 
 
 def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence[int]) -> Draws:
@@ -33,9 +34,6 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence
         logits: (n_row, n_vocabulary).
         sampling: how to draw, one per row.
         positions: how many tokens the request has sampled already, one per row.
-
-    Raises:
-        FloatingPointError: the logits are NaN, as after an update that diverged.
     """
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
@@ -51,8 +49,6 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence
     if greedy.any():
         tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(dim=-1), tokens)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy()
-    if not np.isfinite(chosen).all():
-        raise FloatingPointError("the model's logits are not finite")
     return Draws(tokens.cpu().numpy(), chosen)
 
 

@@ -9,18 +9,18 @@ import atexit
 import json
 import os
 import signal
-import subprocess
 import sys
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_serving.line_process import DiedError, LineProcess, RefusedError
 
 MOST_PROCESSES = 4
+WORKER = "rllm_reasoning_gym.worker"
 HINT = "Add --debug to see where, and choose another generator."
 
 
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: LineProcess | None = None
 
     def ask(self, question: Mapping[str, Any]) -> Any:
         """The value of the reply.
@@ -64,36 +64,22 @@ class Process:
 
     def _reply(self, line: str) -> dict[str, Any]:
         try:
-            process = self._process = self._process or _started()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with suppress(BrokenPipeError):  # nothing can be read then either
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-            written = process.stdout.readline()
-            reply: dict[str, Any] | None = json.loads(written) if written else None
+            self._process = self._process or _started()
+            reply: dict[str, Any] = json.loads(self._process.ask(line))
+        except DiedError as error:
+            self._end()
+            if error.code == -signal.SIGPROF:
+                raise TooLongError from None
+            raise RolloutError(f"The process that runs reasoning-gym ended with {error.code}.", HINT) from None
         except BaseException:  # also when the thread is interrupted: the process may still write the reply
             self._end()
             raise
-        if reply is None:
-            code = process.wait()
-            self._end()
-            if code == -signal.SIGPROF:
-                raise TooLongError
-            raise RolloutError(f"The process that runs reasoning-gym ended with {code}.", HINT)
         return reply
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            # What was not written is lost with the process.
-            with suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        if process is not None:
+            process.end()
 
 
 def ask(question: Mapping[str, Any], place: str = "") -> Any:
@@ -115,26 +101,12 @@ def _processes(owner: int) -> tuple[Process, ...]:
     return processes
 
 
-def _started() -> subprocess.Popen[str]:
-    # -P: what lies in the folder that the run is started in is not what a worker means to import.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rllm_reasoning_gym.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        encoding="utf-8",
-        # Generators go through sets of texts: with another order a task would ask something else after a resume.
-        env=os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        # Ctrl-C is for the run, which ends its step and asks on.
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    if not process.stdout.readline():
-        process.kill()
-        process.wait()
+def _started() -> LineProcess:
+    # Generators go through sets of texts: with another order a task would ask something else after a resume.
+    environment = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        return LineProcess.start(WORKER, environment=environment)
+    except (DiedError, RefusedError) as error:
         raise RolloutError(
-            "The process that runs reasoning-gym does not start.",
-            f"See why: {sys.executable} -m rllm_reasoning_gym.worker",
-        )
-    return process
+            f"The process that runs reasoning-gym does not start ({error}).", f"See why: {sys.executable} -m {WORKER}"
+        ) from None

@@ -6,7 +6,8 @@ import os
 from functools import cache
 from typing import Any
 
-from rllm_tasks.worker_pool import DiedError, WorkerPool
+from rllm_serving.line_process import DiedError
+from rllm_tasks.worker_pool import WorkerPool
 
 MOST_WORKERS = 4
 

@@ -8,9 +8,10 @@ from functools import cache
 
 from rllm_core.contracts.reward import Score
 from rllm_core.data.messages import Reply
+from rllm_serving.line_process import DiedError
 from rllm_tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
 from rllm_tasks.reward_options import MathParams
-from rllm_tasks.worker_pool import DiedError, WorkerPool
+from rllm_tasks.worker_pool import WorkerPool
 
 MOST_WORKERS = 8
 LONGEST_REPLY = 100_000

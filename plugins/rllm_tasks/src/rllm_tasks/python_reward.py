@@ -12,11 +12,12 @@ from typing import Any
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
+from rllm_serving.line_process import DiedError, LateError, RefusedError
 from rllm_tasks.attempt_json import json_of_attempt
 from rllm_tasks.function_call import FunctionCall
 from rllm_tasks.reward_file import check_function, digest_of, is_coroutine
 from rllm_tasks.reward_options import PythonParams
-from rllm_tasks.worker_pool import DiedError, LateError, RefusedError, WorkerPool
+from rllm_tasks.worker_pool import WorkerPool
 
 
 def python_reward(params: PythonParams) -> Any:

@@ -9,25 +9,28 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from rllm_tinker_server.auth import HEALTH, RequireKey
-from rllm_tinker_server.body_limit import LimitBody
+from rllm_serving.body_limit import LimitBody
+from rllm_serving.keys import LoopbackNames, RequireKey
+from rllm_tinker_server.auth import API, FILES, HEALTH, key_rule
 from rllm_tinker_server.futures import Answer
 from rllm_tinker_server.json_body import json_object, text_of
 from rllm_tinker_server.library import Library
 from rllm_tinker_server.messages import RequestRefused
-from rllm_tinker_server.refusals import ServerError, Unsupported, status_of
+from rllm_tinker_server.refusals import NotFound, ServerError, Unsupported, status_of
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.training import Training
 from rllm_tinker_server.wire import PROTOBUF, json_answer, records
 
-API = "/api/v1"
 OLDEST_CLIENT = "0.22.3"
 """The first version of tinker that can send every forward and backward pass as protobuf."""
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+LONGEST_NAME = 100
+"""Letters of an operation that this server does not have."""
 PAGE = 100
 LARGEST_PAGE = 10_000
 FINAL_SERVER_ERROR = 424
@@ -53,6 +56,7 @@ def create_app(service: Service, key: str | None = None) -> FastAPI:
 
     handlers: dict[Any, Any] = {
         RequestRefused: _refused,
+        ClientDisconnect: _gone,
         ServerError: _server_error,
         HTTPException: _http_error,
         Exception: _unexpected,
@@ -66,7 +70,9 @@ def create_app(service: Service, key: str | None = None) -> FastAPI:
         openapi_url=None,
     )
     app.add_middleware(LimitBody, max_bytes=service.limits.max_body_bytes)
-    app.add_middleware(RequireKey, key=key)
+    app.add_middleware(RequireKey, rule=key_rule(key))
+    if key is None:
+        app.add_middleware(LoopbackNames, instead="Set TINKER_API_KEY, and any name will do.")
     return app
 
 
@@ -83,13 +89,20 @@ def _routes(service: Service) -> list[BaseRoute]:
         return _response(json_answer(pending), 408)
 
     async def forward_backward(request: Request) -> Response:
-        kind = request.headers.get("content-type", "")
+        kind, body = request.headers.get("content-type", ""), await request.body()
         if kind.partition(";")[0].strip() != PROTOBUF:
-            raise _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
-        return _response(training.forward_backward(await request.body()))
+            too_old = _too_old(f"forward_backward reads {PROTOBUF}, not {kind!r}")
+            return _response(training.refuse("forward_backward", body, too_old))
+        return _response(training.forward_backward(body))
 
-    async def forward(_: Request) -> Response:
-        raise _too_old("forward passes are sent to forward_backward")
+    async def forward(request: Request) -> Response:
+        too_old = _too_old("forward passes are sent to forward_backward")
+        return _response(training.refuse("forward", await request.body(), too_old))
+
+    async def anything_else(request: Request) -> Response:
+        """The next requests of a model would wait for one that was refused without taking its number."""
+        refusal, operation = NotFound(_not_done(request)), request.path_params["operation"]
+        return _response(training.refuse(operation[:LONGEST_NAME], await request.body(), refusal))
 
     async def client_config(_: Request) -> Response:
         response = _response(records.client_config(service.limits))
@@ -133,6 +146,16 @@ def _routes(service: Service) -> list[BaseRoute]:
     async def checkpoints_of(request: Request) -> Response:
         return _response(library.checkpoints_of(request.path_params["id"]))
 
+    async def download_urls(request: Request) -> Response:
+        params = request.path_params
+        base = str(request.base_url.replace(path=FILES))
+        return _response(library.download_urls(params["id"], f"{params['kind']}/{params['name']}", base))
+
+    async def download(request: Request) -> Response:
+        params = request.path_params
+        checkpoint_id = f"{params['kind']}/{params['name']}"
+        return FileResponse(library.download(params["id"], checkpoint_id, params["file"], request.query_params))
+
     async def delete_checkpoint(request: Request) -> Response:
         params = request.path_params
         return _response(await library.delete_checkpoint(params["id"], f"{params['kind']}/{params['name']}"))
@@ -153,6 +176,7 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/create_sampling_session", _long_handler(sampling.create_session)),
         _post("/cancel_future", _handler(sampling.cancel)),
         _post("/save_weights", _handler(training.save_weights)),
+        _post("/save_weights_external", _handler(training.save_weights_external)),
         _post("/load_weights", _handler(training.load_weights)),
         _post("/create_model", _handler(training.create_model)),
         _post("/unload_model", _handler(training.unload_model)),
@@ -174,7 +198,11 @@ def _routes(service: Service) -> list[BaseRoute]:
         _route("GET", "/training_runs/{id}/checkpoints", checkpoints_of),
         _route("DELETE", of_checkpoint, delete_checkpoint),
         _route("PUT", f"{of_checkpoint}/ttl", set_expiry),
+        _route("GET", f"{of_checkpoint}/external_weights_urls", download_urls),
+        _route("GET", f"{FILES.removeprefix(API)}/{{id}}/{{kind}}/{{name}}/{{file}}", download),
         _route("GET", "/checkpoints", checkpoints),
+        # Whatever is not above.
+        Route(API + "/{operation:path}", anything_else, methods=METHODS),
     ]
 
 
@@ -204,6 +232,10 @@ def _response(answer: Answer, status: int = 200) -> Response:
     return Response(answer.body, status, media_type=answer.media_type)
 
 
+def _not_done(request: Request) -> str:
+    return f"This server does not do {request.method} {request.url.path}."
+
+
 def _too_old(why: str) -> Unsupported:
     return Unsupported(f"{why}: use a tinker client from {OLDEST_CLIENT} on (pip install --upgrade tinker).")
 
@@ -222,6 +254,11 @@ async def _refused(_: Request, refused: RequestRefused) -> Response:
     return _response(json_answer({"detail": str(refused)}), status_of(refused))
 
 
+async def _gone(_: Request, __: ClientDisconnect) -> Response:
+    """Nobody reads it: the client hung up, or took too long to send its request."""
+    return Response(status_code=400)
+
+
 async def _server_error(_: Request, error: ServerError) -> Response:
     return _response(json_answer({"detail": str(error)}), FINAL_SERVER_ERROR)
 
@@ -233,6 +270,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     # Never 501: clients would ask again for minutes.
-    missing = error.status_code in (404, 405)
-    detail = f"This server does not do {request.method} {request.url.path}." if missing else error.detail
+    detail = _not_done(request) if error.status_code in (404, 405) else error.detail
     return _response(json_answer({"detail": detail}), error.status_code)

@@ -52,6 +52,8 @@ class ModelOptions:
     """Padded tokens per forward and backward pass. With `tiny` 16384 took 400 MB more and were no faster."""
     max_merged: int = 2
     """Sets of weights that are ready to be sampled from."""
+    merged_dtype: Literal["float32", "model"] = "float32"
+    """Type of the layers that adapters are merged into: `model` is that of the base model, see `lora.merged_copy`."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -98,6 +100,7 @@ def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
             tokenizer=tokenizer,
             max_context=options.max_context,
             max_tokens_per_microbatch=options.max_tokens_per_microbatch,
+            merged_dtype=loaded.model.dtype if options.merged_dtype == "model" else torch.float32,
         )
         samplers = Samplers(
             host,

@@ -25,6 +25,7 @@ from rllm_tinker_server.messages import LoraSpec, RequestRefused
 FORMAT = 2
 RECORD_FILE = "model.json"
 ADAPTER_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 PREFIX = "base_model.model."
 """What peft's files put before the names of a model's parameters."""

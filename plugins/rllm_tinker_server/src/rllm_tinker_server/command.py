@@ -51,13 +51,41 @@ def tinker() -> None:
     show_default=True,
     type=click.Choice(["float32", "bfloat16"]),
     help="Type of the base model's weights and of activations. float16 is not offered, for gradients leave its range. "
-    "Adapters, their gradients and AdamW's moments are float32 always, and so are the layers that adapters are merged "
-    "into to be sampled from.",
+    "Adapters, their gradients and AdamW's moments are float32 always; for samples see --merged-dtype.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the weights of `tiny`; as trainer.seed of a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="LoRA models at a time.")
 @click.option(
     "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Sampler weights in memory."
+)
+@click.option(
+    "--max-merged",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Sets of weights that are ready to be sampled from; each is a copy of the adapted layers.",
+)
+@click.option(
+    "--merged-dtype",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "model"]),
+    help="Type of those copies. `model`: that of --dtype. In bfloat16 they take half the memory, and samples do not "
+    "see small changes: a weight moves by a 256th of itself at least.",
+)
+@click.option(
+    "--kv-cache-gib",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="GiB of cached keys and values, of each set of weights that is being sampled from.",
+)
+@click.option(
+    "--max-concurrency",
+    default=512,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Most sequences of one set of weights in a forward pass; others wait.",
 )
 @click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
 @click.option("--end-with-stdin", is_flag=True, help="End when standard input closes, as it does when a parent dies.")
@@ -75,6 +103,10 @@ def serve(
     seed: int,
     max_models: int,
     max_snapshots: int,
+    max_merged: int,
+    merged_dtype: Literal["float32", "model"],
+    kv_cache_gib: float,
+    max_concurrency: int,
     announce: Path | None,
     end_with_stdin: bool,
 ) -> int:
@@ -98,7 +130,7 @@ def serve(
     try:
         from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
         from rllm_tinker_server.limits import Limits
-        from rllm_tinker_server.serve import ServeOptions, listen, serve as run
+        from rllm_tinker_server.serve import ServeOptions, listen_for, serve as run
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
@@ -115,6 +147,10 @@ def serve(
         device=device,
         dtype=dtype,
         seed=seed,
+        max_merged=max_merged,
+        merged_dtype=merged_dtype,
+        kv_cache_gib=kv_cache_gib,
+        max_concurrency=max_concurrency,
         limits=Limits(max_models=max_models, max_snapshots=max_snapshots),
     )
 
@@ -128,7 +164,7 @@ def serve(
         sys.stdout.flush()
 
     # The port is taken before the model is loaded: what cannot work is said at once.
-    with listen(where) as listening, opened_service(what) as service:
+    with listen_for(where) as listening, opened_service(what) as service:
         code = run(service, where, listening, ready)
     if worker_is_busy():
         # A long step would keep the process alive, and nobody waits for its result any more.

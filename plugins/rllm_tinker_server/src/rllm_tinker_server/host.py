@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rllm_core.errors import ConfigError
@@ -23,8 +24,9 @@ from rllm_tinker_server.messages import (
     ForwardBackwardResult,
     LoraSpec,
     RequestRefused,
+    Scores,
 )
-from rllm_tinker_server.prompts import prompt_logprobs
+from rllm_tinker_server.prompts import score
 
 
 class Host:
@@ -38,6 +40,7 @@ class Host:
         tokenizer: str,
         max_context: int | None = None,
         max_tokens_per_microbatch: int = 16384,
+        merged_dtype: torch.dtype = torch.float32,
     ) -> None:
         """Take over a model; its weights are frozen, and never change.
 
@@ -47,6 +50,7 @@ class Host:
             tokenizer: what clients can load its tokenizer by.
             max_context: most tokens of a conversation and of an example; None: as many as the model takes.
             max_tokens_per_microbatch: padded tokens per forward and backward pass.
+            merged_dtype: of the layers that an adapter is merged into; see `merged_copy`.
 
         Raises:
             ConfigError: the model takes fewer tokens than `max_context`.
@@ -66,6 +70,7 @@ class Host:
             vocabulary=int(self.model.get_input_embeddings().num_embeddings),
         )
         self._max_tokens = max_tokens_per_microbatch
+        self._merged_dtype = merged_dtype
         self._learners: dict[str, Learner] = {}
 
     def create(self, model_id: str, spec: LoraSpec) -> None:
@@ -123,11 +128,12 @@ class Host:
 
     def merged(self, weights: AdapterWeights | None) -> Any:
         """A plain model to sample from; None: the base model itself."""
-        return self.model if weights is None else merged_copy(self.model, weights)
+        return self.model if weights is None else merged_copy(self.model, weights, self._merged_dtype)
 
-    def prompt_logprobs(self, model: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
-        """See `prompts.prompt_logprobs`; `model` is one of `merged`."""
-        return prompt_logprobs(model, prompt, max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary)))
+    def score(self, model: Any, given: NDArray[np.int32], top: int, temperature: float) -> Scores:
+        """See `prompts.score`; `model` is one of `merged`."""
+        most = max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary))
+        return score(model, given, top, temperature, most)
 
     @cached_property
     def _base_weights(self) -> BaseWeights:

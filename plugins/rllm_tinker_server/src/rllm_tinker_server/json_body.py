@@ -24,14 +24,19 @@ def number_of(found: Mapping[str, Any], key: str) -> int:
     """A whole number of the request, such as its ``seq_id``."""
     value = found.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise RequestRefused(f"{key} is {value!r}; it must be a whole number, 0 or more.")
+        raise RequestRefused(f"{key} is {value!r:.80}; it must be a whole number, 0 or more.")
     return value
+
+
+def optional_number_of(found: Mapping[str, Any], key: str) -> int | None:
+    """As `number_of`; None where there is none."""
+    return None if found.get(key) is None else number_of(found, key)
 
 
 def text_of(found: Mapping[str, Any], key: str) -> str:
     value = found.get(key)
     if not isinstance(value, str) or not value:
-        raise RequestRefused(f"{key} is {value!r}; it must be a text.")
+        raise RequestRefused(f"{key} is {value!r:.80}; it must be a text.")
     return value
 
 

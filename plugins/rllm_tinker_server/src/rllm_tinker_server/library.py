@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from rllm_tinker_server.checkpoints import Checkpoint
 from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, metadata_of, number_of, text_of
+from rllm_tinker_server.json_body import json_object, metadata_of, optional_number_of, text_of
 from rllm_tinker_server.messages import RequestRefused
 from rllm_tinker_server.refusals import NotFound
 from rllm_tinker_server.sampling import own_name
@@ -28,7 +30,7 @@ class Library:
         most, name = self._service.limits.max_metadata_bytes, found.get("display_name")
         if name is not None and (not isinstance(name, str) or len(name) > most):
             raise RequestRefused(f"display_name must be a text of {most} letters at most.")
-        session = self._service.sessions.create(metadata_of(found, most), name)
+        session = self._service.open_session(metadata_of(found, most), name)
         return records.session_created(session.session_id)
 
     def heartbeat(self, body: bytes) -> Answer:
@@ -93,6 +95,14 @@ class Library:
         runs.sort(key=lambda run: str(run["last_request_time"]), reverse=True)
         return records.training_run_list(runs[offset : offset + limit], offset=offset, limit=limit, total=len(runs))
 
+    def download_urls(self, model_id: str, checkpoint_id: str, base: str) -> Answer:
+        """See `Downloads.urls`."""
+        return records.download_urls(*self._service.downloads.urls(_path(model_id, checkpoint_id), base))
+
+    def download(self, model_id: str, checkpoint_id: str, name: str, query: Mapping[str, str]) -> Path:
+        """See `Downloads.file`."""
+        return self._service.downloads.file(_path(model_id, checkpoint_id), name, query)
+
     async def delete_checkpoint(self, model_id: str, checkpoint_id: str) -> Answer:
         path = _path(model_id, checkpoint_id)
         await self._service.in_worker(self._service.checkpoints.delete, path)
@@ -100,7 +110,7 @@ class Library:
 
     async def set_expiry(self, model_id: str, checkpoint_id: str, body: bytes) -> Answer:
         found, path = json_object(body), _path(model_id, checkpoint_id)
-        seconds = None if found.get("ttl_seconds") is None else number_of(found, "ttl_seconds")
+        seconds = optional_number_of(found, "ttl_seconds")
         await self._service.in_worker(partial(self._service.checkpoints.set_expiry, path, seconds))
         return json_answer({})
 

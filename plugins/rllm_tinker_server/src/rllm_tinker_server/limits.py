@@ -34,6 +34,8 @@ class Limits:
 
     session_idle: float = 600.0
     """Seconds without heartbeat or request after which a session ends."""
+    heartbeat_missed: float = 60.0
+    """Seconds without heartbeat or request after which a session gives way to others. Clients send one every 10 s."""
     max_sessions: int = 4096
     max_models: int = 16
     max_samplers: int = 4096
@@ -46,6 +48,8 @@ class Limits:
     max_metadata_bytes: int = 65_536
     """What a client may note about a session, a model or a checkpoint."""
     max_body_bytes: int = 64 * MIB
+    read_seconds: float = 60.0
+    """Longest that a request may take to arrive."""
     max_sparse_numbers: int = 1 << 24
     """What the sparse tensors of a request may stand for: as many numbers as the largest body could hold dense."""
     fwdbwd_max_chunk_len: int = 1024

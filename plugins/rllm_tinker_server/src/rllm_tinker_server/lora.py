@@ -117,32 +117,33 @@ def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
 
 
 @torch.no_grad()
-def merged_copy(base: Any, weights: AdapterWeights) -> Any:
+def merged_copy(base: Any, weights: AdapterWeights, dtype: torch.dtype = torch.float32) -> Any:
     """A plain model that answers as the adapted one does. It shares all tensors with `base` but the adapted weights.
 
-    Those are float32 whatever the base model is: most of what training changes is lost in bfloat16.
+    Those are of `dtype`, whatever the base model is. bfloat16 takes half the memory, and loses most of what few or
+    small steps change: a weight moves by a 256th of itself at least.
     """
     merged = sharing_copy(base)
     for name, factors in weights.factors.items():
         layer = merged.get_submodule(name)
         device = layer.weight.device
         change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
-        merged.set_submodule(name, _MergedLinear(layer.weight.float() + change, layer.bias))
+        merged.set_submodule(name, _MergedLinear((layer.weight.float() + change).to(dtype), layer.bias))
     return merged
 
 
 class _MergedLinear(nn.Linear):
-    """A linear layer that computes in float32, and answers in the type it is given."""
+    """A linear layer that computes in the type of its weight, and answers in the type it is given."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """weight: (n_out, n_in) float32; bias: (n_out,)."""
+        """weight: (n_out, n_in); bias: (n_out,)."""
         super().__init__(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
         self.weight = nn.Parameter(weight, requires_grad=False)
         if bias is not None:
-            self.bias = nn.Parameter(bias.float(), requires_grad=False)
+            self.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.float()).to(input.dtype)
+        return super().forward(input.to(self.weight.dtype)).to(input.dtype)
 
 
 def _copy(parameter: nn.Parameter) -> Tensor:

@@ -87,6 +87,30 @@ class SampleSettings:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TopTokens:
+    """The likeliest tokens at n positions, the likeliest first."""
+
+    tokens: NDArray[np.int32]
+    """(n, k)"""
+    logprobs: NDArray[np.float32]
+    """(n, k), NaN where a position has none: the first of a prompt."""
+
+    def since(self, start: int) -> TopTokens:
+        """Those of the positions from `start` on."""
+        return TopTokens(tokens=self.tokens[start:], logprobs=self.logprobs[start:])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
+    """What a model says about given tokens, each after those before it."""
+
+    logprobs: NDArray[np.float32]
+    """(n,), NaN for the first."""
+    top: TopTokens | None
+    """None: they were not asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Sampled:
     """One sampled sequence."""
 
@@ -94,6 +118,8 @@ class Sampled:
     logprobs: NDArray[np.float32]
     """(n,) under softmax(logits / temperature)."""
     stop_reason: Literal["stop", "length"]
+    top: TopTokens | None = None
+    """Of every sampled token, under the same distribution; None: not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,12 @@ class NotFound(RequestRefused):
     status = 404
 
 
+class Forbidden(RequestRefused):
+    """Whoever asks has no right to it."""
+
+    status = 403
+
+
 class Gone(RequestRefused):
     """There was such a thing, but no longer. A client that was waiting for a sample asks for a new one."""
 

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_tinker.seeds import seeds_in
-from rllm_tinker_server.json_body import json_object, number_of, text_of
+from rllm_tinker_server.json_body import json_object, number_of, optional_number_of, text_of
 from rllm_tinker_server.messages import BaseModel, RequestRefused, SampleSettings
 from rllm_tinker_server.refusals import NOT_TEXT
 
 LARGEST_ID = 2**31 - 1
+MOST_STOPS, LONGEST_STOP = 64, 1024
+"""Texts that may end a reply, and letters of each: they are looked for after every token."""
 LARGEST_SEED = 2**63 - 1
 NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
 
@@ -29,6 +31,9 @@ class SampleRequest:
     prompt_logprobs: bool
     last_prompt_logprobs: int | None
     """How many of them are asked for; None: all."""
+    top_of_prompt: int
+    """How many of the likeliest tokens of each position of the prompt."""
+    top_of_samples: int
 
     @property
     def most_tokens(self) -> int:
@@ -36,10 +41,11 @@ class SampleRequest:
         return sum(map(len, self.prompts)) + len(self.prompts) * self.settings.max_tokens
 
 
+TOP = ("topk_prompt_logprobs", "topk_sample_logprobs")
+MOST_TOP, MOST_TOP_NUMBERS = 128, 1 << 24
+"""Likeliest tokens of a position, and of all positions of a request together."""
 LEAVE_IT_OUT = "Leave it out."
 NOT_SAMPLED = {
-    "topk_prompt_logprobs": LEAVE_IT_OUT,
-    "topk_sample_logprobs": LEAVE_IT_OUT,
     "target_prompt_logprobs": LEAVE_IT_OUT,
     "prompt_alt_tokens_k": LEAVE_IT_OUT,
     "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
@@ -65,25 +71,38 @@ def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleReques
     prompts = tuple(chunks) if seeds else (np.concatenate(chunks),) * count
     if len(prompts) != count:
         raise RequestRefused(f"{count} samples with a seed each are asked for, and there are {len(prompts)} prompts.")
+    top_of_prompt, top_of_samples = (_top(found, key, base.vocabulary) for key in TOP)
     wanted = bool(found.get("prompt_logprobs"))
     longest = max(map(len, prompts))
     # A prompt that fills the context has no reply, but has log-probs.
-    room, needed = base.max_context - longest, 0 if wanted else 1
+    room, needed = base.max_context - longest, 0 if wanted or top_of_prompt else 1
     if room < needed:
         raise RequestRefused(
             f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and reply together."
         )
-    last = number_of(found, "prompt_logprobs_last_n") if found.get("prompt_logprobs_last_n") is not None else None
+    last = optional_number_of(found, "prompt_logprobs_last_n")
     if last is not None and not (wanted and 1 <= last < longest):
         raise RequestRefused("prompt_logprobs_last_n needs prompt_logprobs, and is from 1 to the prompt's length - 1.")
-    return SampleRequest(
+    request = SampleRequest(
         sampler_id=text_of(found, "sampling_session_id"),
         number=number_of(found, "seq_id"),
         prompts=prompts,
-        settings=_settings(params, room, seeds),
+        settings=_settings(params, room, base.vocabulary, seeds),
         prompt_logprobs=wanted,
         last_prompt_logprobs=last,
+        top_of_prompt=top_of_prompt,
+        top_of_samples=top_of_samples,
     )
+    if request.most_tokens * max(top_of_prompt, top_of_samples) > MOST_TOP_NUMBERS:
+        raise RequestRefused(f"{' and '.join(TOP)} stand for too many numbers. Ask for fewer, or for fewer tokens.")
+    return request
+
+
+def _top(found: Mapping[str, Any], key: str, vocabulary: int) -> int:
+    number = optional_number_of(found, key) or 0
+    if number > min(MOST_TOP, vocabulary):
+        raise RequestRefused(f"{key} is {number}; at most {min(MOST_TOP, vocabulary)} are told of a position.")
+    return number
 
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:
@@ -114,39 +133,51 @@ def _tokens(found: Any) -> NDArray[np.int32]:
     return array.astype(np.int32)
 
 
-def _settings(params: Mapping[str, Any], room: int, seeds: tuple[int, ...]) -> SampleSettings:
+def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:
     """Types are looked at here, values where it is sampled. `room`: how many tokens fit behind the prompt."""
-    asked, seed, top_k = params.get("max_tokens"), params.get("seed"), params.get("top_k", -1)
-    temperature, top_p = params.get("temperature", 1.0), params.get("top_p", 1.0)
-    for name, value in (("max_tokens", asked), ("seed", seed), ("top_k", top_k)):
-        if not isinstance(value, int | None):
-            raise RequestRefused(f"{name} is {value!r}; it must be a whole number.")
-    for name, value in (("temperature", temperature), ("top_p", top_p)):
-        if not isinstance(value, int | float):
-            raise RequestRefused(f"{name} is {value!r}; it must be a number.")
+    asked, seed, top_k = (_whole(params, name) for name in ("max_tokens", "seed", "top_k"))
     if asked is not None and asked < 1:
         raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
     stop_ids, stop_strings = _stop(params.get("stop"))
     return SampleSettings(
         max_tokens=room if asked is None else min(asked, room),
         seed=None if seed is None else seed % LARGEST_SEED,
-        temperature=float(temperature),
-        top_k=-1 if top_k is None else top_k,
-        top_p=float(top_p),
+        temperature=_real(params, "temperature"),
+        # More tokens than there are mean all of them; larger numbers do not fit into a tensor.
+        top_k=-1 if top_k is None else min(top_k, vocabulary),
+        top_p=_real(params, "top_p"),
         stop_ids=stop_ids,
         stop_strings=stop_strings,
         seeds=seeds,
     )
 
 
+def _whole(params: Mapping[str, Any], name: str) -> int | None:
+    value = params.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise RequestRefused(f"{name} is {value!r:.80}; it must be a whole number.")
+    return value
+
+
+def _real(params: Mapping[str, Any], name: str) -> float:
+    value = params.get(name, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestRefused(f"{name} is {value!r:.80}; it must be a number.")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise RequestRefused(f"{name} is too large for a number with a point.") from error
+
+
 def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
     """None keeps the model's own stop tokens, and so do texts; a list of ids replaces them, an empty one too."""
     if stop is None:
         return None, ()
-    if isinstance(stop, str):
-        return None, (stop,)
-    if isinstance(stop, list) and stop and all(isinstance(part, str) for part in stop):
-        return None, tuple(stop)
+    texts = [stop] if isinstance(stop, str) else stop
+    if isinstance(texts, list) and texts and all(isinstance(part, str) for part in texts):
+        if len(texts) > MOST_STOPS or max(map(len, texts)) > LONGEST_STOP:
+            raise RequestRefused(f"stop: {MOST_STOPS} texts of {LONGEST_STOP} letters are looked for at most.")
+        return None, tuple(texts)
     if isinstance(stop, list) and all(isinstance(part, int) for part in stop):
         return frozenset(stop), ()
     raise RequestRefused("stop must be a text, a list of texts, or a list of token ids.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -23,10 +22,10 @@ from rllm_tinker_server.example_checks import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
-from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings
+from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings, Scores
 
-MIN_TEMPERATURE = 1e-6
-"""Below it, but for 0, logits / temperature leave float32."""
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+"""Beyond them, but for 0, logits / temperature leave float32 or are all the same."""
 
 
 class Samplers:
@@ -93,16 +92,24 @@ class Samplers:
             results = await asyncio.gather(*calls, return_exceptions=True)
         return [_delivered(result) for result in results]
 
-    async def prompt_logprobs(self, weights: AdapterWeights | None, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
-        """(n,) the log-prob of each token of a prompt after those before it, NaN for the first.
+    async def score(
+        self, weights: AdapterWeights | None, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0
+    ) -> Scores:
+        """What the model says about tokens, each after those before it.
+
+        Args:
+            weights: None: the base model.
+            given: (n,) tokens.
+            top: how many of the likeliest tokens of each position; 0: none.
+            temperature: of the distribution; 0 means 1, as for the log-probs of samples.
 
         Raises:
-            RequestRefused: the prompt is empty, too long, or has tokens the model does not know.
+            RequestRefused: there are no tokens, too many, or some that the model does not know.
         """
-        self._check_prompt(prompt, room=0)
+        self._check_prompt(given, room=0)
         async with self.models.use(weights) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._host.prompt_logprobs, sampler.model, prompt
+                self._executor, self._host.score, sampler.model, given, top, temperature or 1.0
             )
 
     def forget(self, weights: AdapterWeights) -> None:
@@ -166,9 +173,10 @@ def _check_settings(settings: SampleSettings, count: int) -> None:
         raise RequestRefused(f"{count} samples are asked for; ask for one at least.")
     if settings.max_tokens < 1:
         raise RequestRefused(f"max_tokens={settings.max_tokens}: ask for one token at least.")
-    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature < math.inf:
+    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
         raise RequestRefused(
-            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE} or more."
+            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}."
         )
     if not 0 < settings.top_p <= 1:
         raise RequestRefused(f"top_p={settings.top_p}: needed is a number above 0, and 1 at most.")

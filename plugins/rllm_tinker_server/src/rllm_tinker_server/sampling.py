@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint
 from rllm_tinker_server.futures import Answer
 from rllm_tinker_server.json_body import json_object, number_of, text_of
-from rllm_tinker_server.messages import Sampled
+from rllm_tinker_server.messages import Sampled, Scores
 from rllm_tinker_server.refusals import Busy, Gone
 from rllm_tinker_server.sample_request import SampleRequest, sample_request
 from rllm_tinker_server.service import Service
@@ -80,18 +81,30 @@ class Sampling:
     async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
         weights = await self._weights(sampler)
         pool = self._service.samplers
-        logprobs = None
-        if request.prompt_logprobs:
-            logprobs = (await pool.prompt_logprobs(weights, request.prompts[0])).astype(np.float32)
+        about_prompt = None
+        if request.prompt_logprobs or request.top_of_prompt:
+            about_prompt = await pool.score(weights, request.prompts[0], request.top_of_prompt)
             if request.last_prompt_logprobs is not None:
-                logprobs[: -request.last_prompt_logprobs] = np.nan
+                _leave_out(about_prompt, request.last_prompt_logprobs)
         if request.settings.max_tokens:
             samples = await pool.sample(weights, request.prompts, request.settings)
+            if request.top_of_samples:
+                samples = [await self._with_top(weights, request, index, each) for index, each in enumerate(samples)]
         else:
             # The prompt fills the context: only its log-probs were wanted.
             nothing = Sampled(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length")
             samples = [nothing] * len(request.prompts)
-        return wire.samples_answer(samples, logprobs)
+        logprobs = about_prompt.logprobs if about_prompt is not None and request.prompt_logprobs else None
+        return wire.samples_answer(samples, logprobs, about_prompt.top if about_prompt is not None else None)
+
+    async def _with_top(self, weights: Any, request: SampleRequest, index: int, sampled: Sampled) -> Sampled:
+        """A sample with the likeliest tokens in the place of each: a pass over prompt and sample tells them."""
+        prompt = request.prompts[index]
+        given = np.concatenate((prompt, sampled.tokens))
+        scores = await self._service.samplers.score(
+            weights, given, request.top_of_samples, request.settings.temperature
+        )
+        return replace(sampled, top=None if scores.top is None else scores.top.since(len(prompt)))
 
     def _check_room(self, request: SampleRequest) -> None:
         """Raise Busy when too much is being sampled already. One request is taken in any case."""
@@ -121,7 +134,7 @@ class Sampling:
         return held
 
     async def _from_checkpoint(self, sampler_id: str, model_path: str) -> SamplingSession:
-        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path))
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(model_path).of_a_model())
         await self._load(checkpoint)
         return SamplingSession(
             sampler_id=sampler_id,
@@ -140,6 +153,13 @@ class Sampling:
                 weights = await service.in_worker(service.host.load_weights, folder)
                 service.snapshots.put(key, weights, on_disk=True)
             return weights
+
+
+def _leave_out(scores: Scores, last: int) -> None:
+    """All but the last positions."""
+    scores.logprobs[:-last] = np.nan
+    if scores.top is not None:
+        scores.top.logprobs[:-last] = np.nan
 
 
 def sampler_id_of(session_id: str, number: int) -> str:

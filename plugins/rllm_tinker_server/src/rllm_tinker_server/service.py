@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rllm_core.errors import RllmError
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
+from rllm_tinker_server.downloads import Downloads
 from rllm_tinker_server.futures import Answer, Futures
 from rllm_tinker_server.limits import Limits
 from rllm_tinker_server.messages import (
@@ -26,6 +27,7 @@ from rllm_tinker_server.messages import (
     RequestRefused,
     Sampled,
     SampleSettings,
+    Scores,
 )
 from rllm_tinker_server.refusals import NotFound, ServerError
 from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
@@ -58,7 +60,7 @@ class SamplerPool(Protocol):
     async def sample(
         self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
     ) -> list[Sampled]: ...
-    async def prompt_logprobs(self, weights: Any, prompt: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    async def score(self, weights: Any, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0) -> Scores: ...
     def forget(self, weights: Any) -> None: ...
 
 
@@ -83,6 +85,7 @@ class Service:
         self.sessions = Sessions(limits)
         self.snapshots = Snapshots(limits.max_snapshots, samplers.forget)
         self.checkpoints = Checkpoints(checkpoints)
+        self.downloads = Downloads(self.checkpoints)
         self._executor = executor
         self._backlog = Backlog()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,11 +123,20 @@ class Service:
                 f"`--model {name}` (or with `--name {name}` beside another --model, to have that called so)."
             )
 
+    def open_session(self, metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
+        """Raises RequestRefused when there are too many."""
+        if self.sessions.full:
+            self._evict(iter(self.sessions.without_heartbeat()))
+        return self.sessions.create(metadata, display_name)
+
     def add_model(
         self, model_id: str, base_model: str, spec: LoraSpec, metadata: Mapping[str, Any] | None
     ) -> TrainedModel:
         """Raises RequestRefused when there are too many."""
         session = self.sessions.get(model_id)
+        while self.sessions.full_of_models:
+            if not self._evict(silent for silent in self.sessions.without_heartbeat() if silent.models):
+                break
         self.sessions.check_room()
         turns = Turns(model_id, self.futures, self._backlog, self.limits, wire.user_failure)
         model = TrainedModel(model_id=model_id, base_model=base_model, spec=spec, turns=turns, user_metadata=metadata)
@@ -147,6 +159,23 @@ class Service:
                 self.snapshots.drop(sampler.snapshot)
         for model_id in tuple(session.models):
             await self.release_model(session, model_id, f"Session {session.session_id!r} {why}")
+
+    def _evict(self, silent: Iterator[Session]) -> bool:
+        """End the first of some sessions; what it has is released before anything that is asked for from now on.
+
+        Returns:
+            Whether there was one.
+        """
+        session = next(silent, None)
+        if session is None:
+            return False
+        why = (
+            f"sent no heartbeat for {self.limits.heartbeat_missed:g} s and gave way to others, who needed room. Go on "
+            "from the last checkpoint with a new client."
+        )
+        self.sessions.end(session, why)
+        self.spawn(self.end_session(session, why))
+        return True
 
     async def look_after(self) -> None:
         """Discard what is too old, again and again."""

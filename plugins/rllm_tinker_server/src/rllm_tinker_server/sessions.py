@@ -68,7 +68,7 @@ class Sessions:
 
     def create(self, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> Session:
         """Raises RequestRefused when there are too many."""
-        if len(self._open) >= self._limits.max_sessions:
+        if self.full:
             raise RequestRefused(
                 f"This server has {len(self._open)} sessions, as many as it takes. End programs that are done "
                 f"(ServiceClient.close); silent ones are ended after {self._limits.session_idle:g} s."
@@ -129,10 +129,20 @@ class Sessions:
         while len(samplers) > self._limits.max_samplers:
             del samplers[next(iter(samplers))]
 
+    @property
+    def full(self) -> bool:
+        """Whether there are as many sessions as this server takes."""
+        return len(self._open) >= self._limits.max_sessions
+
+    @property
+    def full_of_models(self) -> bool:
+        """Whether there are as many models as this server takes."""
+        return sum(len(session.models) for session in self) >= self._limits.max_models
+
     def check_room(self) -> None:
         """Raise RequestRefused when there are as many models as this server takes."""
-        models = [model.model_id for session in self for model in session.models.values()]
-        if len(models) >= self._limits.max_models:
+        if self.full_of_models:
+            models = [model_id for session in self for model_id in session.models]
             raise RequestRefused(
                 f"This server trains {self._limits.max_models} models at a time and has as many, such as {models[0]}. "
                 "End programs that are done (ServiceClient.close), or start the server with a larger --max-models."
@@ -140,7 +150,14 @@ class Sessions:
 
     def idle(self) -> list[Session]:
         """Sessions that fell silent and have nothing in execution."""
-        limit = self._clock() - self._limits.session_idle
+        return self._silent_for(self._limits.session_idle)
+
+    def without_heartbeat(self) -> list[Session]:
+        """Sessions whose client sends no heartbeat any more, and that have nothing in execution; the oldest first."""
+        return sorted(self._silent_for(self._limits.heartbeat_missed), key=lambda session: session.last_seen)
+
+    def _silent_for(self, seconds: float) -> list[Session]:
+        limit = self._clock() - seconds
         return [
             session
             for session in self

@@ -1,4 +1,4 @@
-"""Names of checkpoints: ``tinker://<model id>/{weights|sampler_weights}/<name>``, and the folder each stands for."""
+"""Names of checkpoints, ``tinker://<model id>/<kind>/<name>``, and the folder each stands for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Literal, cast
 
 from rllm_tinker_server.messages import RequestRefused
 
-Kind = Literal["weights", "sampler_weights"]
-KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
+Kind = Literal["weights", "sampler_weights", "external_weights"]
+KINDS: tuple[Kind, ...] = ("weights", "sampler_weights", "external_weights")
+EXTERNAL: Kind = "external_weights"
+"""For other programs: what they download, and no model here is made from."""
 
 _SCHEME = "tinker://"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -30,7 +32,7 @@ class TinkerPath:
         if not _MODEL_ID.fullmatch(self.model_id):
             raise RequestRefused(f"{self.model_id!r} is not the id of a model, such as 0f1e…:train:0.")
         if self.kind not in KINDS:
-            raise RequestRefused(f"{self.kind!r} is no kind of checkpoint; there are {' and '.join(KINDS)}.")
+            raise RequestRefused(f"{self.kind!r} is no kind of checkpoint; there are {', '.join(KINDS)}.")
         if not is_name(self.name):
             raise RequestRefused(
                 f"{self.name[:200]!r} cannot name a checkpoint: use 1 to 128 letters, digits, '.', '_' and '-', "
@@ -46,6 +48,14 @@ class TinkerPath:
                 f"{text[:200]!r} is not the path of a checkpoint, such as tinker://MODEL_ID/weights/NAME."
             )
         return cls(parts[0], cast(Kind, parts[1]), parts[2])
+
+    def of_a_model(self) -> TinkerPath:
+        """The same; raises RequestRefused when no model is made from it."""
+        if self.kind == EXTERNAL:
+            raise RequestRefused(
+                f"{self} is for other programs. Load what save_state or save_weights_for_sampler saved."
+            )
+        return self
 
     def __str__(self) -> str:
         return f"{_SCHEME}{self.model_id}/{self.checkpoint_id}"

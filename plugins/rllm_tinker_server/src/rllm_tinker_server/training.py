@@ -11,12 +11,12 @@ from typing import Any
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint
 from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, metadata_of, number_of, text_of
+from rllm_tinker_server.json_body import json_object, metadata_of, number_of, optional_number_of, text_of
 from rllm_tinker_server.messages import RequestRefused
 from rllm_tinker_server.sampling import own_name, sampler_id_of
 from rllm_tinker_server.service import Service, inflight_key
 from rllm_tinker_server.sessions import SamplingSession, TrainedModel
-from rllm_tinker_server.tinker_path import Kind, TinkerPath
+from rllm_tinker_server.tinker_path import EXTERNAL, Kind, TinkerPath
 
 Found = Mapping[str, Any]
 Operation = Callable[[TrainedModel, Found], Awaitable[Answer]]
@@ -85,6 +85,24 @@ class Training:
 
     def save_weights_for_sampler(self, body: bytes) -> Answer:
         return self.submit("save_weights_for_sampler", body, self._save_for_sampler)
+
+    def save_weights_external(self, body: bytes) -> Answer:
+        return self.submit("save_weights_external", body, self._save_external)
+
+    def refuse(self, operation: str, body: bytes, refusal: RequestRefused) -> Answer:
+        """Refuse an operation that this server does not do. One with a number of a model's is refused in its turn.
+
+        Raises:
+            RequestRefused: `refusal`, where the body names no model or number.
+        """
+
+        async def refuse(_: TrainedModel, __: Found) -> Answer:
+            raise refusal
+
+        try:
+            return self.submit(operation, body, refuse)
+        except RequestRefused:
+            raise refusal from None
 
     def unload_model(self, body: bytes) -> Answer:
         """Let go of a model before its session ends."""
@@ -185,7 +203,16 @@ class Training:
         self._service.snapshots.put(key, weights, on_disk=False)
         return wire.saved_for_sampler(sampler_id=sampler_id)
 
+    async def _save_external(self, model: TrainedModel, found: Found) -> Answer:
+        if found.get("age_encryption_recipients"):
+            raise RequestRefused("age_encryption_recipients: this server does not encrypt. Leave them out.")
+        written = await self._written(model, found, EXTERNAL, overwrite=True)
+        return wire.saved_external(str(written.path), written.size)
+
     async def _write(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> str:
+        return str((await self._written(model, found, kind, overwrite=overwrite)).path)
+
+    async def _written(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> Checkpoint:
         service = self._service
         path = TinkerPath(model.model_id, kind, text_of(found, "path"))
         checkpoint = Checkpoint(
@@ -193,18 +220,17 @@ class Training:
             base_model=model.base_model,
             spec=model.spec,
             created=time.time(),
-            expires=service.checkpoints.expiry(found.get("ttl_seconds")),
+            expires=service.checkpoints.expiry(optional_number_of(found, "ttl_seconds")),
             user_metadata=self._metadata(found),
         )
 
         def save(folder: Path) -> None:
             service.host.save_state(model.model_id, folder, optimizer=kind == "weights")
 
-        await service.in_worker(partial(service.checkpoints.write, checkpoint, save, overwrite=overwrite))
-        return str(path)
+        return await service.in_worker(partial(service.checkpoints.write, checkpoint, save, overwrite=overwrite))
 
     def _checkpoint(self, found: Found) -> Checkpoint:
-        checkpoint = self._service.checkpoints.get(TinkerPath.parse(text_of(found, "path")))
+        checkpoint = self._service.checkpoints.get(TinkerPath.parse(text_of(found, "path")).of_a_model())
         if found.get("optimizer") and checkpoint.path.kind != "weights":
             raise RequestRefused(f"{checkpoint.path} has no optimizer state. Load one of save_state, under …/weights/.")
         return checkpoint

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rllm_core.seeding import derive_seed
+from rllm_local import engine
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import Example, ForwardBackward, LoraSpec, RequestRefused, Sampled, SampleSettings
@@ -87,10 +88,11 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
     prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
     samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
     found, base, single = _run(
-        samplers.prompt_logprobs(host.weights("m"), prompt),
-        samplers.prompt_logprobs(None, prompt),
-        samplers.prompt_logprobs(None, prompt[:1]),
+        samplers.score(host.weights("m"), prompt),
+        samplers.score(None, prompt),
+        samplers.score(None, prompt[:1]),
     )
+    found, base, single = (scores.logprobs for scores in (found, base, single))
     example = Example(
         tokens=prompt[:-1].astype(np.int64),
         targets=prompt[1:].astype(np.int64),
@@ -104,6 +106,42 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
     assert not np.allclose(base[1:], expected, atol=1e-2)
     assert len(single) == 1
     assert np.isnan(single[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
+    make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights], temperature: float
+) -> None:
+    samplers = make_samplers()
+    ((sampled,),) = _run(samplers.sample(snapshots[-1], [PROMPT], replace(FREE, temperature=temperature)))
+    given = np.concatenate((PROMPT, sampled.tokens))
+    (scores,) = _run(samplers.score(snapshots[-1], given, 79, temperature))
+    top = scores.top.since(len(PROMPT))
+    assert top.tokens.shape == (20, 79)
+    assert (np.diff(top.logprobs, axis=1) <= 0).all()
+    np.testing.assert_allclose(np.exp(top.logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
+    place = top.tokens == sampled.tokens[:, None]
+    np.testing.assert_allclose(top.logprobs[place], sampled.logprobs, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(scores.logprobs[len(PROMPT) :], sampled.logprobs, atol=1e-5, rtol=0)
+
+
+def test_samples_of_one_prompt_share_its_computation(
+    make_samplers: Callable[..., Samplers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    real = engine.sample_next
+
+    def counting(model: Any, cache: Any, rows: Any) -> Any:
+        computed.extend(len(row.fresh) for row in rows)
+        return real(model, cache, rows)
+
+    monkeypatch.setattr(engine, "sample_next", counting)
+    prompt, samplers = np.random.default_rng(0).integers(4, 70, 300).astype(np.int32), make_samplers()
+    _run(samplers.sample(None, [prompt] * 8, replace(FREE, max_tokens=4)))
+    assert sum(computed) == 300 + 8 * 4 - 1
+    # Also requests that come one after the other.
+    _run(samplers.sample(None, [prompt], replace(FREE, max_tokens=4, seed=9)))
+    assert sum(computed) == 300 + 8 * 4 - 1 + 4
 
 
 def test_the_first_sequence_has_the_seed_asked_for_and_the_others_seeds_derived_from_it(
@@ -331,6 +369,9 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
         ([5], {"temperature": -1.0}, 1, "temperature=-1.0"),
         ([5], {"temperature": 1e-30}, 1, "temperature=1e-30"),
         ([5], {"temperature": float("nan")}, 1, "temperature=nan"),
+        ([5], {"temperature": 1e39}, 1, "temperature=1e\\+39"),
+        ([5], {"top_p": -0.5}, 1, "top_p=-0.5"),
+        ([5, 2**31 - 1], {}, 1, "The prompt has the token 2147483647"),
         ([5], {"top_p": 0.0}, 1, "top_p=0.0"),
         ([5], {"top_p": 1.5}, 1, "top_p=1.5"),
         ([5], {"top_k": -2}, 1, "top_k=-2"),
@@ -343,6 +384,15 @@ def test_what_cannot_be_sampled_is_refused(
 ) -> None:
     with pytest.raises(RequestRefused, match=message):
         _run(make_samplers().sample(None, [np.array(prompt, np.int32)] * count, replace(FREE, **changes)))
+
+
+@pytest.mark.parametrize("top_k", [0, 1 << 20, 1 << 63, 1 << 70])
+def test_a_large_top_k_means_all_tokens(make_samplers: Callable[..., Samplers], top_k: int) -> None:
+    samplers = make_samplers()
+    ((free,), (wide,)) = _run(
+        samplers.sample(None, [PROMPT], FREE), samplers.sample(None, [PROMPT], replace(FREE, top_k=top_k))
+    )
+    _same(free, wide)
 
 
 def test_several_prompts_with_a_seed_each_are_sampled_as_if_each_were_alone(

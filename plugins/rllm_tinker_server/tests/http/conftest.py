@@ -26,6 +26,8 @@ from rllm_tinker_server.messages import (
     RequestRefused,
     Sampled,
     SampleSettings,
+    Scores,
+    TopTokens,
 )
 from rllm_tinker_server.serve import RunningServer, ServeOptions, running_server
 from rllm_tinker_server.service import Service
@@ -121,8 +123,16 @@ class FakeSamplers:
         logprobs = np.full(settings.max_tokens, -0.5, np.float32)
         return [Sampled(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
 
-    async def prompt_logprobs(self, weights: Any, prompt: Any) -> Any:
-        return np.array([np.nan, *(-prompt[1:].astype(np.float32))], np.float32)
+    async def score(self, weights: Any, given: Any, top: int = 0, temperature: float = 1.0) -> Scores:
+        """The log-prob of a token is its negative; those of the likeliest are divided by the temperature."""
+        logprobs = np.array([np.nan, *(-given[1:].astype(np.float32))], np.float32)
+        found = TopTokens(
+            tokens=np.tile(np.arange(top, dtype=np.int32), (len(given), 1)),
+            logprobs=np.where(np.isnan(logprobs)[:, None], np.nan, -np.arange(1, top + 1) / temperature).astype(
+                np.float32
+            ),
+        )
+        return Scores(logprobs=logprobs, top=found if top else None)
 
     def forget(self, weights: Any) -> None:
         self.forgotten.append(weights)

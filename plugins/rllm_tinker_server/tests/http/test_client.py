@@ -110,6 +110,23 @@ def test_samples_have_ids_and_log_probs_and_those_of_the_prompt(server: Server, 
     assert sampler.compute_logprobs(prompt, prompt_logprobs_last_n=1).result(DEADLINE) == [None, None, -6.0]
 
 
+def test_the_likeliest_tokens_are_told(server: Server, connect: Connect) -> None:
+    sampler = connect(server).create_sampling_client(base_model="fake").result()
+    prompt, params = types.ModelInput.from_ints([4, 5, 6]), types.SamplingParams(max_tokens=2, temperature=0.5)
+
+    def asked(**what: Any) -> Any:
+        return sampler.sample(prompt, 2, params, **what).result(DEADLINE)
+
+    both = asked(topk_prompt_logprobs=2, topk_sample_logprobs=1)
+    assert both.topk_prompt_logprobs == [None, [(0, -1.0), (1, -2.0)], [(0, -1.0), (1, -2.0)]]
+    assert [sequence.topk_logprobs for sequence in both.sequences] == [[[(0, -2.0)]] * 2] * 2
+    assert not both.prompt_logprobs
+    last = asked(topk_prompt_logprobs=1, include_prompt_logprobs=True, prompt_logprobs_last_n=1)
+    assert last.topk_prompt_logprobs == [None, None, [(0, -1.0)]]
+    assert last.prompt_logprobs == [None, None, -6.0]
+    assert last.sequences[0].topk_logprobs is None
+
+
 def test_a_prompt_that_fills_the_context_has_log_probs(server: Server, connect: Connect) -> None:
     sampler = connect(server).create_sampling_client(base_model="fake").result()
     assert len(sampler.compute_logprobs(types.ModelInput.from_ints([1] * 64)).result(DEADLINE)) == 64

@@ -181,3 +181,5 @@ def test_help_teaches_by_example() -> None:
     assert "rllm tinker serve --model tiny" in shown
     assert "TINKER_BASE_URL" in shown
     assert "other users of this machine can" in shown
+    for option in ("--max-merged", "--merged-dtype", "--kv-cache-gib", "--max-concurrency"):
+        assert option in shown

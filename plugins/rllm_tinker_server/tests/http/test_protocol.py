@@ -306,6 +306,13 @@ def test_bodies_that_are_no_json_object_are_refused(server: Server, body: bytes)
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"seed": 1.5}, "seed"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"top_k": False}, "top_k"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_p": -(10**400)}, "top_p"),
+        ({"stop": ["a"] * 65}, "stop"),
+        ({"stop": "a" * 1025}, "stop"),
         ({"stop": [1, "a"]}, "stop"),
         ({"stop": {"a": 1}}, "stop"),
     ],
@@ -323,14 +330,44 @@ def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> 
     assert server.post("asample", prompt={"chunks": [{"tokens": tokens}]}, **content).status_code == 400
 
 
-@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
+@pytest.mark.parametrize("key", ["target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
 def test_kinds_of_sampling_that_are_not_done_are_refused(server: Server, key: str) -> None:
     response = server.post("asample", **{key: 3})
     assert response.status_code == 400
     assert key in response.json()["detail"]
 
 
-@pytest.mark.parametrize("route", ["create_custom_loss", "copy_weights", "save_weights_external", "auth/token"])
+@pytest.mark.parametrize("key", ["topk_prompt_logprobs", "topk_sample_logprobs"])
+@pytest.mark.parametrize("number", [-1, "3", 129, 10**30, True])
+def test_a_number_of_likeliest_tokens_that_cannot_be_is_refused(server: Server, key: str, number: Any) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    content = {"sampling_session_id": sampler_of(server, server.session()), "seq_id": 0, "prompt": prompt}
+    response = server.post("asample", sampling_params={"max_tokens": 2}, **content, **{key: number})
+    assert response.status_code == 400
+    assert key in response.json()["detail"]
+
+
+@pytest.mark.parametrize("ttl", ["long", True, -1, 1.5, 10**30])
+def test_a_time_to_live_that_is_none_is_the_clients_fault(server: Server, model_id: str, ttl: Any) -> None:
+    content = {"model_id": model_id, "seq_id": 1, "path": "one", "ttl_seconds": ttl}
+    failed = server.result(server.promised("save_weights", **content)).json()
+    assert failed["category"] == "user"
+    assert "ttl_seconds" in failed["error"]
+
+
+@pytest.mark.parametrize("route", ["save_weights_elsewhere", "forward", "forward_backward", "a/b"])
+def test_an_operation_that_is_not_done_takes_its_number(start: Start, route: str) -> None:
+    """Those after it would wait for it until the deadline, and fail."""
+    server = start(turn_deadline=DEADLINE)
+    model_id = server.model(server.session())
+    step = server.step(model_id, 2)
+    failed = server.result(server.promised(route, model_id=model_id, seq_id=1)).json()
+    assert failed["category"] == "user"
+    assert "does not do" in failed["error"] or "0.22.3" in failed["error"]
+    assert server.result(step).json()["metrics"]["steps"] == 1.0
+
+
+@pytest.mark.parametrize("route", ["create_custom_loss", "copy_weights", "auth/token"])
 def test_what_this_server_does_not_do_is_said_and_final(server: Server, route: str) -> None:
     response = server.post(route)
     assert response.status_code == 404

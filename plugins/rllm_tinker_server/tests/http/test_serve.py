@@ -9,7 +9,7 @@ import pytest
 
 from rllm_tinker_server.limits import Limits
 from rllm_tinker_server.messages import BaseModel
-from rllm_tinker_server.serve import ServeOptions, listen, serve
+from rllm_tinker_server.serve import ServeOptions, listen_for, serve
 from rllm_tinker_server.service import Service
 
 from .conftest import FakeHost, FakeSamplers
@@ -27,6 +27,6 @@ def test_a_server_that_cannot_start_is_not_announced(tmp_path: Path, monkeypatch
         service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=Limits())
         monkeypatch.setattr(service, "look_after", explode)
         with pytest.raises(SystemExit):
-            serve(service, options, listen(options), announced.append)
+            serve(service, options, listen_for(options), announced.append)
     assert announced == []
     assert not (tmp_path / "server.json").exists()

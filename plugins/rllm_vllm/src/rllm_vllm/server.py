@@ -15,6 +15,7 @@ import socket
 import sys
 from typing import Any
 
+from rllm_vllm.cpu_arguments import cpu_arguments
 from rllm_vllm.messages import (
     Abort,
     Answer,
@@ -101,8 +102,8 @@ class Server:
 
         arguments = dict(start.arguments)
         if current_platform.is_cpu():
-            # Compiling takes 15 to 40 s there; vLLM's sampler would be compiled even then, unless torch is told not to.
-            arguments["enforce_eager"] = True
+            arguments = cpu_arguments(arguments)
+            # vLLM's sampler would be compiled even then.
             os.environ["TORCHDYNAMO_DISABLE"] = "1"
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._full_logprobs = all(await self._engine.collective_rpc("rllm_prepare"))

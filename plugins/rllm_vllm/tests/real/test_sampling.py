@@ -82,3 +82,24 @@ def test_conversations_of_several_turns_run_at_once(
 
     for prompt, completion in (turn for turns in runner.run(all_of_them()) for turn in turns):
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)
+
+
+def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
+    runner: asyncio.Runner, vllm: VllmEngine, plain_logprobs: Plain
+) -> None:
+    """On a CPU a prompt that was split over passes ended the engine."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(4, 40, 200).tolist() for _ in range(60)]
+
+    async def all_of_them() -> list[Completion]:
+        calls = (
+            vllm.generate(prompt, SamplingParams(max_tokens=6, seed=seed), session=str(seed))
+            for seed, prompt in enumerate(prompts)
+        )
+        return await asyncio.gather(*calls)
+
+    together = runner.run(all_of_them())
+    for seed in (0, 31, 59):
+        _assert_agrees(together[seed], 1.0, plain_logprobs, prompts[seed])
+        alone = _reply(runner, vllm, prompts[seed], max_tokens=6, seed=seed)
+        assert alone.token_ids.tolist() == together[seed].token_ids.tolist()

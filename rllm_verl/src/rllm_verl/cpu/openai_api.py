@@ -13,8 +13,12 @@ from pydantic import BaseModel, ConfigDict
 
 from rllm_core.errors import RllmError
 from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_serving.body_limit import LimitBody
+from rllm_serving.keys import LoopbackNames
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.token_output import Reply
+
+MAX_BODY_BYTES = 64 << 20
 
 
 class Sampler(Protocol):
@@ -81,6 +85,8 @@ class ChatBody(_Body):
 def create_app(sampler: Sampler) -> FastAPI:
     """The routes of a rollout server. What it refuses is answered with 400 and its message."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(LimitBody, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(LoopbackNames, instead="It serves the run that started it.")
     renderer, name = sampler.renderer, sampler.settings.model
 
     @app.get("/health")

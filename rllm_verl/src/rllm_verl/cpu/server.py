@@ -19,8 +19,9 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
+from rllm_serving.http_server import HttpServer
+from rllm_serving.listening import listen, url_of
 from rllm_verl.cpu.gate import Gate
-from rllm_verl.cpu.http_server import HttpServer
 from rllm_verl.cpu.openai_api import create_app
 from rllm_verl.cpu.sampling_request import Limits, SamplingRequest, sampling_request
 from rllm_verl.cpu.server_settings import ServerSettings
@@ -68,8 +69,11 @@ class RolloutServer:
 
     async def start(self) -> str:
         """Listen for HTTP requests; returns ``host:port``."""
-        self._http = HttpServer(create_app(self))
-        return await self._http.start()
+        listening = listen()
+        self._http = HttpServer(create_app(self), listening)
+        address = url_of(listening).removeprefix("http://")
+        await self._http.start()
+        return address
 
     async def stop(self) -> None:
         """Stop listening and computing. An actor needs none of it: its process ends."""

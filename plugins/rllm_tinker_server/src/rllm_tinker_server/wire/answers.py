@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel as PydanticModel
 from tinker import types
 from tinker.proto import tinker_public_pb2 as proto
+from tinker.types.topk_logprobs import MASK_LOGPROB
 
 from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.messages import ForwardBackwardResult, Sampled
+from rllm_tinker_server.messages import ForwardBackwardResult, Sampled, TopTokens
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
@@ -49,18 +50,31 @@ def server_failure(why: str) -> Answer:
     return json_answer({"error": why, "category": types.RequestErrorCategory.Server.value})
 
 
-def samples_answer(samples: Sequence[Sampled], prompt_logprobs: NDArray[np.float32] | None) -> Answer:
+def samples_answer(
+    samples: Sequence[Sampled], prompt_logprobs: NDArray[np.float32] | None, top_of_prompt: TopTokens | None
+) -> Answer:
     response = proto.SampleResponse()
     for sampled in samples:
         stopped = sampled.stop_reason == "stop"
-        response.sequences.add(
+        sequence = response.sequences.add(
             stop_reason=proto.STOP_REASON_STOP if stopped else proto.STOP_REASON_LENGTH,
             tokens=sampled.tokens.astype(np.int32, copy=False).tobytes(),
             logprobs=sampled.logprobs.astype(np.float32, copy=False).tobytes(),
         )
+        if sampled.top is not None:
+            _fill(sequence.topk_sampled_logprobs, sampled.top)
+    if top_of_prompt is not None:
+        _fill(response.topk_prompt_logprobs, top_of_prompt)
     if prompt_logprobs is not None:
         response.prompt_logprobs = prompt_logprobs.astype(np.float32, copy=False).tobytes()
     return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def _fill(message: Any, top: TopTokens) -> None:
+    nothing = np.isnan(top.logprobs)
+    message.length, message.k = top.tokens.shape
+    message.token_ids = np.where(nothing, 0, top.tokens).astype(np.int32).tobytes()
+    message.logprobs = np.where(nothing, MASK_LOGPROB, top.logprobs).astype(np.float32).tobytes()
 
 
 def forward_backward_answer(result: ForwardBackwardResult) -> Answer:
@@ -107,6 +121,11 @@ def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None)
             path=path, sampling_session_id=sampler_id, type="save_weights_for_sampler"
         )
     )
+
+
+def saved_external(path: str, size: int) -> Answer:
+    """`size`: bytes."""
+    return json_answer({"path": path, "size_bytes": size, "type": "save_weights_external"})
 
 
 def unloaded(model_id: str) -> Answer:

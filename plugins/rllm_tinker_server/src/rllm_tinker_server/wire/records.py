@@ -14,9 +14,15 @@ from rllm_tinker_server.futures import Answer
 from rllm_tinker_server.limits import Limits
 from rllm_tinker_server.messages import BaseModel
 from rllm_tinker_server.sessions import SamplingSession, Session, TrainedModel
+from rllm_tinker_server.tinker_path import Kind
 from rllm_tinker_server.wire.answers import answer, json_answer
 
 OWNER = "local"
+TYPES: dict[Kind, types.CheckpointType] = {
+    "weights": "training",
+    "sampler_weights": "sampler",
+    "external_weights": "external",
+}
 
 
 def client_config(limits: Limits) -> Answer:
@@ -134,6 +140,11 @@ def training_run(model_id: str, model: TrainedModel | None, checkpoints: Sequenc
     return run
 
 
+def download_urls(urls: Mapping[str, str], expires: float) -> Answer:
+    """Of the files of a checkpoint, by name. `expires`: seconds since the epoch."""
+    return json_answer({"urls": dict(urls), "expires": _moment(expires).isoformat()})
+
+
 def training_run_list(runs: Sequence[dict[str, Any]], *, offset: int, limit: int, total: int) -> Answer:
     return json_answer(
         {"training_runs": list(runs), "cursor": {"offset": offset, "limit": limit, "total_count": total}}
@@ -144,7 +155,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     expires = checkpoint.expires
     return types.Checkpoint(
         checkpoint_id=checkpoint.path.checkpoint_id,
-        checkpoint_type="training" if checkpoint.path.kind == "weights" else "sampler",
+        checkpoint_type=TYPES[checkpoint.path.kind],
         time=_moment(checkpoint.created),
         tinker_path=str(checkpoint.path),
         size_bytes=checkpoint.size,

@@ -1,0 +1,1 @@
+"""Servers and child processes: what the distributions that have some share."""

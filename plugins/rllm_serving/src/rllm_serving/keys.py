@@ -1,0 +1,109 @@
+"""Who may ask: the key in a header, and the names that this machine goes by."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rllm_core.errors import ConfigError
+from rllm_serving.listening import is_loopback
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRule:
+    """Which key clients send, and how."""
+
+    key: str | None
+    """None: any will do."""
+    header: str
+    """Such as ``X-API-Key``."""
+    variable: str
+    """Where clients and the server take it from, an environment variable."""
+    example: str
+    """A key, for people."""
+    open_paths: tuple[str, ...] = ()
+    """Beginnings of paths that need no key."""
+
+
+class RequireKey:
+    """Answers 401 to requests without the key.
+
+    Where no key is set, any is accepted but none is not: clients send one, and a web page that makes a browser on this
+    machine send requests cannot.
+    """
+
+    def __init__(self, app: ASGIApp, rule: KeyRule) -> None:
+        self._app = app
+        self._rule = rule
+        self._header = rule.header.lower().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rule = self._rule
+        if scope["type"] == "http" and not scope["path"].startswith(rule.open_paths):
+            given = _header(scope, self._header)
+            if given is None and rule.key is None:
+                why = (
+                    f"There is no {rule.header}. This server accepts any key; clients need one such as {rule.example}."
+                )
+                await _refuse(send, 401, why)
+                return
+            if rule.key is not None and not hmac.compare_digest(given or b"", rule.key.encode()):
+                why = "The API key is not this server's. Set {0} to the key that the server was started with."
+                await _refuse(send, 401, why.format(rule.variable))
+                return
+        await self._app(scope, receive, send)
+
+
+class LoopbackNames:
+    """Answers 403 to whoever calls this machine something else than a loopback address.
+
+    A web page can make its own name mean this machine (DNS rebinding): what listens on a loopback address without a
+    key would answer it.
+    """
+
+    def __init__(self, app: ASGIApp, instead: str) -> None:
+        """`instead`: what whoever means it should do."""
+        self._app = app
+        self._instead = instead
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not is_loopback(_host_of(scope)):
+            await _refuse(send, 403, f"This server answers to 127.0.0.1 and localhost only. {self._instead}")
+            return
+        await self._app(scope, receive, send)
+
+
+def check_binding(host: str, rule: KeyRule) -> None:
+    """Raise ConfigError when other machines could reach a server that has no key."""
+    if rule.key is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} lets other machines reach this server, and it has no API key.",
+            f"Set {rule.variable} (or --api-key) to a key such as {rule.example}, or leave --host out.",
+        )
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for found, value in scope["headers"] if found == name), None)
+
+
+def _host_of(scope: Scope) -> str:
+    """What the client called this machine, without the port: ``[::1]:80`` → ``::1``."""
+    found = _HOST.fullmatch((_header(scope, b"host") or b"").decode("latin-1").lower())
+    return "" if found is None else found[1] or found[2]
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    body = json.dumps({"detail": why}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

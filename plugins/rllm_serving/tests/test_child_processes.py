@@ -1,0 +1,151 @@
+"""Child processes are announced, answer, and end with their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rllm_serving.announcement import EndedError, announced_url
+from rllm_serving.child_process import ChildProcess
+from rllm_serving.line_process import DiedError, LateError, LineProcess, RefusedError
+
+DEADLINE = 100.0
+UNTIL_INPUT_ENDS = """
+import asyncio, sys
+from rllm_serving.parent import when_parent_ends
+async def main():
+    ended = asyncio.Event()
+    when_parent_ends(ended.set)
+    print("watching", flush=True)
+    await ended.wait()
+asyncio.run(main())
+"""
+NEVER = "import signal; signal.pause()"
+SPAWNS = """
+import sys
+from pathlib import Path
+from rllm_serving.child_process import ChildProcess
+child = ChildProcess.spawn([sys.executable, "-c", {program!r}], Path({log!r}), {{}})
+while "watching" not in child.last_lines(1):
+    pass
+print(child.pid, flush=True)
+import signal; signal.pause()
+"""
+ECHO = """
+import sys, time
+print(sys.argv[1], flush=True)
+for line in sys.stdin:
+    if line == "die\\n":
+        sys.exit(7)
+    if line == "late\\n":
+        time.sleep(1000)
+    print(line[::-1].strip(), flush=True)
+"""
+
+
+def spawn(folder: Path, program: str) -> ChildProcess:
+    return ChildProcess.spawn([sys.executable, "-c", program], folder / "log", {"SAID": "yes"})
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_child_gets_an_environment_and_a_log(tmp_path: Path) -> None:
+    child = spawn(tmp_path, "import os; print('a'); print(os.environ['SAID'])")
+    asyncio.run(child.end(DEADLINE))
+    assert child.exit_code == 0
+    assert child.last_lines(1) == ["yes"]
+
+
+def test_a_child_that_watches_its_parent_ends_by_itself(tmp_path: Path) -> None:
+    child = spawn(tmp_path, UNTIL_INPUT_ENDS)
+    asyncio.run(child.end(DEADLINE))
+    assert child.exit_code == 0
+
+
+def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    starts = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {NEVER!r}]); print(p.pid, flush=True)"
+    )
+    child = spawn(tmp_path, f"{starts}; {NEVER}")
+    while not child.last_lines(1):
+        assert child.exit_code is None
+    grandchild = int(child.last_lines(1)[0])
+    asyncio.run(child.end(0.0))
+    assert child.exit_code == -signal.SIGKILL
+    while alive(grandchild):
+        pass
+
+
+def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    program = SPAWNS.format(program=UNTIL_INPUT_ENDS, log=str(tmp_path / "log"))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+    while alive(pid):
+        pass
+
+
+def test_an_announced_url_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "announced.json"
+    content = json.dumps({"url": "http://x:1", "port": 1, "pid": 2})
+    child = spawn(tmp_path, f"open({str(file)!r}, 'w').write({content!r}); {NEVER}")
+    found = asyncio.run(announced_url(file, child, DEADLINE))
+    child.kill()
+    assert found == "http://x:1"
+
+
+def test_a_server_that_ends_or_takes_too_long_announces_nothing(tmp_path: Path) -> None:
+    ended, slow = spawn(tmp_path, ""), spawn(tmp_path, NEVER)
+    with pytest.raises(EndedError):
+        asyncio.run(announced_url(tmp_path / "none", ended, DEADLINE))
+    with pytest.raises(TimeoutError):
+        asyncio.run(announced_url(tmp_path / "none", slow, 0.0))
+    slow.kill()
+    ended.kill()
+
+
+@pytest.fixture
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that answers lines backwards, and says its first argument first."""
+    (tmp_path / "rllm_test_echo.py").write_text(ECHO)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return "rllm_test_echo"
+
+
+def test_a_line_is_answered_with_a_line(echo: str) -> None:
+    process = LineProcess.start(echo, ["ready"])
+    assert [process.ask(line) for line in ("abc", "12")] == ["cba\n", "21\n"]
+    process.end()
+
+
+def test_a_process_that_dies_or_takes_too_long_says_how(echo: str) -> None:
+    dying, slow = (LineProcess.start(echo, ["ready"]) for _ in range(2))
+    with pytest.raises(DiedError, match="ended with 7") as died:
+        dying.ask("die")
+    assert died.value.code == 7
+    with pytest.raises(LateError, match=r"killed after 0\.1 s"):
+        slow.ask("late", within=0.1)
+    dying.end()
+    slow.end()
+
+
+def test_a_process_that_is_not_ready_says_why(echo: str) -> None:
+    with pytest.raises(RefusedError, match="no such thing"):
+        LineProcess.start(echo, ["no such thing"])
+    with pytest.raises(DiedError, match="does not start"):
+        LineProcess.start("rllm_no_such_module")

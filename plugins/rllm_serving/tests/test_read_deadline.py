@@ -1,0 +1,84 @@
+"""Requests that stop in the middle, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from .conftest import DEADLINE, Address, Serve
+
+WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+
+
+def connected(address: Address) -> socket.socket:
+    return socket.create_connection(address, timeout=DEADLINE)
+
+
+def answer(connection: socket.socket) -> bytes:
+    received = b""
+    while not received.endswith(b"\r\n\r\n3"):
+        received += connection.recv(1000) or pytest.fail(f"closed after {received!r}")
+    return received
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Waits until the server hangs up."""
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", WHOLE[:1], WHOLE[:20], WHOLE[:-1]])
+def test_a_request_that_stops_in_the_middle_is_cut(serve: Serve, sent: bytes) -> None:
+    with connected(serve(read_seconds=0.2)) as connection:
+        connection.sendall(sent)
+        assert is_cut(connection)
+
+
+def test_many_that_stop_in_the_middle_hold_nothing(serve: Serve) -> None:
+    address = serve(read_seconds=0.5)
+    connections = [connected(address) for _ in range(100)]
+    for connection in connections:
+        connection.sendall(WHOLE[:-1])
+    assert all(is_cut(connection) for connection in connections)
+    for connection in connections:
+        connection.close()
+
+
+def test_a_request_that_drips_is_cut(serve: Serve) -> None:
+    """The deadline is that of the whole request."""
+    with connected(serve(read_seconds=0.3)) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        connection.settimeout(0.05)
+        while True:
+            connection.sendall(b"x")
+            try:
+                if connection.recv(1) == b"":
+                    raise ConnectionResetError("reset")
+            except TimeoutError:
+                continue
+
+
+def test_later_requests_of_a_connection_have_the_same_deadline(serve: Serve) -> None:
+    with connected(serve(read_seconds=0.3)) as connection:
+        for _ in range(2):
+            connection.sendall(WHOLE)
+            assert answer(connection).startswith(b"HTTP/1.1 200")
+        connection.sendall(WHOLE[:-1])
+        assert is_cut(connection)
+
+
+def test_an_answer_may_take_longer_than_the_request(serve: Serve) -> None:
+    import asyncio
+
+    from .conftest import count_bytes
+
+    async def slow(scope: object, receive: object, send: object) -> None:
+        await asyncio.sleep(0.5)
+        await count_bytes(scope, receive, send)
+
+    with connected(serve(slow, read_seconds=0.2)) as connection:
+        connection.sendall(WHOLE)
+        assert answer(connection).startswith(b"HTTP/1.1 200")

@@ -1,0 +1,53 @@
+"""A server that does not start, and addresses that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_serving.http_server import HttpServer, NotStartedError
+from rllm_serving.keys import KeyRule, check_binding
+from rllm_serving.listening import is_loopback, listen, url_of
+
+RULE: dict[str, Any] = {"header": "X-Key", "variable": "THE_KEY", "example": "abc"}
+
+
+def test_an_application_that_does_not_start_is_an_error_and_stops_as_if_it_had() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "by nothing"})
+
+    async def start() -> None:
+        server = HttpServer(broken, listen(), lifespan="on")
+        with pytest.raises(NotStartedError):
+            await server.start()
+        await server.stop()
+
+    asyncio.run(start())
+
+
+def test_a_taken_port_is_said() -> None:
+    with listen() as first:
+        port = first.getsockname()[1]
+        assert url_of(first) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ConfigError, match=f"port {port}: another program listens there"):
+            listen(port=port)
+
+
+def test_other_machines_need_a_key() -> None:
+    check_binding("127.0.0.1", KeyRule(key=None, **RULE))
+    check_binding("0.0.0.0", KeyRule(key="abc", **RULE))
+    with pytest.raises(ConfigError, match="lets other machines reach this server") as refused:
+        check_binding("0.0.0.0", KeyRule(key=None, **RULE))
+    assert "THE_KEY" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False)],
+)
+def test_addresses_that_only_this_machine_reaches(host: str, ours: bool) -> None:
+    assert is_loopback(host) is ours

@@ -1,0 +1,153 @@
+"""Exports for other programs, by the real client and its command line, from the real host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import peft
+import pytest
+import tinker
+import torch
+from tinker import types
+
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.checkpoints import Checkpoints
+from rllm_tinker_server.downloads import VALID, Downloads
+from rllm_tinker_server.refusals import Forbidden
+from rllm_tinker_server.serve import ServeOptions, running_server
+from rllm_tinker_server.service import Service
+from rllm_tinker_server.shared_copy import sharing_copy
+from rllm_tinker_server.tinker_path import TinkerPath
+
+from .conftest import DEADLINE, KEY
+from .test_stores import checkpoint, write
+
+TOKENS = [4, 9, 14, 19, 24]
+COMMAND = "from tinker.cli.__main__ import cli; cli()"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def url(service: Service) -> Iterator[str]:
+    """Of a server with a key."""
+    with running_server(service, ServeOptions(key=KEY)) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def trainer(url: str) -> Iterator[Any]:
+    """A model after a step."""
+    client = tinker.ServiceClient(base_url=url, api_key=KEY)
+    trainer = client.create_lora_training_client(base_model="tiny", rank=4, seed=1).result(DEADLINE)
+    inputs: dict[str, Any] = {"target_tokens": TOKENS[1:], "weights": [1.0] * 4}
+    example = types.Datum(model_input=types.ModelInput.from_ints(TOKENS[:-1]), loss_fn_inputs=inputs)
+    trainer.forward_backward([example], "cross_entropy").result(DEADLINE)
+    trainer.optim_step(types.AdamParams(learning_rate=0.1)).result(DEADLINE)
+    yield trainer
+    client.close("success").result(DEADLINE)
+
+
+def command(url: str, *words: str) -> str:
+    environment = {**os.environ, "TINKER_BASE_URL": url, "TINKER_API_KEY": KEY}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *words], env=environment, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+# `tiny` has tied layers, which peft warns of.
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+def test_a_checkpoint_is_downloaded_and_peft_answers_with_it_as_the_server_does(
+    url: str, trainer: Any, service: Service, tmp_path: Path
+) -> None:
+    saved = trainer.save_state("final").result(DEADLINE).path
+    sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
+    command(url, "checkpoint", "download", saved, "--output", str(tmp_path))
+    (folder,) = tmp_path.iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+
+    host: Any = service.host
+    model = peft.PeftModel.from_pretrained(sharing_copy(host.model), str(folder))
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([TOKENS])).logits[0, :-1].float()
+    expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor(TOKENS[1:])].numpy()
+    found = sampler.compute_logprobs(types.ModelInput.from_ints(TOKENS)).result(DEADLINE)
+    np.testing.assert_allclose(found[1:], expected, atol=1e-5, rtol=0)
+    # What the command exported on the way is gone.
+    assert "external" not in command(url, "--format", "json", "checkpoint", "list")
+
+
+def test_an_export_is_listed_and_is_not_loaded(url: str, trainer: Any) -> None:
+    path = trainer.save_weights_external("mine").result(DEADLINE).path
+    assert path.endswith("/external_weights/mine")
+    rest = tinker.RestClient(base_url=url, api_key=KEY)
+    listed = rest.list_checkpoints(trainer.model_id).result(DEADLINE).checkpoints
+    assert (path, "external") in [(found.tinker_path, found.checkpoint_type) for found in listed]
+    client = tinker.ServiceClient(base_url=url, api_key=KEY)
+    with pytest.raises(tinker.BadRequestError, match="is for other programs"):
+        client.create_sampling_client(model_path=path).result(DEADLINE)
+    with pytest.raises(tinker.BadRequestError, match="is for other programs"):
+        client.create_training_client_from_state(path).result(DEADLINE)
+    client.close("success").result(DEADLINE)
+
+
+def test_an_encrypted_export_is_refused_and_training_goes_on(trainer: Any) -> None:
+    with pytest.raises(tinker.RequestFailedError, match="does not encrypt"):
+        trainer.save_weights_external("secret", age_encryption_recipients=["age1x"]).result(DEADLINE)
+    assert trainer.optim_step(types.AdamParams()).result(DEADLINE)
+
+
+def test_a_url_needs_no_key_and_stands_for_one_file_only(url: str, trainer: Any) -> None:
+    path = trainer.save_weights_external("one").result(DEADLINE).path
+    trainer.save_weights_external("two").result(DEADLINE)
+    rest = tinker.RestClient(base_url=url, api_key=KEY)
+    urls = rest.get_external_weights_urls(path).result(DEADLINE).urls
+    config = urls["adapter_config.json"]
+    with urllib.request.urlopen(config, timeout=DEADLINE) as answer:
+        assert json.load(answer)["r"] == 4
+    for other in (config.replace("/one/", "/two/"), config.replace("config.json", "model.safetensors"), config[:-1]):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(other, timeout=DEADLINE)
+
+
+def test_a_training_state_has_no_urls(url: str, trainer: Any) -> None:
+    path = trainer.save_state("state").result(DEADLINE).path
+    place = path.removeprefix("tinker://").replace("/", "/checkpoints/", 1)
+    asked = f"{url}/api/v1/training_runs/{place}/external_weights_urls"
+    response = httpx.get(asked, headers={"X-API-Key": KEY}, timeout=DEADLINE)
+    assert response.status_code == 400
+    assert "save_weights_external first" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("change", [{"expires": "nine"}, {"expires": "9" * 30}, {"signature": "ä"}, {"signature": ""}])
+def test_a_url_that_was_changed_or_has_expired_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    now, path = [0.0], TinkerPath("a-b:train:0", "external_weights", "one")
+    store = Checkpoints(tmp_path)
+    store.write(checkpoint(path), write("{}"), overwrite=False)
+    (path.below(tmp_path) / "adapter_config.json").write_text("{}")
+    downloads = Downloads(store, clock=lambda: now[0])
+    urls, _ = downloads.urls(path, "http://x")
+    query = dict(part.split("=") for part in urls["adapter_config.json"].partition("?")[2].split("&"))
+    assert downloads.file(path, "adapter_config.json", query).name == "adapter_config.json"
+    with pytest.raises(Forbidden):
+        downloads.file(path, "adapter_config.json", query | change)
+    now[0] = VALID + 1
+    with pytest.raises(Forbidden, match="expired"):
+        downloads.file(path, "adapter_config.json", query)
