@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked import CommandServer, running
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TESTS_BETWEEN_COLLECTIONS = 200
+BLOCKED = ("rllm-local", "rllm-envs", "rllm-renderers", "rllm-tinker", "rllm-trackers", "rllm-verl")
+"""Distributions that import much when `rllm plugins doctor` loads what they offer; one test of it loads most."""
 _finished_tests = itertools.count()
 
 
@@ -43,17 +46,42 @@ def without_picture() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def rllm(tmp_path: Path) -> Run:
-    """Runs ``rllm`` with warnings as errors; `program` replaces it, for looking at the process from inside."""
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
+    """Starts commands in processes that need not import torch and transformers first."""
+    with running(tmp_path_factory.mktemp("output")) as server:
+        yield server
 
-    def run(*arguments: str, program: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-        program = program or "import sys; from rllm_core.cli.main import main; sys.exit(main())"
-        blocked = {"RLLM_BLOCK_PLUGINS": "rllm-local,rllm-envs", "RLLM_DEBUG": "", "COLUMNS": "80"}
-        path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+
+@pytest.fixture
+def environ_of_users(tmp_path: Path) -> dict[str, str]:
+    """The environment of processes that find what is installed in an empty folder, and few plugins of ours."""
+    blocked = {"RLLM_BLOCK_PLUGINS": ",".join(BLOCKED), "RLLM_DEBUG": "", "COLUMNS": "80"}
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **blocked, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def rllm(command_server: CommandServer, environ_of_users: dict[str, str]) -> Run:
+    """Runs ``rllm`` with warnings as errors, in a process of its own."""
+
+    def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        process = command_server.start("rllm_core.cli.main", words, Path.cwd(), environ_of_users | environ)
+        stdout, stderr = process.communicate()
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    return run
+
+
+@pytest.fixture
+def rllm_from_inside(environ_of_users: dict[str, str]) -> Run:
+    """Runs a program in place of ``rllm``, for looking at a process that was started anew: ``(program, *words)``."""
+
+    def run(program: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", "-c", program, *arguments],
-            env={**os.environ, **blocked, "PYTHONPATH": path, **environ},
+            [sys.executable, "-W", "error", "-c", program, *words],
+            env=environ_of_users | environ,
             capture_output=True,
             text=True,
             timeout=200,

@@ -11,10 +11,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from forked import CommandServer, ForkedProcess
 
 from rllm_core.cli.main import main
-
-from .forked import CommandServer, ForkedProcess, running
 
 SMALL = (
     "rllm.rollout.n=4",
@@ -78,12 +77,6 @@ def start_rllm(tmp_path: Path, environ: dict[str, str]) -> StartRllm:
         )
 
     return start
-
-
-@pytest.fixture(scope="session")
-def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
-    with running(tmp_path_factory.mktemp("output")) as server:
-        yield server
 
 
 @pytest.fixture

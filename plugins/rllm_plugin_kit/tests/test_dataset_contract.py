@@ -131,6 +131,4 @@ def test_what_is_wrong_is_named(
     dataset: Any, test: str, said: str, complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    state = random.getstate()
     assert said in complaint(DatasetContract, plugin(dataset), test, bad_options=BAD)
-    random.setstate(state)

@@ -144,25 +144,25 @@ sys.exit(main())
     ],
 )
 def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
-    rllm, words: list[str], command: str, home: str
+    rllm_from_inside, words: list[str], command: str, home: str
 ) -> None:
-    said = _paragraph(rllm(*words, program=NOTHING_INSTALLED))
+    said = _paragraph(rllm_from_inside(NOTHING_INSTALLED, *words))
 
     assert said == f"Command {command!r} is in {home}: pip install {home}"
 
 
-def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm) -> None:
-    assert "Did you mean 'tinker'" in _paragraph(rllm("tinkre", program=NOTHING_INSTALLED))
-    assert "Did you mean 'new'" in _paragraph(rllm("plugins", "neww", program=NOTHING_INSTALLED))
+def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm_from_inside) -> None:
+    assert "Did you mean 'tinker'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "tinkre"))
+    assert "Did you mean 'new'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "plugins", "neww"))
 
 
-def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm) -> None:
-    told = " ".join(rllm("--help", program=NOTHING_INSTALLED, COLUMNS="120").stdout.split())
+def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
+    told = " ".join(rllm_from_inside(NOTHING_INSTALLED, "--help", COLUMNS="120").stdout.split())
 
     assert "rescore Show stored EPISODES under other estimators" in told
     assert "Not installed: pip install rllm-rescore" in told
     assert "Not installed: pip install rllm-plugin-kit" in " ".join(
-        rllm("plugins", "--help", program=NOTHING_INSTALLED, COLUMNS="120").stdout.split()
+        rllm_from_inside(NOTHING_INSTALLED, "plugins", "--help", COLUMNS="120").stdout.split()
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.data.messages import MalformedToolCall, Message, Reply, ToolCall, text_of
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
     "lower",
@@ -124,9 +124,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        before = surroundings()
-        self._attempts(params, 1)
-        if different := changed(before):
+        if different := changes_by(lambda: self._attempts(params, 1)):
             raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
 
     def _made(self, params: Any) -> Agent:

@@ -11,7 +11,7 @@ from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task
 from rllm_core.errors import RllmError
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
 
 
@@ -68,9 +68,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        before = surroundings()
-        self._tasks(params)
-        if different := changed(before):
+        if different := changes_by(lambda: self._tasks(params)):
             raise self.failure(
                 f"leaves {', '.join(different)} changed", "Draw from a generator of its own, and put back the rest."
             )

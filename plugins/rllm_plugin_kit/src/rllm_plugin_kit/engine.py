@@ -15,7 +15,7 @@ from rllm_core.errors import BackendError, RolloutError
 from rllm_plugin_kit.engine_session import EngineSession, Request
 from rllm_plugin_kit.small_model import STOP_ID, SmallModel
 from rllm_plugin_kit.started import StartedContract
-from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changed, surroundings
+from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changed, changes_by, surroundings
 
 SAME = 1e-3
 """Log-probs nearer to each other than this are of one model: kernels add up in another order."""
@@ -278,19 +278,17 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             ) from error
         different = changed(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
-            # A thread of another test, such as a client that tries again, draws at times. An engine draws every time.
-            different = self._changes_of(session.another())
+            different = changes_by(lambda: self._live(session.another()))
         if different:
             raise self.failure(
                 f"leaves {', '.join(different)} changed", "Release in `close` what `start` took, and put back the rest."
             )
 
-    def _changes_of(self, session: EngineSession) -> list[str]:
+    def _live(self, session: EngineSession) -> None:
         try:
             session.generate(*_requests())
         finally:
             session.close()
-        return changed(session.before)
 
     def _made(self, params: Any) -> HostedEngine:
         try:

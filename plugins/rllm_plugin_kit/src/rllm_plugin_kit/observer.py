@@ -14,7 +14,7 @@ from rllm_core.errors import did_you_mean
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import EVENTS, LOG, STEPS, Event, events
 from rllm_plugin_kit.steps import changed as changed_aspects, snapshot
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 VETO = "on_validation_start"
 RUNS = {
@@ -82,9 +82,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        before = surroundings()
-        self._watch(self._made(params), events(), "a whole run")
-        if different := changed(before):
+        if different := changes_by(lambda: self._watch(self._made(params), events(), "a whole run")):
             raise self.failure(
                 f"leaves {', '.join(different)} changed after on_train_end", "Put back what it changes, by then."
             )

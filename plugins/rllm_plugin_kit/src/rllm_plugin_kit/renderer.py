@@ -12,7 +12,7 @@ from rllm_core.contracts.renderer import Renderer, RendererPlugin, RendererSetup
 from rllm_core.data.messages import Message, Reply, Tool
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": "guess a number"},),
@@ -162,10 +162,12 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         renderer = self._made(params)
-        before = surroundings()
-        for prompt, reply in self._sampled(renderer):
-            self._ask(renderer.parse, prompt, reply)
-        if different := changed(before):
+
+        def render_and_parse() -> None:
+            for prompt, reply in self._sampled(renderer):
+                self._ask(renderer.parse, prompt, reply)
+
+        if different := changes_by(render_and_parse):
             raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
 
     def _made(self, params: Any) -> Renderer:

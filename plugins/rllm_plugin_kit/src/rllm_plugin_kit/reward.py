@@ -16,7 +16,7 @@ from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
 from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 REPLIES = (
     Reply(text="42", content="42"),
@@ -119,10 +119,12 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         self.loaded()
         reward = self._made(params)
         asyncio.run(asyncio.sleep(0))
-        before = surroundings()
-        for reply in REPLIES:
-            self._score(reward, self._attempt(reply), "")
-        if different := changed(before):
+
+        def score_all() -> None:
+            for reply in REPLIES:
+                self._score(reward, self._attempt(reply), "")
+
+        if different := changes_by(score_all):
             raise self.failure(f"leaves {', '.join(different)} changed", "Put back what it changes.")
 
     def _made(self, params: Any) -> Reward:

@@ -8,7 +8,8 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,38 @@ def changed(before: Mapping[str, object], excused: Collection[str] = ()) -> list
             thread.join(PATIENCE)
     after = surroundings() | {THREADS: before[THREADS] if not _new_threads(before) else None}
     return [name for name, value in before.items() if after[name] != value and name not in excused]
+
+
+def changes_by(act: Callable[[], object], excused: Collection[str] = ()) -> list[str]:
+    """What is not as it was once `act` is done, `excused` aside.
+
+    It is done once more where nothing but random numbers differs: a thread of another test, such as a client that tries
+    again, draws at times. Who draws from the shared generators does so every time.
+    """
+    different = _changes_by(act, excused)
+    if different and RANDOM_NUMBERS.issuperset(different):
+        different = _changes_by(act, excused)
+    return different
+
+
+def _changes_by(act: Callable[[], object], excused: Collection[str]) -> list[str]:
+    with _generators_seeded_by_the_system():
+        before = surroundings()
+        act()
+        return changed(before, excused)
+
+
+@contextmanager
+def _generators_seeded_by_the_system() -> Iterator[None]:
+    """Or who seeds them with the same number as before would leave them as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed()
+    np.random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def _new_threads(before: Mapping[str, object]) -> set[threading.Thread]:

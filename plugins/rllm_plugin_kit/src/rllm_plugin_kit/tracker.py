@@ -16,7 +16,7 @@ from rllm_core.runs.run_folder import RunFolder
 from rllm_core.schema.run_sections import TrainerSection
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import LOG, STEPS, Event, events
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 Logged = tuple[int, str, float]
 """Step, metric, value."""
@@ -96,9 +96,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         """Once it is closed; threads that still run would keep the process from ending, or write later."""
         self.loaded()
         with self._folder(tmp_path) as folder:
-            before = surroundings()
-            self._live(folder, params)
-            if different := changed(before, self.changes):
+            if different := changes_by(lambda: self._live(folder, params), self.changes):
                 raise self.failure(
                     f"leaves {', '.join(different)} changed",
                     "Put back in `close` what it changes; where its client library cannot, say so with `changes` in "

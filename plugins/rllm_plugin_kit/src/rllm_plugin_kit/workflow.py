@@ -19,7 +19,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.attempts import MAX_PROMPT, MAX_RESPONSE, Attempt, Played, describe_episode, play
 from rllm_plugin_kit.playground import Answering, Fault
 from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
-from rllm_plugin_kit.surroundings import changed, surroundings
+from rllm_plugin_kit.surroundings import changes_by
 
 FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
 HANGS: tuple[Fault, ...] = ("reset hangs", "step hangs")
@@ -200,13 +200,12 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        before = surroundings()
-        played = self._play(params)
-        if different := changed(before):
+        played: list[Played] = []
+        if different := changes_by(lambda: played.append(self._play(params))):
             raise self.failure(
                 f"leaves {', '.join(different)} changed", "Close what `open` has opened, and put back the rest."
             )
-        self._check_closed(played, "after an attempt")
+        self._check_closed(played[-1], "after an attempt")
 
     def _attempt(self, attempt: Attempt) -> Attempt:
         return attempt.filled(task=self.task, turns=self.turns)

@@ -170,12 +170,12 @@ def test_rllm_example_is_what_the_command_writes() -> None:
     )
 
 
-def test_help_teaches_with_an_example_and_loads_no_plugin(rllm) -> None:
+def test_help_teaches_with_an_example_and_loads_no_plugin(rllm_from_inside) -> None:
     program = (
         "import sys; from rllm_core.cli.main import main; main(['plugins', 'new', '--help']); "
         "print({'pydantic', 'pluggy', 'numpy', 'rich'} & set(sys.modules))"
     )
-    printed = rllm(program=program).stdout
+    printed = rllm_from_inside(program).stdout
 
     assert 'pip install -e "./my-estimator[test]"' in printed
     assert "rllm train guess --estimator my_estimator" in printed

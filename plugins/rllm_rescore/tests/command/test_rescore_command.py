@@ -168,7 +168,7 @@ def test_a_run_whose_own_estimator_needs_a_model_is_rescored_without_it(printed:
     assert lines[3].startswith("the run's own estimators are left out: rllm.algorithm.estimator_map.judge: estimator ")
 
 
-def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm: Rllm, run: Path) -> None:
+def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm_from_inside: Rllm, run: Path) -> None:
     program = "import sys; from rllm_core.cli.main import main; main(); sys.exit('torch' in sys.modules)"
-    assert rllm("rescore", str(run), "--estimator", "rloo", program=program).returncode == 0
-    assert rllm("rescore", str(run), "--loss", "ppo", program=program).returncode == 1
+    assert rllm_from_inside(program, "rescore", str(run), "--estimator", "rloo").returncode == 0
+    assert rllm_from_inside(program, "rescore", str(run), "--loss", "ppo").returncode == 1

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tinker
 from click.testing import CliRunner
+from forked import CommandServer
 from tinker import types
 
 from rllm_core.errors import ConfigError
@@ -24,51 +25,58 @@ from rllm_tinker_server.command import tinker as group
 
 DEADLINE = 100.0
 KEY = "tml-test"
-RUN = """
-import sys
-from rllm_tinker_server.command import tinker
-sys.exit(tinker.main(sys.argv[1:], standalone_mode=False))
-"""
 
 
 @dataclass(frozen=True)
-class Process:
+class Served:
     url: str
     port: int
-    process: subprocess.Popen[str]
+    process: Any
+    """A `subprocess.Popen`, or a `ForkedProcess`."""
 
     def end(self) -> tuple[int, str]:
         """Exit code and everything that was printed."""
-        printed, _ = self.process.communicate(timeout=DEADLINE)
-        return self.process.returncode, printed
+        printed = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, "".join(filter(None, printed))
+
+
+Serve = Callable[..., AbstractContextManager[Served]]
+ENVIRON = {name: value for name, value in os.environ.items() if name != "TINKER_API_KEY"}
+
+
+def words(folder: Path, *options: str, port: int = 0) -> list[str]:
+    """Of `rllm`, for a server that keeps its files in a folder."""
+    where = ["--port", str(port), "--checkpoints", str(folder / "saved"), "--announce", str(folder / "announce.json")]
+    return ["tinker", "serve", "--model", "tiny", *where, *options]
 
 
 @contextmanager
-def served(folder: Path, *options: str, port: int = 0) -> Iterator[Process]:
-    announce = folder / "announce.json"
-    announce.unlink(missing_ok=True)
-    where = ["--port", str(port), "--checkpoints", str(folder / "saved"), "--announce", str(announce)]
-    environment = {name: value for name, value in os.environ.items() if name != "TINKER_API_KEY"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, "serve", "--model", "tiny", *where, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
+def announced(folder: Path, process: Any) -> Iterator[Served]:
+    """A process that runs these words, once it says where it listens."""
     try:
         until = time.monotonic() + DEADLINE
-        while not announce.exists():
+        while not (folder / "announce.json").exists():
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < until
             time.sleep(0.05)
-        found = json.loads(announce.read_text())
+        found = json.loads((folder / "announce.json").read_text())
         assert found["pid"] == process.pid
-        yield Process(found["url"], found["port"], process)
+        yield Served(found["url"], found["port"], process)
     finally:
         process.kill()
         process.communicate(timeout=DEADLINE)
+
+
+@pytest.fixture
+def serve(command_server: CommandServer, tmp_path: Path) -> Serve:
+    """Starts `rllm tinker serve` in a process that need not import torch first."""
+
+    def start(port: int = 0) -> AbstractContextManager[Served]:
+        (tmp_path / "announce.json").unlink(missing_ok=True)
+        process = command_server.start("rllm_core.cli.main", words(tmp_path, port=port), tmp_path, ENVIRON)
+        return announced(tmp_path, process)
+
+    return start
 
 
 def datum(length: int = 8) -> types.Datum:
@@ -88,9 +96,9 @@ def losses(trainer: Any, steps: int) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(serve: Serve) -> None:
     """The steps after the checkpoint are those of a run that was not interrupted."""
-    with served(tmp_path) as first:
+    with serve() as first:
         client = tinker.ServiceClient(base_url=first.url, api_key=KEY)
         trainer = client.create_lora_training_client(base_model="tiny", rank=4, seed=1).result(DEADLINE)
         sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
@@ -100,9 +108,9 @@ def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(tmp_path: P
         # A long request is in execution when the server is killed.
         lost = trainer.forward_backward([datum(400) for _ in range(512)], "cross_entropy")
         time.sleep(0.3)
-        os.kill(first.process.pid, signal.SIGKILL)
-        first.process.wait(DEADLINE)
-        with served(tmp_path, port=first.port) as second:
+        first.process.kill()
+        first.end()
+        with serve(first.port) as second:
             assert second.url == first.url
             # The client's own RetryableException, which is final for training, or the refusal when it sent it again.
             with pytest.raises(Exception, match=r"expired/broken|go on from the last checkpoint"):
@@ -121,8 +129,8 @@ def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_server_cleanly(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    with served(tmp_path) as server:
+def test_a_signal_ends_the_server_cleanly(serve: Serve, number: signal.Signals, code: int) -> None:
+    with serve() as server:
         client = tinker.ServiceClient(base_url=server.url, api_key=KEY)
         trainer = client.create_lora_training_client(base_model="tiny", rank=2).result(DEADLINE)
         tokenizer = trainer.get_tokenizer()
@@ -137,7 +145,15 @@ def test_a_signal_ends_the_server_cleanly(tmp_path: Path, number: signal.Signals
 
 @pytest.mark.slow
 def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:
-    with served(tmp_path, "--end-with-stdin") as server:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rllm_core.cli.main", *words(tmp_path, "--end-with-stdin")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRON,
+    )
+    with announced(tmp_path, process) as server:
         assert server.process.stdin is not None
         server.process.stdin.close()
         server.process.stdin = None
