@@ -15,7 +15,7 @@ from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, RllmError, failures_as
+from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
@@ -71,7 +71,7 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     except RllmError:
         raise
     except Exception as error:
-        raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
+        raise PluginError(f"{name} could not give its {split} tasks: {described(error)}.") from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:
         raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
