@@ -56,6 +56,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             _same("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"),
         ),
         derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),
+        minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
             custom_losses=True,

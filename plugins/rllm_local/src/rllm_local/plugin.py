@@ -47,6 +47,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
         column_sections={"values": "critic"},
+        minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
             custom_losses=True,
             stop_texts=True,

@@ -244,6 +244,8 @@ class BackendPlugin(Plugin[ParamsT]):
     """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
     ``critic.*`` stands for everything in a section. A user's value there stops the run, unless it is the one that the
     key has anyway. Shared keys never do."""
+    idle_keys_of_profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As `idle_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""
@@ -253,6 +255,8 @@ class BackendPlugin(Plugin[ParamsT]):
     """The config key that `build_train_config(lr=…)` sets."""
     lora_rank_key: str = "model.lora_rank"
     """The config key that `build_train_config(lora_rank=…)` sets."""
+    minibatches_key: str | None = None
+    """The config key that says into how many optimiser steps a pass over a batch is dealt; None: there is none."""
     footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
     """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
     asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""

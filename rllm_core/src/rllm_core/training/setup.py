@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,9 +17,9 @@ from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
-from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
+from rllm_core.schema.section import AttemptSeconds, marked
 
 ScoreAttempt = Callable[[Attempt], Awaitable[Score]]
 MakeScore = Callable[[], ScoreAttempt | None]
@@ -152,11 +151,9 @@ def _score_of(plan: RunPlan) -> MakeScore:
 
 def _time_limit(plan: RunPlan) -> float | None:
     """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
-    limit = plan.config.rllm.agent.trajectory_timeout
-    params = plan.workflow.params
-    if not isinstance(params, AgentWorkflowParams):
-        return limit
-    return min(params.timeout, math.inf if limit is None else limit)
+    limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
+    own = [getattr(params, name) for name in marked(type(params), AttemptSeconds)]
+    return min([*own, *([] if limit is None else [limit])], default=None)
 
 
 def _agent_maker(plan: RunPlan) -> Callable[[], Agent]:
