@@ -50,16 +50,15 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     )
 
 
-def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
-    """The tasks of a split's dataset; none where it has no dataset, or one that is read over a network.
+def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task] | None:
+    """The tasks of a split; None where its dataset is read over a network.
 
     Raises:
         ConfigError: as `tasks_of`.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
-    if dataset is None or (dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params)):
-        return []
-    return tasks_of(plan, split)
+    is_remote = None if dataset is None else dataset.plugin.is_remote
+    return None if dataset and is_remote and is_remote(dataset.params) else tasks_of(plan, split)
 
 
 def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
