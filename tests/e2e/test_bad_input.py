@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -198,11 +199,23 @@ QUICK = (
 )
 
 
+@pytest.mark.parametrize("limit", ["training.max_length=3", "data.max_prompt_length=1"])
+def test_a_run_whose_first_prompts_are_all_too_long_fails(forked_rllm: Any, limit: str) -> None:
+    """It would make its steps, train on nothing, and end well."""
+    result = forked_rllm("train", "sum", *QUICK, limit)
+    assert result.returncode == 1
+    assert "attempts of the first step ended before the model said anything: their first prompts are too long." in (
+        result.stderr
+    )
+    assert "Raise data.max_prompt_length" in result.stderr
+
+
 @pytest.mark.usefixtures("bad_environments")
 def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(forked_rllm: Any) -> None:
     result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
     assert "Attempt 't1:" in result.stderr
-    assert "failed 3 times, last with RuntimeError: the world has ended." in result.stderr
+    said = r"failed 3 times, last with RuntimeError: the world has ended \(\S+\.py, line \d+\)\. Mend"
+    assert re.search(said, result.stderr)
     assert "rllm.workflow.raise_on_error=false" in result.stderr
     assert result.returncode == 1
 

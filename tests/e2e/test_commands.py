@@ -114,19 +114,13 @@ def test_a_local_model_folder_is_trained(forked_rllm: Any, run: Path, tmp_path: 
     assert "name: ./some-hf-folder" in (run / "config.yaml").read_text()
 
 
-def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(rllm_here: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--all",)])
+def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(
+    rllm_here: Any, tmp_path: Path, more: tuple[str, ...]
+) -> None:
     (tmp_path / "my.yaml").write_text("rllm:\n  rollout:\n    n: 5\n")
-    result = rllm_here(
-        "train",
-        "guess",
-        "--dry-run",
-        "--config",
-        "my.yaml",
-        "--estimator",
-        "rloo",
-        "--role-estimator",
-        "judge=reinforce",
-    )
+    words = ("--config", "my.yaml", "--estimator", "rloo", "--role-estimator", "judge=reinforce")
+    result = rllm_here("train", "guess", "--dry-run", *words, *more)
     assert result.returncode == 0, result.stderr
     rows = {words[0]: words for words in map(str.split, result.stdout.splitlines()) if words}
     assert rows["build_batch"][1:] == ["rllm-core", "trajectory_groups", "batch"]
@@ -135,10 +129,37 @@ def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(rllm_here
     assert rows["rllm.algorithm.estimator_map.judge"][1:] == ['"reinforce"', "command", "line"]
     assert rows["rllm.env.env_args.prompt"][1:] == ['"guess"', "recipe", "guess", "local/tiny"]
     assert rows["rllm.workflow.name"][1:] == ['"multi_turn_workflow"', "environment", "guess"]
-    assert rows["training.beta1"][1:] == ["0.9", "backend", "local"]
-    assert rows["rllm.trainer.seed"][1:] == ["0", "default"]
-    assert "estimator    reinforce" in " ".join(result.stdout.split("\n")) or "reinforce" in result.stdout
+    assert rows["model.name"][1:] == ['"tiny"', "backend", "local"]
+    defaults = [rows.get(key) for key in ("training.beta1", "rllm.trainer.seed")]
+    shown = [["training.beta1", "0.9", "backend", "local"], ["rllm.trainer.seed", "0", "default"]]
+    assert defaults == (shown if more else [None, None])
+    assert ("other values are defaults; --all shows them" in result.stdout) == (not more)
+    assert len(result.stdout.splitlines()) < (300 if more else 70)
     assert not (tmp_path / "runs").exists()
+
+
+def test_all_values_are_shown_by_a_dry_run_alone(rllm_here: Any) -> None:
+    result = rllm_here("train", "guess", "--all")
+    assert (result.returncode, "--all goes with --dry-run." in result.stderr) == (2, True)
+
+
+def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -> None:
+    """Each of them ends a run before its first step."""
+    (tmp_path / "runs/rllm-training/default").mkdir(parents=True)
+    (tmp_path / "runs/rllm-training/default/plugins.json").write_text("[]")
+    missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
+    for words, said in (
+        (("guess",), "holds a run already"),
+        (("--overwrite",), "No environment is named, and no dataset."),
+        (("guess", "--overwrite", missing), "none.jsonl"),
+        (("guess", "--overwrite", "--model", "./nothing"), "./nothing"),
+    ):
+        result = rllm_here("train", *words, "--dry-run")
+        assert (result.returncode, result.stdout) == (2, ""), words
+        assert said in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    assert rllm_here("train", "guess", "--overwrite", "--dry-run").returncode == 0
+    assert [path.name for path in (tmp_path / "runs/rllm-training/default").iterdir()] == ["plugins.json"]
 
 
 def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str]) -> None:

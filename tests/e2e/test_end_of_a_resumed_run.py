@@ -52,8 +52,8 @@ def table_of(output: str) -> list[str]:
 
 
 def values_of(dry_run: str) -> dict[str, str]:
-    _, _, config = dry_run.partition("Config:\n")
-    lines = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in config.splitlines()[1:] if line)
+    _, _, config = dry_run.partition("\nConfig")
+    lines = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in config.splitlines()[2:] if line)
     return {line[0]: line[1] for line in lines if line[0] not in OWN}
 
 

@@ -31,7 +31,8 @@ CHECKS = (
     "rllm_core.config.",
     "rllm_core.schema.",
     "rllm_core.planning.unused_keys.",
-    "rllm_core.planning.plan_warnings.",
+    "rllm_core.planning.group_checks.",
+    "rllm_core.planning.idle_checks.",
 )
 """Looking at a value in order to warn or refuse is not acting on it."""
 

@@ -76,7 +76,7 @@ def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
     monkeypatch.chdir(tmp_path)
     plans: list[RunPlan] = []
     text = GUIDE.read_text(encoding="utf-8")
-    monkeypatch.setattr(rllm_core.cli.train, "show_plan", plans.append)
+    monkeypatch.setattr(rllm_core.cli.train, "show_plan", lambda plan, keys: plans.append(plan))
     for command in re.findall(r"^    rllm train ((?:.*\\\n)*.*)", text, flags=re.MULTILINE):
         rllm_core.cli.train.train.main([*shlex.split(command.replace("\\\n", "")), "--dry-run"], standalone_mode=False)
     assert [plan.workflow.plugin.name for plan in plans] == ["solver_judge"] * 3

@@ -22,7 +22,7 @@ COMMANDS = [shlex.split(line) for line in re.findall(r"^    rllm (.*)$", GUIDE, 
 
 def test_the_commands_of_the_guide_work(rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = COMMANDS
-    for words in (dry, short, [*with_model, "--dry-run", "--model", "tiny"]):
+    for words in (dry, short, [*with_model, "--dry-run", "--overwrite", "--model", "tiny"]):
         done = rllm(*words)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""

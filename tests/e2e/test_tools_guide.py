@@ -53,7 +53,9 @@ def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in MARKS])
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
-    build_model(len(tokenizer), seed=3).save_pretrained(folder)
+    model = build_model(len(tokenizer), seed=3)
+    model.config.max_position_embeddings = 2048  # the schemas of tools are long in its tokens
+    model.save_pretrained(folder)
     return folder
 
 

@@ -76,6 +76,35 @@ class SkipsAhead(Stage):
         step.weight_version += 1
 
 
+class EditsTasks(Stage):
+    async def __call__(self, step: TrainStep) -> None:
+        for task in step.tasks:
+            task.data["hint"] = "none"  # type: ignore[index]
+
+
+class MovesEpisodes(Stage):
+    async def __call__(self, step: TrainStep) -> None:
+        for episode in step.episodes:
+            episode.data_source = "somewhere"
+
+
+class RenamesAttempts(Stage):
+    async def __call__(self, step: TrainStep) -> None:
+        for group in step.trajectory_groups:
+            for trajectory in group.trajectories:
+                trajectory.uid = "x"
+
+
+class Skips(Stage):
+    async def __call__(self, step: TrainStep) -> None:
+        step.skip("bored")
+
+
+class TimesItself(Stage):
+    async def __call__(self, step: TrainStep) -> None:
+        step.timing_dict["mine"] = 1.0
+
+
 class Divides(Stage):
     async def __call__(self, step: TrainStep) -> None:
         step.metrics["mine/share"] = 1 / len(step.trajectory_groups)
@@ -174,7 +203,13 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
             "stage 'mine' changes trajectory_groups of the step, which is not among what it writes. Add "
             "'trajectory_groups' to `writes` in its record, or leave that as it is.",
         ),
-        (record(ShapesRewards), CHANGES, "Add 'episodes' or 'rewards' or 'trajectory_groups' to `writes`"),
+        (record(ShapesRewards), CHANGES, "Add 'episodes' or 'rewards' to `writes`"),
+        (record(ShapesRewards, writes="trajectory_groups"), CHANGES, "changes rewards of the step"),
+        (record(EditsTasks, reads="tasks"), CHANGES, "changes tasks of the step"),
+        (record(MovesEpisodes, reads="episodes"), CHANGES, "changes generated of the step"),
+        (record(RenamesAttempts), CHANGES, "changes tokens of trajectories of the step"),
+        (record(Skips), CHANGES, "changes skip_reason of the step"),
+        (record(TimesItself), CHANGES, "No stage may; leave notes"),
         (record(RenamesTrajectories), CHANGES, "changes trajectory_names of the step"),
         (record(ClipsAdvantages, reads="batch"), CHANGES, "changes batch.advantages of the step"),
         (record(CountsSteps), CHANGES, "No stage may; leave notes for other stages in step.extras."),

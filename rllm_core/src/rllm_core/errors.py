@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class RllmError(Exception):
@@ -79,7 +80,45 @@ def failures_as(
     except RllmError:
         raise
     except (Exception, SystemExit) as error:
-        raise error_class(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+        raise error_class(f"{who} failed: {described(error)}.", hint) from error
+
+
+def described(error: BaseException) -> str:
+    """``KeyError: 'answer' (my_env.py, line 12)``: an error, and the last line of somebody's code that it passed."""
+    place = _place_of(error)
+    return f"{type(error).__name__}: {error}".rstrip(": ") + (f" ({place})" if place else "")
+
+
+def _place_of(error: BaseException | None) -> str:
+    """File and line; empty where the error passed the core and Python alone."""
+    import sysconfig
+    from traceback import walk_tb
+
+    core, python = Path(__file__).parent, sysconfig.get_path("stdlib")
+    while error is not None:
+        passed = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+        passed = [(file, line) for file, line in passed if not file.startswith(("<frozen", "<string>"))]
+        installed = [place for place in passed if _package_of(place[0])]
+        others = [place for place in passed if place not in installed]
+        own = [
+            (file, line) for file, line in others if not (Path(file).is_relative_to(core) or file.startswith(python))
+        ]
+        # An installed plugin is somebody's code too; what it calls in other packages is not.
+        first = next((_package_of(file) for file, _ in installed if not Path(file).is_relative_to(core)), "")
+        if own := own or [place for place in installed if _package_of(place[0]) == first]:
+            file, line = own[-1]
+            path = Path(file)
+            return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
+        # One from a thread of the core's own is raised again, with what was raised there as its cause.
+        error = error.__cause__
+    return ""
+
+
+def _package_of(file: str) -> str:
+    """The top-level package of an installed file; empty for one that is not installed."""
+    parts = Path(file).parts
+    place = next((index for index, part in enumerate(parts) if part in ("site-packages", "dist-packages")), None)
+    return "" if place is None else parts[place + 1]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

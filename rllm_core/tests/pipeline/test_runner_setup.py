@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from places import without_place
 
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
@@ -124,7 +125,8 @@ def test_tasks_that_cannot_be_given_are_an_error_that_names_environment_and_spli
 ) -> None:
     with pytest.raises(PluginError) as caught:
         tasks_of(plan_with(tasks), "val")
-    assert caught.value.message == "Environment 'mine' could not give its val tasks: FileNotFoundError: val.jsonl."
+    message = "Environment 'mine' could not give its val tasks: FileNotFoundError: val.jsonl."
+    assert without_place(caught.value.message) == message
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
@@ -623,5 +625,7 @@ def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[...
             )
         )
     made = plan({"data.train_dataset": "near", "data.val_dataset": "far"})
-    assert [task.id for task in local_tasks_of(made, "train")] == ["a"]
-    assert list(local_tasks_of(made, "val")) == []
+    read = local_tasks_of(made, "train")
+    assert read is not None
+    assert [task.id for task in read] == ["a"]
+    assert local_tasks_of(made, "val") is None

@@ -59,6 +59,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         training_keys=frozenset(f"training.{name}" for name in TrainingSection.model_fields)
         - {"training.max_length", "training.resume_from_tinker_id", "training.default_local_dir"},
         derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),
+        minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
             custom_losses=True,

@@ -109,3 +109,23 @@ IDLE_KEYS = {
     "transfer_queue.*": _TRAINER,
 }
 """By key or section (``critic.*``); the first that fits a key counts."""
+
+_OF_VLLM = (
+    "cudagraph_capture_sizes",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "engine_kwargs.*",
+    "expert_parallel_size",
+    "gpu_memory_utilization",
+    "logprobs_mode",
+    "max_num_batched_tokens",
+    "quantization",
+    "quantization_config_file",
+    "scheduling_policy",
+    "skip_tokenizer_init",
+)
+IDLE_KEYS_OF_PROFILES = {
+    "cpu": {f"{ROLLOUT}.{name}": "It is vLLM's; the rollout server of the profile cpu is another." for name in _OF_VLLM}
+}
+"""What no code of ours or verl's reads where rollouts are not vLLM's, by profile."""

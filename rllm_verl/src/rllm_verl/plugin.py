@@ -10,7 +10,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
 from rllm_verl.fused import FUSED_FOLLOWS
-from rllm_verl.idle_keys import IDLE_KEYS
+from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.installed import config_search_path, config_yaml
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
@@ -54,9 +54,11 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
+        idle_keys_of_profiles=IDLE_KEYS_OF_PROFILES,
         model_key=MODEL,
         learning_rate_key=LEARNING_RATE,
         lora_rank_key=LORA_RANK,
+        minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
             custom_losses=True,
             installed_losses_only=True,

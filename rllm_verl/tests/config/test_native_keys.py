@@ -12,7 +12,7 @@ from rllm_core.config.paths import ABSENT, value_at
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
-from rllm_verl.idle_keys import IDLE_KEYS
+from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.shared_keys import SHARED_KEYS
 
 ACTOR = "actor_rollout_ref.actor"
@@ -165,6 +165,30 @@ def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str,
         assert "(from my.yaml), as it is by default: the key changes nothing" in line
     else:
         assert new == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    [f"{ROLLOUT}.gpu_memory_utilization=0.9", f"{ROLLOUT}.engine_kwargs.vllm.seed=1", f"{ROLLOUT}.enforce_eager=true"],
+)
+def test_keys_of_vllm_are_refused_where_rollouts_are_not_vllms(plan: Any, word: str) -> None:
+    word = f"+{ROLLOUT}.{word[1:]}" if word.startswith("+") else f"{ROLLOUT}.{word}"
+    with pytest.raises(ConfigError, match="and backend verl does not act on it") as caught:
+        plan("rllm.profile=cpu", word)
+    assert caught.value.hint == "It is vLLM's; the rollout server of the profile cpu is another."
+    plan("actor_rollout_ref.model.use_fused_kernels=false", word)
+
+
+def test_a_key_of_vllm_at_its_default_is_a_warning(plan: Any) -> None:
+    lines = plan("rllm.profile=cpu", f"{ROLLOUT}.gpu_memory_utilization=0.5").warnings
+    assert any("gpu_memory_utilization` is 0.5 (from command line), as it is by default" in line for line in lines)
+
+
+def test_every_idle_key_of_a_profile_is_one_of_verl(run: Any) -> None:
+    for profile, keys in IDLE_KEYS_OF_PROFILES.items():
+        tree = run(f"rllm.profile={profile}").tree
+        for name in keys:
+            assert value_at(tree, tuple(name.removesuffix(".*").split("."))) is not ABSENT, name
 
 
 def test_unused_keys_may_be_warnings(plan: Any) -> None:

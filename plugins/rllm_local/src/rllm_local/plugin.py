@@ -50,6 +50,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         training_keys=frozenset({"critic.*", *(f"training.{name}" for name in TrainingSection.model_fields)})
         - {"training.max_length"},
         column_sections={"values": "critic"},
+        minibatches_key="training.num_minibatches",
         capabilities=Capabilities(
             custom_losses=True,
             stop_texts=True,

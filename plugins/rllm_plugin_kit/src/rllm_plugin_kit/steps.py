@@ -26,6 +26,7 @@ FIELD_NAMES: Mapping[str, frozenset[str]] = {
     "batch": frozenset({"batch", *(f"batch.{column}" for column in FILLED)}),
 }
 """Fields of a step, and the names of `reads` and `writes` that stand for them. Other fields may always be read."""
+OF_THE_LOOP = "global_step, epoch, total_steps, task_batch, is_training, later_rounds or timing_dict"
 ASPECTS: Mapping[str, frozenset[str]] = {
     "tasks": frozenset({"tasks"}),
     "generated": frozenset({"generated", "episodes"}),
@@ -33,12 +34,13 @@ ASPECTS: Mapping[str, frozenset[str]] = {
     "offered_groups": frozenset({"offered_groups", "trajectory_groups"}),
     "trajectory_groups": frozenset({"trajectory_groups"}),
     "trajectory_names": frozenset({"trajectory_names", "episodes"}),
-    "rewards": frozenset({"rewards", "episodes", "trajectory_groups"}),
+    "rewards": frozenset({"rewards", "episodes"}),
     "tokens of trajectories": frozenset({"episodes", "trajectory_groups"}),
     "batch": frozenset({"batch"}),
     **{f"batch.{column}": frozenset({"batch", f"batch.{column}"}) for column in FILLED},
     "weight_version": frozenset({"weights"}),
-    "global_step, epoch, total_steps or is_training": frozenset(),
+    "skip_reason": frozenset({"episodes", "trajectory_groups", "batch"}),
+    OF_THE_LOOP: frozenset(),
 }
 """What can change in a step, and the names of `writes` that allow it. `metrics`, `extras` and `info` are anybody's."""
 
@@ -89,14 +91,17 @@ def snapshot(step: TrainStep) -> dict[str, object]:
     members = {id(member): member for holder in holders for member in holder.trajectories}
     content: dict[str, object] = {
         "alive": members,  # so that no later trajectory gets the id of one of these
-        "tasks": list(step.tasks),
+        "tasks": [(task.id, task.data_source, json.dumps(dict(task.data), default=repr)) for task in step.tasks],
         "trajectory_names": {key: member.name for key, member in members.items()},
         "rewards": {key: [member.reward, *(s.reward for s in member.steps)] for key, member in members.items()},
         "tokens of trajectories": {key: _tokens(member) for key, member in members.items()},
         "weight_version": step.weight_version,
-        "global_step, epoch, total_steps or is_training": (
-            (step.global_step, step.epoch, step.total_steps, step.is_training)
-        ),
+        "skip_reason": step.skip_reason,
+        OF_THE_LOOP: [
+            *(step.global_step, step.epoch, step.total_steps, step.task_batch, step.is_training),
+            *step.later_rounds,
+            *step.timing_dict.items(),
+        ],
     }
     for name in ("generated", "episodes"):
         content[name] = [
@@ -104,6 +109,8 @@ def snapshot(step: TrainStep) -> dict[str, object]:
                 episode.id,
                 episode.is_correct,
                 episode.termination_reason,
+                episode.error,
+                episode.data_source,
                 [id(member) for member in episode.trajectories],
             )
             for episode in getattr(step, name)
@@ -132,7 +139,7 @@ def _tokens(member: Trajectory) -> str:
     written = codec.trajectory_to_json(member)
     names = ("span", "advantage", "text", "weight_version", "version_spans")
     steps = [[entry[name] for name in names] for entry in written["steps"]]
-    return json.dumps([written["ids"], written["logprobs"], steps])
+    return json.dumps([member.uid, written["ids"], written["logprobs"], steps])
 
 
 def _columns(batch: TokenBatch | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rllm_core.algorithms.options import with_tasks_there_are
+from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, did_you_mean
@@ -209,7 +209,7 @@ def _of_whole_batches(rejection: Chosen[Any], source: StoredEpisodes) -> Chosen[
     """A mode that fills batches of tasks is told, as in training, how many there are where these make no whole one."""
     first_round = read_file(source.files[0][1]).rounds[0]
     tasks = len({episode.task_id for episode in first_round})
-    return replace(rejection, params=with_tasks_there_are(rejection.params, tasks)) if tasks else rejection
+    return replace(rejection, params=clamp_tasks_per_batch(rejection.params, tasks)) if tasks else rejection
 
 
 def _as_run(request: Request, config: RunConfig) -> bool:

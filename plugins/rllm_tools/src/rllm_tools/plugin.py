@@ -43,5 +43,15 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         check=_check,
         open=_open,
         calls_tools=True,
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps", "rllm.reward"}),
+        one_role=True,
+        needs_environment=True,
+        honours=frozenset(
+            {
+                "rllm.accumulate_reasoning",
+                "rllm.agent.name",
+                "rllm.agent.agent_args",
+                "rllm.agent.max_steps",
+                "rllm.reward",
+            }
+        ),
     )

@@ -5,11 +5,12 @@ A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params, ParamsT
+from rllm_core.schema.section import TasksPerBatch, marked
 
 
 class GrpoParams(Params):
@@ -65,10 +66,10 @@ class GroupRejectionParams(Params):
 
 class DynamicRejectionParams(GroupRejectionParams):
     max_gen_batches: int = Field(10, gt=0, description="Batches of tasks played in one step at most.")
-    train_batch_size: int = Field(64, gt=0, description="Tasks whose groups fill a batch.")
+    train_batch_size: Annotated[int, TasksPerBatch()] = Field(64, gt=0, description="Tasks whose groups fill a batch.")
 
 
-def with_tasks_there_are(params: ParamsT, tasks: int) -> ParamsT:
+def clamp_tasks_per_batch(params: ParamsT, tasks: int) -> ParamsT:
     """A rejection mode's options; one that fills batches is told of no more tasks than there are."""
-    size = getattr(params, "train_batch_size", 0)
-    return params.model_copy(update={"train_batch_size": tasks}) if size > tasks else params
+    sizes = {name: tasks for name in marked(type(params), TasksPerBatch) if getattr(params, name) > tasks}
+    return params.model_copy(update=sizes) if sizes else params

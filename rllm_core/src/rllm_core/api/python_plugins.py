@@ -86,7 +86,8 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
             f"workflow_class is {workflow_class!r}, and its `run` is no coroutine function.",
             "Write `async def run(self, task, uid, **kwargs)`, and return an Episode.",
         )
-    params = AnyWorkflowParams if issubclass(workflow_class, EnvironmentWorkflow) else AnyParams
+    with_environment = issubclass(workflow_class, EnvironmentWorkflow)
+    params = AnyWorkflowParams if with_environment else AnyParams
     defaults = params().model_dump()
 
     def make(context: WorkflowContext, **options: Any) -> Workflow:
@@ -99,6 +100,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         params=params,
         load=lambda: make,
         honours=workflow_class.honours,
+        one_role=with_environment,
     )
 
 

@@ -23,6 +23,8 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="One prompt, one answer.",
         params=AgentWorkflowParams,
         load=load_from("rollout.workflows", "SingleTurnWorkflow"),
+        one_role=True,
+        needs_environment=True,
         honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )
     yield WorkflowPlugin(
@@ -30,7 +32,17 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Turns with the environment until it is done.",
         params=AgentWorkflowParams,
         load=load_from("rollout.workflows", "MultiTurnWorkflow"),
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.agent.max_steps", "rllm.reward"}),
+        one_role=True,
+        needs_environment=True,
+        honours=frozenset(
+            {
+                "rllm.accumulate_reasoning",
+                "rllm.agent.name",
+                "rllm.agent.agent_args",
+                "rllm.agent.max_steps",
+                "rllm.reward",
+            }
+        ),
     )
 
 

@@ -18,9 +18,6 @@ from rllm_core.cli.configuring import (
 from rllm_core.cli.lazy_group import ForgivingGroup
 from rllm_core.cli.role_flag import ROLE_FLAG
 
-SLOW_TO_LOAD = ("backend", "loss")
-"""Kinds whose implementations `validate` leaves alone: they import torch and the like, for seconds."""
-
 
 @click.group(cls=ForgivingGroup)
 def config() -> None:
@@ -55,7 +52,7 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
     plan = plan_for(read_request(words, model, files, flags))
     _warn(plan.warnings)
     if origin:
-        show_values(plan)
+        show_values(plan, list(plan.composed.origins))
     else:
         click.echo(as_yaml(as_whole(plan.composed.tree)), nl=False)
 
@@ -101,11 +98,10 @@ def validate(file: Path, words: tuple[str, ...], model: str | None, files: tuple
       rllm config validate my.yaml guess --backend local
     """
     from rllm_core.cli.configuring import checked_plan
+    from rllm_core.planning.preflight import load_plugins
 
     plan, train_tasks, val_tasks = checked_plan(read_request(words, model, (str(file), *files), flags))
-    for entry in plan.registered():
-        if entry.kind not in SLOW_TO_LOAD:
-            entry.load()
+    load_plugins(plan)
     _warn(plan.warnings)
     click.echo(
         f"{file} is valid: backend {plan.backend.name}, workflow {plan.workflow.plugin.name}, "

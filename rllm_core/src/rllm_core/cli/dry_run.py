@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 import click
 
 from rllm_core.cli.tables import print_table
+from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.paths import leaves
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_losses import losses_in_force
 
+BY_DERIVATION = ", by derivation"
+"""How the origin of a value ends that a backend derives from others."""
 
-def show_plan(plan: RunPlan) -> None:
-    """Print a plan; nothing is loaded or trained."""
+
+def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
+    """Print a plan with the values of these keys."""
     click.echo("Stages of a training step, in order:")
     print_table(
         ("stage", "from", "reads", "writes"),
@@ -48,8 +53,9 @@ def show_plan(plan: RunPlan) -> None:
             for entry in losses_in_force(plan)
         ],
     )
-    click.echo("\nConfig:")
-    show_values(plan)
+    others = len(plan.composed.origins) - len(keys)
+    click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
+    show_values(plan, keys)
     for line in (*plan.warnings, *_show_footprint(plan)):
         click.echo(f"warning: {line}", err=True)
 
@@ -66,7 +72,19 @@ def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
     return found.warnings
 
 
-def show_values(plan: RunPlan) -> None:
-    """Print every value of a plan with its origin."""
+def chosen_keys(plan: RunPlan) -> list[str]:
+    """The keys whose values are not defaults of the core or the backend; and that of the model."""
+    packaged = (DEFAULT, f"backend {plan.backend.name}")
+    return [
+        key
+        for key, origin in plan.composed.origins.items()
+        if key == plan.backend.plugin.model_key
+        or not (origin.partition(", ")[0] in packaged or origin.endswith(BY_DERIVATION))
+    ]
+
+
+def show_values(plan: RunPlan, keys: Collection[str]) -> None:
+    """Print the values of some keys of a plan with their origins."""
     values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.tree)]
-    print_table(("key", "value", "origin"), [(key, value, plan.composed.origins[key]) for key, value in values])
+    rows = [(key, value, plan.composed.origins[key]) for key, value in values if key in keys]
+    print_table(("key", "value", "origin"), rows)

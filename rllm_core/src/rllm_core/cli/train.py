@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rllm_core.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
-from rllm_core.cli.dry_run import show_plan
+from rllm_core.cli.dry_run import chosen_keys, show_plan
 from rllm_core.planning.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @config_options(*PLANNING_FLAGS)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
-@click.option("--dry-run", is_flag=True, help="Show stages, plugins, values with origins, memory; train nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything, show stages, plugins, values, memory; train nothing.")
+@click.option("--all", "everything", is_flag=True, help="With --dry-run: the values that are defaults as well.")
 def train(
     words: tuple[str, ...],
     model: str | None,
@@ -31,6 +32,7 @@ def train(
     resume: bool,
     overwrite: bool,
     dry_run: bool,
+    everything: bool,
     **flags: Any,
 ) -> int:
     """Train an agent on the environment ENV.
@@ -44,33 +46,33 @@ def train(
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
     The same with tools, which are Python functions:
       rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
-    See first what would happen:
+    See first what would happen, or what would be refused:
       rllm train guess --dry-run
     Ctrl-C ends after the current step and saves; go on later:
       rllm train guess --resume
     """
     if resume and overwrite:
         raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
+    if everything and not dry_run:
+        raise click.UsageError("--all goes with --dry-run.")
     request = read_request(words, model, files, flags)
     plan = resumed_plan_for(request) if resume else plan_for(request)
     if dry_run:
-        from rllm_core.planning.preflight import check_trains
-
-        check_trains(plan)
-        show_plan(plan)
-        _check(plan)
+        _check(plan, resume, overwrite)
+        show_plan(plan, list(plan.composed.origins) if everything else chosen_keys(plan))
         return 0
     return _train(plan, resume, overwrite)
 
 
-def _check(plan: RunPlan) -> None:
-    """What can be seen without loading a model or using a network: options, files, and the first tasks."""
-    from rllm_core.planning.preflight import check_plugins
-    from rllm_core.planning.task_checks import check_tasks
+def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
+    """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
+    from rllm_core.planning.preflight import load_plugins, preflight
+    from rllm_core.runs.run_folder import RunFolder
     from rllm_core.training.setup import local_tasks_of
 
-    check_plugins(plan)
-    check_tasks(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
+    preflight(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
+    load_plugins(plan)
+    RunFolder.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:

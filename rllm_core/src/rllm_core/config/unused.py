@@ -1,4 +1,4 @@
-"""Keys that a user set and nothing acts on: an error each, or a warning where ``rllm.unused_keys`` says so."""
+"""Keys of a backend that nothing acts on."""
 
 from __future__ import annotations
 
@@ -8,26 +8,7 @@ from typing import Any
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import Layer
 from rllm_core.config.paths import ABSENT, path_of, value_at
-from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
-
-
-class UnusedKeys:
-    """Takes every finding of a run, in the order in which they are found."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._tolerated = config.rllm.unused_keys == "warn"
-        self.warnings: list[str] = []
-
-    def found(self, problem: str, remedy: str) -> None:
-        """Take a key that nothing acts on.
-
-        Raises:
-            ConfigError: unused keys are errors in this run.
-        """
-        if not self._tolerated:
-            raise ConfigError(problem, remedy)
-        self.warnings.append(f"{problem} {remedy}")
 
 
 def covers(pattern: str, key: str) -> bool:
@@ -35,12 +16,19 @@ def covers(pattern: str, key: str) -> bool:
     return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
 
 
-def idle_reason(backend: Any, key: str) -> str | None:
-    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one."""
+def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | None:
+    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one.
+
+    Args:
+        backend: the record.
+        key: dotted.
+        profile: of the run; None leaves out what is idle in one profile alone.
+    """
     of_core = path_of(key) in known_keys(RunConfig)
     if of_core or any(key == row.native for row in backend.shared_keys):
         return None
-    return next((text for name, text in backend.idle_keys.items() if covers(name, key)), None)
+    idle = {**backend.idle_keys, **backend.idle_keys_of_profiles.get(profile, {})}
+    return next((text for name, text in idle.items() if covers(name, key)), None)
 
 
 def without_keys(layer: Layer, keys: Iterable[str]) -> Layer:

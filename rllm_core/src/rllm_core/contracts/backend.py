@@ -247,6 +247,8 @@ class BackendPlugin(Plugin[ParamsT]):
     training_keys: frozenset[str] = frozenset()
     """Keys of its own that act in training alone; ``critic.*`` stands for everything in a section. ``rllm eval``
     refuses one on its command line. A saved evaluation goes on whatever they are."""
+    idle_keys_of_profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As `idle_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""
@@ -256,6 +258,8 @@ class BackendPlugin(Plugin[ParamsT]):
     """The config key that `build_train_config(lr=…)` sets."""
     lora_rank_key: str = "model.lora_rank"
     """The config key that `build_train_config(lora_rank=…)` sets."""
+    minibatches_key: str | None = None
+    """The config key that says into how many optimiser steps a pass over a batch is dealt; None: there is none."""
     footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
     """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
     asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""

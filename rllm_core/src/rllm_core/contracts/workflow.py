@@ -70,8 +70,8 @@ class Workflow(ABC):
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Keys of ``rllm.agent`` that it acts on, such as ``rllm.agent.max_steps``; setting others is an error in a run
-    with this workflow."""
+    """Keys of ``rllm.agent`` that it acts on, such as ``rllm.agent.max_steps``, and ``rllm.accumulate_reasoning`` where
+    a `Conversation` of it has several replies; setting others is an error in a run with this workflow."""
 
     def __init__(self, context: WorkflowContext, **unknown: Any) -> None:
         if unknown:
@@ -95,12 +95,20 @@ class Workflow(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPlugin(Plugin[ParamsT]):
-    """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``."""
+    """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``.
+
+    Marks of `rllm_core.schema.section` say what an option means to a run: `Names` and `OptionsOf` (the agent or the
+    environment that plays), `AttemptSeconds`, `ShapesStepRewards`.
+    """
 
     kind: ClassVar[str] = "workflow"
 
     load: Callable[[], Callable[..., Workflow]]
     """Returns the `Workflow` class, or a function that takes what its constructor takes."""
+    one_role: bool = False
+    """Whether every attempt is one trajectory; a run whose groups can then hold one attempt alone is warned."""
+    needs_environment: bool = False
+    """Whether it plays with the environment of the run; one without any ends before it starts."""
     stop_texts: bool = False
     """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
     calls_tools: bool = False

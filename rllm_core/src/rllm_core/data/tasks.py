@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.data.types import Task
-from rllm_core.errors import PluginError, RllmError
+from rllm_core.errors import PluginError, RllmError, described
 
 
 class LazyTasks(Sequence[Task]):
@@ -44,9 +44,8 @@ class LazyTasks(Sequence[Task]):
         except RllmError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
             raise PluginError(
-                f"Task {self.ids[position]!r} could not be made: {reason}.",
+                f"Task {self.ids[position]!r} could not be made: {described(error)}.",
                 "Mend the dataset or environment that makes it, or leave the task out.",
             ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:

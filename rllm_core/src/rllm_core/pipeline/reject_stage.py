@@ -9,7 +9,7 @@ from rllm_core.contracts.rejection import Verdict
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
-from rllm_core.errors import CheckpointError, PipelineError, RllmError
+from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.verdict_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
@@ -55,18 +55,12 @@ class Reject:
     def _verdict(self, step: TrainStep) -> Verdict:
         """What the mode returns, if it accounts for every group."""
         offered, mode = list(step.trajectory_groups), f"Rejection mode {self._name!r}"
-        try:
+        with failures_as(PipelineError, mode):
             verdict = self._mode(step.trajectory_groups)
             if not isinstance(verdict, Verdict):
                 raise PipelineError(f"{mode} returned {verdict!r:.80}.", "Return a Verdict.")
             waited = recognised(verdict, offered, self._waiting_ids) if self._waiting is None else self._waiting
             problem = misplaced(verdict, [*offered, *waited])
-        except RllmError:
-            raise
-        except Exception as error:
-            raise PipelineError(
-                f"{mode} failed: {type(error).__name__}: {error}.", "Mend it; add --debug to see where it failed."
-            ) from error
         if problem:
             raise PipelineError(
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",

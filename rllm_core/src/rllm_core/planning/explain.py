@@ -74,7 +74,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     else:
         acts, honouring = "the core", backends
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
-    if instead := idle_reason(plan.backend.plugin, dotted):
+    if instead := idle_reason(plan.backend.plugin, dotted, plan.config.rllm.profile):
         acts, honouring, refused = "nobody", [], [*refused, instead]
     if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
         acts, honouring = "nobody", []

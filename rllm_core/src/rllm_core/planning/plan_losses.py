@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.problem import Problem
 from rllm_core.schema.section import ROLE_LOSS
 
 FALLBACK_LOSS = "importance_sampling"
@@ -47,17 +48,19 @@ def losses_in_force(plan: RunPlan) -> list[LossInForce]:
     return [_loss_of(plan, role) for role in roles]
 
 
-def warn_other_losses(plan: RunPlan) -> Iterator[str]:
-    """A line for each loss that is not the estimator's default and that no user chose."""
+def other_losses(plan: RunPlan) -> Iterator[Problem]:
+    """A warning of each loss that is not the estimator's default and that no user chose."""
     for entry in losses_in_force(plan):
         if entry.is_default or entry.by_user:
             continue
         of_role = "" if entry.role is None else f" of role {entry.role}"
-        yield (
+        yield Problem(
+            "warning",
+            entry.key,
             f"the loss{of_role} is {entry.loss} ({entry.key} from {entry.origin}). Estimator {entry.estimator} has "
             f"{entry.default} by default, and trains on it with backends that set no loss. Add "
             f"`{entry.word(entry.default)}` for the same objective with every backend, or `{entry.word(entry.loss)}` "
-            "to keep this one"
+            "to keep this one",
         )
 
 

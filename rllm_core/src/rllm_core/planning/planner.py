@@ -8,28 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.unused import UnusedKeys
 from rllm_core.contracts.chosen import FAMILY, Chosen
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
+from rllm_core.planning.checks import problems_of
 from rllm_core.planning.plan import ByRole, RunPlan
-from rllm_core.planning.plan_checks import check_plan
 from rllm_core.planning.plan_losses import FALLBACK_LOSS
-from rllm_core.planning.plan_warnings import doubts
-from rllm_core.planning.term_checks import check_terms, doubts_about_terms
+from rllm_core.planning.problem import settle
 from rllm_core.planning.unused_keys import settle_effects, shared_options
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.endings import dataset_of_file
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import ROLE_LOSS, Choice, Section
+from rllm_core.schema.section import ROLE_LOSS, Choice, Names, OptionsOf, Section
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:
@@ -39,27 +36,22 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
             or a value that a user set would have no effect.
     """
-    unused = UnusedKeys(composed.config)
-    plan = _Planner(composed, registry, unused).plan()
-    check_plan(plan, unused)
+    plan = _Planner(composed, registry).plan()
     taking = [*plan.estimators, *plan.losses, plan.rejection]
-    settled, warnings = settle_effects(composed, plan.registered(), taking, registry, unused)
+    settled, problems = settle_effects(composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
     # So are rewards that no workflow of the run asks for.
     rewards = plan.rewards if settled.config.rllm.reward else ()
     plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
-    check_terms(plan, unused)
-    return replace(
-        plan, warnings=(*composed.warnings, *unused.warnings, *warnings, *doubts(plan), *doubts_about_terms(plan))
-    )
+    lines = settle([*problems, *problems_of(plan)], settled.config.rllm.unused_keys)
+    return replace(plan, warnings=(*composed.warnings, *lines))
 
 
 class _Planner:
     """Looks names up, with the shared options that plugins of some kinds take over from the config."""
 
-    def __init__(self, composed: Composed, registry: Registry, unused: UnusedKeys) -> None:
-        self._unused = unused
+    def __init__(self, composed: Composed, registry: Registry) -> None:
         self._composed = composed
         self._registry = registry
         self._config = composed.config.rllm
@@ -148,40 +140,36 @@ class _Planner:
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
 
     def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
-        env, own = self._config.env, _own_players(workflow)
-        if own.env_cls is not None or own.env_args:
-            return self._of_workflow("environment", "env", own.env_cls, own.env_args, env)
-        if env.name != NO_ENVIRONMENT:
-            return self._pick_named("environment", env.name, "rllm.env", env.env_args)
-        if env.env_args:
-            self._unused.found(
-                f"rllm.env.env_args is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
-                "Name an environment: `rllm train NAME`.",
-            )
-        return None
+        env = self._config.env
+        if (own := self._of_workflow(workflow, "environment", "env", env)) is not None:
+            return own
+        return (
+            self._pick_named("environment", env.name, "rllm.env", env.env_args) if env.name != NO_ENVIRONMENT else None
+        )
 
     def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
-        agent, own = self._config.agent, _own_players(workflow)
-        if own.agent_cls is not None or own.agent_args:
-            return self._of_workflow("agent", "agent", own.agent_cls, own.agent_args, agent)
-        return self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
+        agent = self._config.agent
+        own = self._of_workflow(workflow, "agent", "agent", agent)
+        return own or self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
 
-    def _of_workflow(
-        self, kind: str, section: str, name: str | None, options: Mapping[str, Any], settings: Section
-    ) -> Chosen[Any]:
-        """An agent or environment that the workflow's own options choose, and ``rllm.<section>`` must not as well."""
-        args = "rllm.workflow.workflow_args"
-        if name is None:
-            raise ConfigError(
-                f"{args}.{section}_args is set and {args}.{section}_cls is not.",
-                f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
-            )
-        for other in ("name", f"{section}_args"):
-            if getattr(settings, other) != getattr(type(settings)(), other):
+    def _of_workflow(self, workflow: Chosen[Any], kind: str, section: str, settings: Section) -> Chosen[Any] | None:
+        """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
+        fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
+        for named in (name for name, field in fields.items() if Names(kind) in field.metadata):
+            held = next((name for name, field in fields.items() if OptionsOf(named) in field.metadata), None)
+            name, options = getattr(workflow.params, named), getattr(workflow.params, held) if held else {}
+            if name is None and not options:
+                continue
+            if name is None:
                 raise ConfigError(
-                    f"{args}.{section}_cls and rllm.{section}.{other} are both set.", "Set one of the two."
+                    f"{args}.{held} is set and {args}.{named} is not.",
+                    f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
                 )
-        return self._pick_apart(kind, name, f"{args}.{section}_cls", options, f"{args}.{section}_args")
+            for other in ("name", f"{section}_args"):
+                if getattr(settings, other) != getattr(type(settings)(), other):
+                    raise ConfigError(f"{args}.{named} and rllm.{section}.{other} are both set.", "Set one of the two.")
+            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
+        return None
 
     def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
         """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
@@ -216,11 +204,6 @@ class _Planner:
         by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
         by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
         return estimators, ByRole(unless_chosen(estimators.default), by_role)
-
-
-def _own_players(workflow: Chosen[Any]) -> AgentWorkflowParams:
-    """The agent and the environment that options of the workflow choose, if it has such options."""
-    return workflow.params if isinstance(workflow.params, AgentWorkflowParams) else AgentWorkflowParams()
 
 
 def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:

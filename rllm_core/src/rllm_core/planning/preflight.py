@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
+from rllm_core.notices import warn_once
+from rllm_core.planning.idle_checks import NEVER
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.plan_checks import check_scope
+from rllm_core.planning.plugin_checks import too_few_tasks
+from rllm_core.planning.problem import Problem, settle
 from rllm_core.planning.task_checks import check_tasks
-from rllm_core.rollout.options import AgentWorkflowParams
 
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
-NEVER = (0, -1)
-"""Values of ``rllm.trainer.test_freq`` that ask for no validation."""
+BATCH_SIZE = "data.train_batch_size"
+SLOW_TO_LOAD = ("backend", "loss")
+"""Kinds whose implementations import torch and the like, for seconds."""
+_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
 
 
-def preflight(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """Raise ConfigError when what a user asked for cannot be done with the run's tasks, environment or backend.
+def preflight(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
+    """Check what a user asked for against the run's tasks, environment and backend; warnings are said once.
 
-    Raises PluginError when the rollout engine cannot be loaded.
+    Args:
+        plan: of the run.
+        train_tasks: None: nobody has read them, and nothing is checked that they could show.
+        val_tasks: as `train_tasks`.
+
+    Raises:
+        ConfigError: it cannot be done.
+        PluginError: the rollout engine cannot be loaded.
     """
     check_trains(plan)
     check_plugins(plan)
     if plan.engine is not None:
         plan.engine.registered.load()  # what it needs is installed, or this says what is not
-    _check_world(plan)
-    if train_tasks and not plan.config.rllm.trainer.val_only:
-        check_scope(plan, min(plan.tasks_per_step, len(train_tasks)))
-    check_tasks(plan, train_tasks, val_tasks)
-    if val_tasks:
-        return
-    composed = plan.composed
-    if composed.config.rllm.trainer.val_only:
-        raise ConfigError("`rllm.trainer.val_only` is true, and there are no validation tasks.", _GIVE_SOME)
-    for key in sorted(composed.by_user):
-        value = composed.value(key) if key.startswith(OF_VALIDATION) else None
-        if value is None or (key == "rllm.trainer.test_freq" and value in NEVER):
-            continue
-        raise ConfigError(f"{composed.given(key)} and has no effect: there are no validation tasks.", _GIVE_SOME)
+    problems = [*_world_is_there(plan), *_step_is_filled(plan, train_tasks), *_validation_has_tasks(plan, val_tasks)]
+    for line in settle(problems, plan.config.rllm.unused_keys):
+        warn_once(line)
+    check_tasks(plan, train_tasks or (), val_tasks or ())
+
+
+def load_plugins(plan: RunPlan) -> None:
+    """Load what a run loads before its first step, but for what takes seconds.
+
+    Raises:
+        PluginError: one cannot be loaded.
+    """
+    for entry in plan.registered():
+        if entry.kind not in SLOW_TO_LOAD:
+            entry.load()
 
 
 def check_to_play(plan: RunPlan, tasks: Sequence[Task]) -> None:
     """Raise ConfigError when tasks cannot be played and scored, where nothing is trained."""
     check_plugins(plan)
-    _check_world(plan)
+    settle(_world_is_there(plan), plan.config.rllm.unused_keys)
     check_tasks(plan, (), tasks)
 
 
@@ -83,13 +95,51 @@ def _check_tools(plan: RunPlan) -> None:
         )
 
 
-_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
-
-
-def _check_world(plan: RunPlan) -> None:
-    """The core's own workflows play with an environment; those that subclass them may bring a world of their own."""
-    if plan.environment is None and type(plan.workflow.params) is AgentWorkflowParams:
-        raise ConfigError(
+def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
+    if plan.environment is None and plan.workflow.plugin.needs_environment:
+        yield Problem(
+            "refused",
+            "rllm.env.name",
             f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
             "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
         )
+
+
+def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
+    """What a step draws, against what there is to draw from."""
+    composed, rollouts = plan.composed, plan.config.rllm.rollout.n
+    if plan.config.rllm.trainer.val_only:
+        return
+    if tasks is not None and not tasks:
+        yield Problem(
+            "refused", "data.train_dataset", "There are no training tasks.", "Name an environment, or pass train tasks."
+        )
+    count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
+    yield from too_few_tasks(plan, count)
+    if tasks and composed.is_by_user(BATCH_SIZE) and plan.config.data.train_batch_size > len(tasks):
+        text = (
+            f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
+        )
+        yield Problem("warning", BATCH_SIZE, text)
+    key = plan.backend.plugin.minibatches_key
+    if key and plan.workflow.plugin.one_role and composed.is_by_user(key) and composed.value(key) > count * rollouts:
+        yield Problem(
+            "warning",
+            key,
+            f"{composed.given(key)}, and a step makes {count * rollouts} attempts ({count} tasks, rllm.rollout.n="
+            f"{rollouts}): there are no more minibatches than rows",
+        )
+
+
+def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
+    if tasks is None or tasks:
+        return
+    composed = plan.composed
+    if composed.config.rllm.trainer.val_only:
+        text = "`rllm.trainer.val_only` is true, and there are no validation tasks."
+        yield Problem("refused", "rllm.trainer.val_only", text, _GIVE_SOME)
+    for key in sorted(composed.by_user):
+        value = composed.value(key) if key.startswith(OF_VALIDATION) else None
+        if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
+            text = f"{composed.given(key)} and has no effect: there are no validation tasks."
+            yield Problem("unused", key, text, _GIVE_SOME)

@@ -18,17 +18,28 @@ from pydantic.fields import FieldInfo
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Tier
-from rllm_core.config.packaged import DEFAULT
-from rllm_core.config.paths import ABSENT, KeyPath, put_at
+from rllm_core.config.packaged import DEFAULT, packaged_values
+from rllm_core.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
-from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
+from rllm_core.config.unused import covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
-from rllm_core.errors import ConfigError
+from rllm_core.planning.problem import Problem, Severity
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, IdleWithout, Names, Redundant, Refused, TakenOver, WhileOff
+from rllm_core.schema.section import (
+    ByPlugins,
+    ChangesNothing,
+    IdleWhen,
+    IdleWithout,
+    Names,
+    Redundant,
+    Refused,
+    TakenOver,
+    WhileOff,
+    WhileOffAs,
+)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 REFUSED = ", which is refused."
@@ -83,38 +94,33 @@ def core_key(config: RunConfig, path: KeyPath) -> Key | None:
 
 
 def settle_effects(
-    composed: Composed,
-    chosen: Sequence[Registered[Any]],
-    taking: Sequence[Chosen[Any]],
-    registry: Registry,
-    unused: UnusedKeys,
-) -> tuple[Composed, list[str]]:
-    """Find what a user set and nobody acts on; reset it, and such values of lower origin. Also returns warnings.
+    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[Chosen[Any]], registry: Registry
+) -> tuple[Composed, list[Problem]]:
+    """Find what a user set and nobody acts on; reset it, and such values of lower origin.
 
     A value of an environment or its recipe is reset without a warning.
 
     Args:
         chosen: every plugin of the run.
         taking: those of them that take options over from shared keys.
-        unused: takes every key a user set that has no effect.
-
-    Raises:
-        ConfigError: for the first of these, where they are errors; for a value that is refused.
     """
     idle: list[Key] = []
-    warnings = list(_idle_keys_of_backends(composed, chosen, unused))
+    problems = list(_idle_keys_of_backends(composed, chosen))
     chosen = [entry for entry in chosen if _is_called(entry, chosen)]
     taking = [entry for entry in taking if entry.registered in chosen]
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
         given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
+
+        def warning(text: str, key: Key = key) -> Problem:
+            return Problem("warning", key.dotted, text)
+
         if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            if by_user:
-                warnings.append(f"{given}: {redundant.reason}.")
+            problems += [warning(f"{given}: {redundant.reason}.")] if by_user else []
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
-        why = _why_idle(key, composed.config, chosen, registry, acts)
+        why = _why_idle(key, chosen, registry, acts)
         if why and why[0] == NOBODY and (own := [c for c in taking if _has_option(c.registered, key)]):
             names = ", ".join(f"{entry.registered.kind} {entry.plugin.name}" for entry in own)
             why = (
@@ -122,34 +128,37 @@ def settle_effects(
                 f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
             )
         if why and by_user:
-            if why[0] == REFUSED:
-                raise ConfigError(f"{given}{why[0]}", why[1])
-            if _happens_anyway(key, composed.config, taking):
-                warnings.append(f"{given}, which is what happens anyway: the key changes nothing.")
+            if why[0] != REFUSED and _happens_anyway(key, taking):
+                problems.append(warning(f"{given}, which is what happens anyway: the key changes nothing."))
             else:
-                unused.found(f"{given}{why[0]}", why[1])
+                severity: Severity = "refused" if why[0] == REFUSED else "unused"
+                problems.append(Problem(severity, key.dotted, f"{given}{why[0]}", why[1]))
         if why:
             idle.append(key)
             if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
-                warnings.append(f"{given}{NOBODY} It is back to its default.")
-        elif by_user and (line := _changes_nothing(key, composed.config)):
-            warnings.append(f"{given} and changes nothing: {line}.")
-    return _with_defaults(composed, idle), warnings
+                problems.append(warning(f"{given}{NOBODY} It is back to its default."))
+        elif by_user and (same := key.mark(ChangesNothing)) and same.test(key.section):
+            problems.append(warning(f"{given} and changes nothing: {same.because}."))
+    return _with_defaults(composed, idle), problems
 
 
-def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]], unused: UnusedKeys) -> Iterator[str]:
-    """Find a user's values under keys that the backend knows to be without effect; warns of those that are defaults."""
+def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]) -> Iterator[Problem]:
+    """A user's values under keys that the backend knows to be without effect; warnings of those that are defaults."""
+    profile = composed.config.rllm.profile
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
-            if instead := idle_reason(backend, key):
+            if instead := idle_reason(backend, key, profile):
                 given = composed.given(key)
-                if same_value(composed.value(key), composed.in_force.get(key, ABSENT)):
-                    yield (
+                of_profile = idle_reason(backend, key) is None
+                default = value_at(packaged_values(backend, profile), path_of(key)) if of_profile else ABSENT
+                if same_value(composed.value(key), composed.in_force.get(key, default)):
+                    text = (
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
                     )
+                    yield Problem("warning", key, text)
                 else:
-                    unused.found(f"{given}, and backend {backend.name} does not act on it.", instead)
+                    yield Problem("unused", key, f"{given}, and backend {backend.name} does not act on it.", instead)
 
 
 def honours(plugin: Any, key: str) -> bool:
@@ -187,9 +196,10 @@ def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
     A backend that has the core's own key, the choice of a plugin, or the option of one, under another name does not act
     on it.
     """
-    own = key.mark(ByPlugins) is None or key.mark(TakenOver) or key.mark(Names)
+    through = key.mark(ByPlugins)
+    own = through is None or key.mark(TakenOver) or key.mark(Names)
     acts = _lists if own else honours
-    return acts(entry.plugin, key.dotted)
+    return acts(entry.plugin, key.dotted) and (through is None or through.kind in (None, entry.kind))
 
 
 def _has_option(entry: Registered[Any], key: Key) -> bool:
@@ -202,9 +212,7 @@ def _takes_over(chosen: Chosen[Any], key: Key) -> bool:
     return _has_option(chosen.registered, key) and key.path[-1] not in chosen.own
 
 
-def _why_idle(
-    key: Key, config: RunConfig, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool
-) -> tuple[str, str] | None:
+def _why_idle(key: Key, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool) -> tuple[str, str] | None:
     """What is wrong and what to do; None when somebody acts on the key. `acts`: a chosen plugin does."""
     refused = key.mark(Refused)
     if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
@@ -217,8 +225,8 @@ def _why_idle(
             f" and has no effect while {on} is {shown}.",
             f"Set {on}{'=true' if off is False else ''} as well, or leave it out.",
         )
-    if (other := _overruled(key, config)) is not None:
-        return other
+    if (when := key.mark(IdleWhen)) and when.test(key.section):
+        return f" and has no effect: {when.because.format(**dict(key.section))}.", when.remedy
     if acts or key.mark(ByPlugins) is None:
         return None
     return NOBODY, _who_would(key, chosen, registry)
@@ -231,20 +239,20 @@ def _switched_off(key: Key) -> str | None:
     return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
 
 
-def _happens_anyway(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> bool:
+def _happens_anyway(key: Key, taking: Sequence[Chosen[Any]]) -> bool:
     """Whether a key that nothing acts on has the value by which the run goes without it."""
-    values = list(_in_force(key, config, taking))
+    values = list(_in_force(key, taking))
     return bool(values) and all(same_value(key.value, value) for value in values)
 
 
-def _in_force(key: Key, config: RunConfig, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
+def _in_force(key: Key, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
     """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
     plugin does not say."""
-    if key.dotted == "rllm.algorithm.entropy.final_coeff":
-        yield config.rllm.algorithm.entropy.coeff
-    elif _switched_off(key):
+    if _switched_off(key):
         if mark := key.mark(WhileOff):
             yield mark.value
+        if other := key.mark(WhileOffAs):
+            yield getattr(key.section, other.key)
     elif mark := key.mark(TakenOver):
         for kind in mark.kinds:
             values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
@@ -258,29 +266,6 @@ def _acted_by(chosen: Chosen[Any], key: Key) -> Any:
     if _has_option(chosen.registered, key):
         return getattr(chosen.params, name)
     return chosen.plugin.fixed_options.get(name, ABSENT)
-
-
-def _overruled(key: Key, config: RunConfig) -> tuple[str, str] | None:
-    """Keys that another key's value makes idle."""
-    trainer, algorithm, entropy = config.rllm.trainer, config.rllm.algorithm, config.rllm.algorithm.entropy
-    match key.dotted:
-        case "rllm.trainer.total_epochs" if trainer.total_batches > 0:
-            return f" and has no effect: rllm.trainer.total_batches is {trainer.total_batches}.", "Set one of the two."
-        case "rllm.algorithm.entropy.decay_steps" if entropy.coeff == entropy.final_coeff:
-            return " and has no effect: coeff and final_coeff are equal.", "Set coeff or final_coeff."
-        case "rllm.algorithm.rollout_correction.tis_mode" if algorithm.rollout_correction.bypass_mode:
-            return (
-                " and has no effect: bypass_mode is true, so old log-probs are the rollout's and every ratio is 1.",
-                "Leave bypass_mode out, or set it to false.",
-            )
-    return None
-
-
-def _changes_nothing(key: Key, config: RunConfig) -> str | None:
-    """Why a key that is acted on leaves all as it is; users of rLLM may have set it for what is always done here."""
-    if key.dotted == "rllm.stepwise_advantage.enable" and not config.rllm.stepwise_advantage.normalize_by_steps:
-        return "every step has its trajectory's advantage anyway, and normalize_by_steps is false"
-    return None
 
 
 def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:

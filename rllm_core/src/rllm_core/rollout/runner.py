@@ -11,7 +11,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
-from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError
+from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError, described
 from rllm_core.seeding import derive_seed
 
 
@@ -77,7 +77,7 @@ class RolloutRunner:
             RolloutError, BackendError: as `run`.
         """
         uid = f"{task.id}:{index}"
-        last: BaseException | None = None
+        last: BaseException = RolloutError("Nobody tried.")
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_setup(order, uid, number), task, uid)
@@ -117,8 +117,8 @@ class RolloutRunner:
         episode.id = uid
         return episode
 
-    def _failed(self, task: Task, uid: str, error: BaseException | None) -> Episode:
-        reason = f"{type(error).__name__}: {error}"
+    def _failed(self, task: Task, uid: str, error: BaseException) -> Episode:
+        reason = described(error)
         if self._settings.raise_on_error:
             raise RolloutError(
                 f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",

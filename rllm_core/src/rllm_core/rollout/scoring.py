@@ -12,6 +12,7 @@ import numpy as np
 
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
+from rllm_core.errors import described
 from rllm_core.rollout.calls import call
 
 LONGEST_EXTRACT = 1000
@@ -87,12 +88,12 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, attempt: Attempt) ->
     except asyncio.CancelledError as error:
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise
-        return Score(value=None, feedback=f"{type(error).__name__}: {error}")
+        return Score(value=None, feedback=described(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (anybody's code; what went wrong is the reward's feedback)
         late = limit.expired()
         return Score(
             value=None,
-            feedback=f"not there after {plugin.timeout:g} s" if late else f"{type(error).__name__}: {error}",
+            feedback=f"not there after {plugin.timeout:g} s" if late else described(error),
         )
 
 

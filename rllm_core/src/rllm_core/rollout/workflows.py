@@ -181,7 +181,10 @@ class EnvironmentWorkflow(Workflow):
 class MultiTurnWorkflow(EnvironmentWorkflow):
     """Turns until the environment is done or `rllm.agent.max_steps` is reached."""
 
-    honours: ClassVar[frozenset[str]] = EnvironmentWorkflow.honours | {"rllm.agent.max_steps"}
+    honours: ClassVar[frozenset[str]] = EnvironmentWorkflow.honours | {
+        "rllm.accumulate_reasoning",
+        "rllm.agent.max_steps",
+    }
 
     @property
     def max_turns(self) -> int:

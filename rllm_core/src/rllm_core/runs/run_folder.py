@@ -70,16 +70,27 @@ class RunFolder:
                 "Wait for it, or choose another name with rllm.trainer.experiment_name=NAME.",
             ) from error
         folder = cls(path, lock)
-        if folder.holds_a_run() and not resume:
-            folder._replaces = True
-            if not overwrite:
-                lock.close()
-                raise ConfigError(
-                    f"{path} holds a run already.",
-                    "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), "
-                    "or choose another name with rllm.trainer.experiment_name=NAME.",
-                )
+        try:
+            cls.check(trainer, resume=resume, overwrite=overwrite)
+        except ConfigError:
+            lock.close()
+            raise
+        folder._replaces = folder.holds_a_run() and not resume
         return folder
+
+    @staticmethod
+    def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
+        """Raise ConfigError where a run is there already, and neither `resume` nor `overwrite` says what to do with it.
+
+        Writes nothing.
+        """
+        path = run_folder_path(trainer)
+        if (path / PLUGINS).exists() and not (resume or overwrite):
+            raise ConfigError(
+                f"{path} holds a run already.",
+                "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
+                "choose another name with rllm.trainer.experiment_name=NAME.",
+            )
 
     @property
     def checkpoints(self) -> Path:

@@ -9,8 +9,10 @@ from pydantic import Field
 from rllm_core.schema.section import (
     ROLE_LOSS,
     ByPlugins,
+    ChangesNothing,
     Choice,
     HoldsChoice,
+    IdleWhen,
     IdleWithout,
     Names,
     NonNegativeInt,
@@ -20,11 +22,26 @@ from rllm_core.schema.section import (
     Section,
     SharedOption,
     WhileOff,
+    WhileOffAs,
 )
 
 OF_ALGORITHMS = SharedOption(("estimator", "loss"))
 OF_CORRECTION = IdleWithout("tis_mode")
 OF_REJECTIONS = SharedOption(("rejection",))
+OF_EQUAL_COEFFICIENTS = IdleWhen(
+    lambda entropy: entropy.coeff == entropy.final_coeff,
+    "coeff and final_coeff are equal",
+    "Set coeff or final_coeff.",
+)
+WHILE_BYPASSED = IdleWhen(
+    lambda correction: bool(correction.bypass_mode),
+    "bypass_mode is true, so old log-probs are the rollout's and every ratio is 1",
+    "Leave bypass_mode out, or set it to false.",
+)
+AS_ALWAYS = ChangesNothing(
+    lambda section: not section.normalize_by_steps,
+    "every step has its trajectory's advantage anyway, and normalize_by_steps is false",
+)
 Mask = Annotated[bool, ByPlugins(), WhileOff(False)]
 """A way of ending that may be masked; while nothing is, it is not."""
 
@@ -33,10 +50,10 @@ class EntropySection(Section):
     """Entropy bonus and its schedule."""
 
     coeff: Annotated[float, ByPlugins()] = Field(0.0, ge=0, description="Weight of the bonus at the first step.")
-    final_coeff: Annotated[float, ByPlugins(), IdleWithout("decay_steps")] = Field(
+    final_coeff: Annotated[float, ByPlugins(), IdleWithout("decay_steps"), WhileOffAs("coeff")] = Field(
         0.0, ge=0, description="Its weight from step `decay_steps` on; needs `decay_steps`."
     )
-    decay_steps: Annotated[NonNegativeInt, ByPlugins()] = Field(
+    decay_steps: Annotated[NonNegativeInt, ByPlugins(), OF_EQUAL_COEFFICIENTS] = Field(
         0, description="Steps of the linear change from `coeff` to `final_coeff`; 0 keeps `coeff`."
     )
 
@@ -47,7 +64,7 @@ class RolloutCorrectionSection(Section):
     bypass_mode: Annotated[bool | None, ByPlugins()] = Field(
         None, description="Take the rollout's log-probs as old log-probs; null: unless `tis_mode` is set."
     )
-    tis_mode: Annotated[Literal["token", "sequence"] | None, ByPlugins()] = Field(
+    tis_mode: Annotated[Literal["token", "sequence"] | None, ByPlugins(), WHILE_BYPASSED] = Field(
         None,
         description="Importance ratio per token, or multiplied over a sequence; null means no correction. A sequence "
         "is a trajectory, or one segment of it where its history was rewritten.",
@@ -137,7 +154,7 @@ AlgorithmConfig = AlgorithmSection
 class StepwiseAdvantageSection(Section):
     """How an advantage reaches the steps of a trajectory."""
 
-    enable: Annotated[bool, ByPlugins()] = Field(False, description="Whether `normalize_by_steps` is used.")
+    enable: Annotated[bool, ByPlugins(), AS_ALWAYS] = Field(False, description="Whether `normalize_by_steps` is used.")
     mode: Annotated[
         Literal["broadcast", "per_step"],
         Refused(

@@ -67,7 +67,7 @@ class RllmSection(Section):
     disable_thinking: Annotated[bool, ByPlugins()] = Field(
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."
     )
-    accumulate_reasoning: bool = Field(
+    accumulate_reasoning: Annotated[bool, ByPlugins("workflow")] = Field(
         False,
         description="Keep what the model thought (up to `</think>`) in prompts after the user has spoken again. While "
         "it calls tools its thoughts stay anyway.",

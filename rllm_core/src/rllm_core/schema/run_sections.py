@@ -6,11 +6,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rllm_core.schema.section import ByPlugins, Choice, Names, NonNegativeInt, PositiveInt, Redundant, Refused, Section
+from rllm_core.schema.section import (
+    ByPlugins,
+    Choice,
+    IdleWhen,
+    Names,
+    NonNegativeInt,
+    PositiveInt,
+    Redundant,
+    Refused,
+    Section,
+)
 
 NO_ENVIRONMENT = "custom"
 """Value of ``rllm.env.name`` when none is chosen by name: the workflow brings its own world."""
 
+WHILE_COUNTED_IN_BATCHES = IdleWhen(
+    lambda trainer: trainer.total_batches > 0,
+    "rllm.trainer.total_batches is {total_batches}",
+    "Set one of the two.",
+)
 _NO_ASYNC = "Rollouts and updates take turns in this version; remove the section."
 
 
@@ -78,7 +93,9 @@ def _console() -> list[Choice]:
 class TrainerSection(Section):
     """The training loop."""
 
-    total_epochs: PositiveInt = Field(10, description="Passes over the training tasks.")
+    total_epochs: Annotated[PositiveInt, WHILE_COUNTED_IN_BATCHES] = Field(
+        10, description="Passes over the training tasks."
+    )
     total_batches: PositiveInt | Literal[-1] = Field(
         -1, description="Training steps; -1 means as many as `total_epochs` gives."
     )

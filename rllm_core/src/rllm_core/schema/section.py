@@ -6,6 +6,7 @@ stops the run (see ``rllm_core.planning.unused_keys``).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +25,9 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 @dataclass(frozen=True)
 class ByPlugins:
     """The key acts through a chosen plugin that lists it in `honours` or, for backends, in `shared_keys`."""
+
+    kind: str | None = None
+    """The one kind of plugins that can act on it; None: any."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,37 @@ class IdleWithout:
 
 
 @dataclass(frozen=True)
+class IdleWhen:
+    """The key has no effect where other values of its section pass a test."""
+
+    test: Callable[[Any], bool]
+    """Takes the section."""
+    because: str
+    """Why, without a full stop; ``{name}`` stands for a value of the section."""
+    remedy: str
+
+
+@dataclass(frozen=True)
+class ChangesNothing:
+    """A value that is acted on and leaves all as it is, where its section passes a test; users of rLLM may have set it
+    for what is always done here."""
+
+    test: Callable[[Any], bool]
+    because: str
+
+
+@dataclass(frozen=True)
 class WhileOff:
     """What counts in place of the key's value while the switch of its section is off."""
 
     value: object
+
+
+@dataclass(frozen=True)
+class WhileOffAs:
+    """Another key of its section counts in place of it while the key's switch is off."""
+
+    key: str
 
 
 @dataclass(frozen=True)
@@ -94,6 +125,40 @@ class AsPackaged:
     """Mappings in it, by dotted key from the top, that take further keys."""
     optional: frozenset[str] = frozenset()
     """Keys that the YAML leaves out."""
+
+
+@dataclass(frozen=True)
+class OptionsOf:
+    """The value holds the options of the plugin that another option of the same record names."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class AttemptSeconds:
+    """An option of a workflow: seconds after which an attempt ends."""
+
+
+@dataclass(frozen=True)
+class ShapesStepRewards:
+    """An option of a workflow that changes the rewards of steps and not those of trajectories; 0 changes none."""
+
+
+@dataclass(frozen=True)
+class ReadsStepRewards:
+    """An option of an estimator that needs ``step_rewards``: where it is false, it reads none of them."""
+
+
+@dataclass(frozen=True)
+class TasksPerBatch:
+    """An option of a rejection mode: how many tasks it fills a batch with. It is given no more than there are."""
+
+
+def marked(model: type[BaseModel], mark: type[Any]) -> Iterator[str]:
+    """Names of the keys or options with a mark."""
+    for name, field in model.model_fields.items():
+        if any(isinstance(each, mark) for each in field.metadata):
+            yield name
 
 
 class Section(BaseModel):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rllm_core.algorithms.options import with_tasks_there_are
+from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
@@ -19,8 +19,8 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Task
-from rllm_core.errors import CheckpointError, ConfigError
+from rllm_core.data.types import Task, TerminationReason
+from rllm_core.errors import CheckpointError, RolloutError
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.preflight import preflight
@@ -125,8 +125,6 @@ class TrainingLoop:
 
     async def fit_async(self) -> dict[str, float]:
         """Train to the end, or until `stop`; returns the last validation's figures."""
-        if not self._schedule.tasks and not self._settings.val_only:
-            raise ConfigError("There are no training tasks.", "Name an environment, or pass train tasks.")
         for line in self.plan.warnings:
             self._warn(line)
         backend: Backend = self.plan.backend.load()()
@@ -204,6 +202,8 @@ class TrainingLoop:
         )
         self._tell("on_batch_start", step)
         await pipeline.run(step)
+        if global_step == 0:
+            _require_replies(step)
         if step.weight_version != self._weight_version:
             self._weight_version = step.weight_version
             self._tell("on_policy_updated", step)
@@ -326,7 +326,7 @@ class TrainingLoop:
             runner=runner,
             grouping=self.plan.grouping,
             rejection_name=rejection.registered.qualified_name,
-            rejection=rejection.registered.load()(with_tasks_there_are(rejection.params, len(self._schedule.tasks))),
+            rejection=rejection.registered.load()(clamp_tasks_per_batch(rejection.params, len(self._schedule.tasks))),
             needs=self.plan.needs,
             more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
@@ -344,6 +344,27 @@ class TrainingLoop:
         for observer in self._observers:
             getattr(observer, event)(*arguments)
         self._trackers.tell(event, *arguments)
+
+
+def _require_replies(step: TrainStep) -> None:
+    """A run in which the model never says a word would end well, and have trained on nothing.
+
+    Only the first step is looked at: which tasks later ones draw is chance.
+
+    Raises:
+        RolloutError: no attempt of the step has a reply, and each ended since its prompt was too long.
+    """
+    too_long = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    if step.generated and all(
+        episode.termination_reason is too_long and not any(trajectory.steps for trajectory in episode.trajectories)
+        for episode in step.generated
+    ):
+        raise RolloutError(
+            f"All {len(step.generated)} attempts of the first step ended before the model said anything: their first "
+            "prompts are too long.",
+            "Raise data.max_prompt_length, or the backend's own limit, such as training.max_length; or leave such "
+            "tasks out.",
+        )
 
 
 def _episode_log(folder: RunFolder, elsewhere: str | None) -> EpisodeLog:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,13 +14,13 @@ from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError, RllmError, failures_as
+from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
 from rllm_core.planning.plan import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.calls import call
-from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
+from rllm_core.schema.section import AttemptSeconds, marked
 
 ScoreAttempt = Callable[[Attempt], Awaitable[Score]]
 MakeScore = Callable[[], ScoreAttempt | None]
@@ -52,16 +51,15 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     )
 
 
-def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
-    """The tasks of a split; none where its dataset is read over a network.
+def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task] | None:
+    """The tasks of a split; None where its dataset is read over a network.
 
     Raises:
         ConfigError: as `tasks_of`.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
-    if dataset is not None and dataset.plugin.is_remote is not None and dataset.plugin.is_remote(dataset.params):
-        return []
-    return tasks_of(plan, split)
+    is_remote = None if dataset is None else dataset.plugin.is_remote
+    return None if dataset and is_remote and is_remote(dataset.params) else tasks_of(plan, split)
 
 
 def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
@@ -72,7 +70,7 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     except RllmError:
         raise
     except Exception as error:
-        raise PluginError(f"{name} could not give its {split} tasks: {type(error).__name__}: {error}.") from error
+        raise PluginError(f"{name} could not give its {split} tasks: {described(error)}.") from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:
         raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
@@ -163,11 +161,9 @@ def _always(score: ScoreAttempt | None) -> MakeScore:
 
 def _time_limit(plan: RunPlan) -> float | None:
     """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
-    limit = plan.config.rllm.agent.trajectory_timeout
-    params = plan.workflow.params
-    if not isinstance(params, AgentWorkflowParams):
-        return limit
-    return min(params.timeout, math.inf if limit is None else limit)
+    limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
+    own = [getattr(params, name) for name in marked(type(params), AttemptSeconds)]
+    return min([*own, *([] if limit is None else [limit])], default=None)
 
 
 def _agent_maker(plan: RunPlan) -> Callable[[], Agent]:

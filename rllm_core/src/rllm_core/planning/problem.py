@@ -1,0 +1,38 @@
+"""What a check finds, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rllm_core.errors import ConfigError
+
+Severity = Literal["refused", "unused", "warning"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding about a run that has not started."""
+
+    severity: Severity
+    """``refused``: the run cannot be as asked. ``unused``: a user's value has no effect, which is refused unless
+    ``rllm.unused_keys`` is ``warn``. ``warning``: it works, but perhaps not as meant."""
+    key: str
+    """The config key that is to blame, or that would help; of several the first."""
+    text: str
+    remedy: str = ""
+
+
+def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -> list[str]:
+    """The lines of all warnings.
+
+    Raises:
+        ConfigError: for the first problem that stops the run.
+    """
+    lines = []
+    for problem in problems:
+        if problem.severity == "refused" or (problem.severity == "unused" and unused_keys == "error"):
+            raise ConfigError(problem.text, problem.remedy)
+        lines.append(f"{problem.text} {problem.remedy}".rstrip())
+    return lines

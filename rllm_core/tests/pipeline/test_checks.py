@@ -1,0 +1,45 @@
+"""The one list of checks, and what becomes of what they find."""
+
+from __future__ import annotations
+
+from inspect import getmembers, isfunction, isgeneratorfunction
+from types import ModuleType
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_core.planning import group_checks, idle_checks, plugin_checks, term_checks
+from rllm_core.planning.checks import CHECKS
+from rllm_core.planning.problem import Problem, settle
+
+WITH_TASKS = {"too_few_tasks"}
+"""What takes more than a plan; `preflight` asks it."""
+
+
+@pytest.mark.parametrize("module", [group_checks, idle_checks, plugin_checks, term_checks])
+def test_every_check_is_in_the_list(module: ModuleType) -> None:
+    own = [each for _, each in getmembers(module, isfunction) if each.__module__ == module.__name__]
+    public = {each.__name__ for each in own if isgeneratorfunction(each) and not each.__name__.startswith("_")}
+    assert public - WITH_TASKS <= {check.__name__ for check in CHECKS}
+
+
+def test_no_check_is_there_twice() -> None:
+    assert len(set(CHECKS)) == len(CHECKS)
+
+
+REFUSED = Problem("refused", "a.b", "It cannot be.", "Leave it out.")
+UNUSED = Problem("unused", "a.c", "It has no effect.", "Set a.b.")
+WARNING = Problem("warning", "a.d", "it may not be meant")
+
+
+@pytest.mark.parametrize("problem", [REFUSED, UNUSED])
+def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settle([WARNING, problem, REFUSED], "error")
+    assert (caught.value.message, caught.value.hint) == (problem.text, problem.remedy)
+
+
+def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
+    assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect. Set a.b."]
+    with pytest.raises(ConfigError, match="It cannot be"):
+        settle([UNUSED, REFUSED], "warn")

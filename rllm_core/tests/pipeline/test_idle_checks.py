@@ -1,0 +1,152 @@
+"""Settings that change nothing in a run are refused, or warned of where they change something in some run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import COMMAND_LINE, Tier, layer_from_dotted
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+from rllm_core.notices import forget_warnings
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
+from rllm_core.planning.preflight import preflight
+from rllm_core.plugins.registry import Registry
+
+MakePlan = Callable[..., RunPlan]
+TASKS = [Task(id=f"t{number}") for number in range(4)]
+
+
+class DealtSection(Params):
+    minibatches: int = Field(1, description="Nothing.")
+
+
+class Sections(Params):
+    dealt: DealtSection = Field(default_factory=DealtSection, description="Nothing.")
+
+
+class World(Environment):
+    tasks = reset = step = None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def make(plan: MakePlan, registry: Registry) -> MakePlan:
+    """Plans with an environment, and a backend that deals a batch to minibatches."""
+    registry.add(EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: World))
+    registry.add(
+        BackendPlugin(
+            name="deals",
+            summary="For tests.",
+            params=Sections,
+            load=lambda: Backend,
+            minibatches_key="dealt.minibatches",
+            capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
+        )
+    )
+    return lambda settings: plan({"rllm.backend": "deals", "rllm.env.name": "world"} | settings)
+
+
+@pytest.fixture
+def typed(make: MakePlan, registry: Registry) -> MakePlan:
+    """The plan of keys that are typed on the command line."""
+
+    def planned(settings: Mapping[str, Any]) -> RunPlan:
+        words = {"rllm.backend": "deals", "rllm.env.name": "world"} | dict(settings)
+        layer = layer_from_dotted(words, COMMAND_LINE, Tier.COMMAND_LINE)
+        return make_plan(compose(registry, [layer]), registry)
+
+    return planned
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """What is said of a plan with these tasks before it starts."""
+
+    def lines(plan: RunPlan, *tasks: Any) -> list[str]:
+        forget_warnings()
+        preflight(plan, *tasks)
+        return capsys.readouterr().err.splitlines()
+
+    return lines
+
+
+def test_keeping_thoughts_has_no_effect_in_one_turn(make: MakePlan) -> None:
+    key = "rllm.accumulate_reasoning"
+    with pytest.raises(ConfigError, match=f"`{key}` is true .*, and nothing this run uses acts on it") as caught:
+        make({key: True, "rllm.workflow.name": "single_turn_workflow"})
+    assert "workflow multi_turn_workflow" in caught.value.hint
+    assert make({key: True, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
+
+
+def test_rejection_that_keeps_every_group_is_said(make: MakePlan) -> None:
+    none = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "none"}
+    (line,) = make(none).warnings
+    assert line.startswith(
+        "`rllm.rejection_sample.enable` is true (from my.yaml) and rllm.rejection_sample.mode is none"
+    )
+    assert make(none | {"rllm.rejection_sample.multiplier": 2}).warnings == ()  # more tasks are drawn
+    assert make(none | {"rllm.rejection_sample.mode": "group"}).warnings == ()
+
+
+def test_filtering_that_masks_nothing_is_refused(make: MakePlan) -> None:
+    section = "rllm.compact_filtering"
+    names = ("max_prompt_length_exceeded", "max_response_length_exceeded", "max_turns_exceeded", "timeout", "error")
+    nothing = {f"{section}.enable": True} | {f"{section}.mask_{name}": False for name in names}
+    with pytest.raises(ConfigError, match=rf"`{section}.enable` is true .* every {section}.mask_\* is false"):
+        make(nothing)
+    assert make(nothing | {f"{section}.mask_error": True}).warnings == ()
+
+
+@pytest.mark.parametrize(("save_freq", "lines"), [(-1, 1), (0, 1), (5, 0)])
+def test_keeping_checkpoints_that_are_not_made_is_said(make: MakePlan, save_freq: int, lines: int) -> None:
+    key = "rllm.trainer.keep_checkpoints"
+    warnings = make({key: 5, "rllm.trainer.save_freq": save_freq}).warnings
+    assert [line.startswith(f"`{key}` is 5 (from my.yaml)") for line in warnings] == [True] * lines
+    assert make({"rllm.trainer.save_freq": save_freq}).warnings == ()
+
+
+def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: MakePlan) -> None:
+    validates = {"rllm.trainer.val_only": True}
+    for key, value in (("rllm.rollout.n", 4), ("rllm.algorithm.adv_estimator", "rloo"), ("data.train_batch_size", 9)):
+        with pytest.raises(ConfigError, match=f"`{key}` is .* rllm.trainer.val_only is true, and nothing is trained"):
+            typed(validates | {key: value})
+        (line,) = typed(validates | {key: value, "rllm.unused_keys": "warn"}).warnings
+        assert line.startswith(f"`{key}` is ")
+    for_validation = {"rllm.rollout.n_val": 3, "sampling.val.temperature": 0.5, "rllm.trainer.seed": 4}
+    assert typed(validates | for_validation).warnings == ()
+
+
+def test_what_a_file_says_of_training_is_a_warning_where_nothing_is_trained(make: MakePlan) -> None:
+    of_training = {"rllm.rollout.n": 4, "data.train_batch_size": 9}
+    (line,) = make({"rllm.trainer.val_only": True} | of_training).warnings
+    assert "nothing is trained: data.train_batch_size, rllm.rollout.n have no effect" in line
+
+
+def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, said: Any) -> None:
+    (line,) = said(make({"data.train_batch_size": 5}), TASKS, TASKS)
+    assert line.endswith("and there are 4 training tasks: a step draws each of them once")
+    assert said(make({"data.train_batch_size": 4}), TASKS, TASKS) == []
+    assert said(make({}), TASKS, TASKS) == []  # nobody asked for 64
+    assert said(make({"data.train_batch_size": 5}), None, None) == []  # nobody knows
+
+
+@pytest.mark.parametrize(("tasks", "n", "lines"), [(TASKS, 2, 0), (TASKS[:2], 2, 1), (TASKS, 1, 1), (None, 1, 0)])
+def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: Any, n: int, lines: int) -> None:
+    plan = make({"dealt.minibatches": 8, "rllm.rollout.n": n, "rllm.algorithm.adv_estimator": "reinforce"})
+    found = said(plan, tasks, TASKS)
+    assert len(found) == lines
+    assert all("there are no more minibatches than rows" in line for line in found)
+
+
+def test_a_run_without_training_tasks_is_refused(make: MakePlan) -> None:
+    with pytest.raises(ConfigError, match="There are no training tasks"):
+        preflight(make({}), [], TASKS)
+    preflight(make({"rllm.trainer.val_only": True}), [], TASKS)
