@@ -14,8 +14,11 @@ from rllm_core.config.layers import layer_from_file, layers_from_overrides
 from rllm_core.config.save import read_config, save_config
 from rllm_core.errors import ConfigError
 
-texts = (st.text() | st.text(alphabet="${}\\ab:#'\"\n?1e-.")).filter(lambda text: text != "???")
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts
+texts = (st.text() | st.text(alphabet="${}\\ab:#'\"\n?1e-.0xo_")).filter(
+    lambda text: text != "???" and "\0" not in text
+)
+whole_numbers = st.integers(-(2**63) + 1, 2**63 - 1)
+scalars = st.none() | st.booleans() | whole_numbers | st.floats(allow_nan=False) | texts
 trees = st.dictionaries(
     texts,
     st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)),
@@ -57,7 +60,7 @@ def test_a_saved_configuration_given_back_is_the_same_configuration(
 def test_the_file_is_plain_yaml_in_the_order_of_the_tree(tmp_path: Path) -> None:
     file = save_config({"b": {"y": 1, "x": [1, "two"]}, "a": None}, tmp_path)
     assert file == tmp_path / "config.yaml"
-    assert file.read_text() == "b:\n  'y': 1\n  x:\n  - 1\n  - two\na: null\n"
+    assert file.read_text() == "b:\n  y: 1\n  x:\n  - 1\n  - two\na: null\n"
 
 
 def test_saving_again_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:

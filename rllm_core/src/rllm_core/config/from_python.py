@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
-from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_dotted, layer_from_file
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import base_layer, packaged_layers
 from rllm_core.config.paths import KeyPath, leaves, path_of, split_by
 from rllm_core.config.whole import is_whole, part_of
+from rllm_core.config.yaml_text import DEEPEST
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig

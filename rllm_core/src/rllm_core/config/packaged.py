@@ -15,9 +15,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
-from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
+from rllm_core.config.layers import Layer, Tier, layer_from_file
 from rllm_core.config.overrides import BACKEND_GROUP
 from rllm_core.config.paths import split_by
+from rllm_core.config.yaml_text import yaml_error
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
