@@ -1,9 +1,10 @@
 """How a word of the command line reaches the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
 
-Follows one value through the calls into files of ``rllm_core`` that are given it, however deep an argument holds it. A
-pair of calling and called function counts once, so that a loop counts as one. A *stay* is a run of such calls in one
-file; a *return* is a stay in a file that was left before. FILE is a configuration beneath the word, such as the
-``config.yaml`` of a run.
+Follows one value through the calls into files of ``rllm_core`` that are given it, however deep an argument holds it.
+What one call of a function calls in a loop counts once. Asking an object that holds the value about itself
+(``composed.origin(key)``) hands it to nobody, and does not count. A *stay* is a run of such calls in one file; a
+*return* is a stay in a file that was left before. FILE is a configuration beneath the word, such as the ``config.yaml``
+of a run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def holds(value: Any, seen: set[int]) -> bool:
 def path_of_word(files: tuple[str, ...]) -> list[str]:
     """The file of every call that was given the value, in order."""
     visited: list[str] = []
-    seen: set[tuple[CodeType, CodeType]] = set()
+    seen: set[tuple[FrameType, CodeType]] = set()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
@@ -55,11 +56,11 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
         caller = frame.f_back
         while caller is not None and caller.f_code.co_name.startswith("<"):
             caller = caller.f_back
-        if caller is None or (caller.f_code, code) in seen:
+        if caller is None or (caller, code) in seen:
             return
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(holds(frame.f_locals.get(name), set()) for name in arguments):
-            seen.add((caller.f_code, code))
+        if any(holds(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
+            seen.add((caller, code))
             visited.append(str(Path(code.co_filename).relative_to(ROOT)))
 
     words = (WORD,) if files else ("guess", WORD)

@@ -281,3 +281,11 @@ def test_every_flag_that_is_a_name_for_a_key_shows_the_key_in_its_help() -> None
                 assert "[the backend's model key]" in str(getattr(option, "help", ""))
     assert seen == set(NAMED_KEYS)
     assert {key for key, _ in FLAGS.values()} <= {key.dotted for key in core_keys(RunConfig())}
+
+
+def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_with_another_choice(rllm: Rllm) -> None:
+    Path("again.yaml").write_text(rllm("config", "show", "guess", "--loss", "reinforce").out)
+    assert "eps_clip" in Path("again.yaml").read_text()
+    again = rllm("config", "show", "--config", "again.yaml", "--loss", "ppo")
+    direct = rllm("config", "show", "guess", "--loss", "ppo")
+    assert yaml.safe_load(again.out)["rllm"]["algorithm"] == yaml.safe_load(direct.out)["rllm"]["algorithm"]

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.config.compose import chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm_core.config.resolve import escape
 from rllm_core.config.run_registry import registry_for
-from rllm_core.config.whole import as_whole
 from rllm_core.planning.planner import make_plan
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ def build_train_config(
     plan = make_plan(compose(registry, [*files, arguments, _layer(named), *words]), registry)
     from omegaconf import OmegaConf
 
-    config: DictConfig = OmegaConf.create(escape(as_whole(plan.composed.tree)))
+    config: DictConfig = OmegaConf.create(plan.composed.whole())
     return config
 
 

@@ -63,7 +63,7 @@ def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
         return [base, Layer(origin, _own_part(plain, base.tree, backend, None), Tier.PACKAGED)]
     tree = _composed_by_hydra(_sources(backend, profile))
     # Not the plain tree and a difference: a profile may compose other files, and then lacks keys of the plain one.
-    same, changed = split_by(_own_part(tree, base.tree, backend, profile), [plain])
+    same, changed = split_by(_own_part(tree, base.tree, backend, profile), plain)
     return [base, Layer(origin, same, Tier.PACKAGED), Layer(f"{origin}, profile {profile}", changed, Tier.PACKAGED)]
 
 
@@ -107,7 +107,7 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
 
 def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile: str | None) -> dict[str, Any]:
     """What the backend adds to the core's defaults, or changes in them."""
-    _, own = split_by(tree, [base])
+    _, own = split_by(tree, base)
     section = own.setdefault("rllm", {})
     file = backend.name if profile is None else f"{backend.name}/{profile}"
     if not isinstance(section, dict) or isinstance(section.get("backend"), dict):

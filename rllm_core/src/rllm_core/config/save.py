@@ -8,17 +8,21 @@ from typing import Any
 
 from rllm_core.config.layers import layer_from_file
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.resolve import escape, resolve
+from rllm_core.config.resolve import resolve
 from rllm_core.config.yaml_text import as_yaml
 
 FILE_NAME = "config.yaml"
 
 
 def save_config(tree: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write values into an existing folder, and return the file. Never leaves half a file behind."""
+    """Write values into an existing folder, and return the file. Never leaves half a file behind.
+
+    Args:
+        tree: as it is read again; an interpolation in it is one.
+    """
     file = Path(folder) / FILE_NAME
     written = file.with_suffix(".yaml.tmp")
-    written.write_text(as_yaml(escape(dict(tree))), encoding="utf-8")
+    written.write_text(as_yaml(tree), encoding="utf-8")
     written.replace(file)
     return file
 

@@ -93,12 +93,12 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
     """Whether a native key has no value of its own.
 
     Where null of the core's key means "as another key", a packaged default is none. Nor is what was put there for such
-    a null: in a saved configuration (any other value is in the core's key as well), or by sharing a second time.
+    a null, by sharing a second time.
     """
     if not native.is_set or row.while_null is None:
         return not native.is_set
     instead = _side(merged, tree, row.while_null, ())
-    return native.tier in (Tier.PACKAGED, Tier.SAVED) or identical(native.value, instead.value)
+    return native.tier is Tier.PACKAGED or identical(native.value, instead.value)
 
 
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.algorithms.options import with_tasks_there_are
-from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
@@ -125,9 +124,7 @@ class TrainingLoop:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 parts = _Parts(backend, runner, pipeline, trackers)
                 await self._take_up(parts)
-                composed = self.plan.composed
-                by_user = composed.by_user | composed.by_user_before
-                self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins, by_user)
+                self.folder.begin(self.plan.composed.whole(), self.plan.registered())
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()
