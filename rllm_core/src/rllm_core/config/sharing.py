@@ -104,9 +104,9 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
     if native.given_null and winner.is_set and native.tier >= winner.tier:
         yield f"`{native.key}` is null (from {native.origin}), but {winner}: the latter counts. Set only `{core.key}`."
-    if not (native.by_user and winner.is_set) or (core.by_user and _bare(core.value) == _bare(native.value)):
+    if not (native.by_user and winner.is_set):
         return
-    if native is winner and core.by_user:
+    if native is winner and core.by_user and _bare(core.value) != _bare(native.value):
         yield f"{core}, but {native}: the latter counts. Set only `{core.key}`."
     elif _bare(native.value) != _bare(winner.value):
         yield f"{native}, but {winner}: the latter counts. Set only `{core.key}`."
