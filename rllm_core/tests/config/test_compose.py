@@ -260,3 +260,11 @@ def test_of_very_many_problems_the_first_are_shown(composed: Callable[..., Compo
     with pytest.raises(ConfigError, match=r"`k0` is not a section") as caught:
         composed({f"k{index}": 1 for index in range(9000)})
     assert caught.value.message.endswith("\n8950 more are not shown.")
+
+
+@pytest.mark.parametrize("tree", [{"rllm": None}, {"rllm": {"trainer": None}}, {"model": None}])
+def test_a_section_with_nothing_beneath_it_is_empty(composed: Callable[..., Composed], tree: dict[str, Any]) -> None:
+    assert (
+        composed(tree, *layers_from_overrides(["rllm.rollout.n=3"])).tree
+        == composed({"rllm": {"rollout": {"n": 3}}}).tree
+    )
