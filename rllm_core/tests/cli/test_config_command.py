@@ -289,3 +289,16 @@ def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_wi
     again = rllm("config", "show", "--config", "again.yaml", "--loss", "ppo")
     direct = rllm("config", "show", "guess", "--loss", "ppo")
     assert yaml.safe_load(again.out)["rllm"]["algorithm"] == yaml.safe_load(direct.out)["rllm"]["algorithm"]
+
+
+def test_values_of_the_environment_are_shown_as_they_are_written(rllm: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "sk-7f3a")
+    words = ["guess", "rllm.trainer.project_name=${oc.env:SECRET}"]
+    shown = [
+        rllm("config", "show", *words),
+        rllm("config", "show", *words, "--origin"),
+        rllm("config", "explain", "rllm.trainer.project_name", *words),
+        rllm("train", *words, "--dry-run"),
+    ]
+    assert ["sk-7f3a" in each.out + each.err for each in shown] == [False] * 4
+    assert ["${oc.env:SECRET}" in each.out for each in shown] == [True] * 4

@@ -68,5 +68,5 @@ def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
 
 def show_values(plan: RunPlan) -> None:
     """Print every value of a plan with its origin."""
-    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.tree)]
-    print_table(("key", "value", "origin"), [(key, value, plan.composed.origins[key]) for key, value in values])
+    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.written)]
+    print_table(("key", "value", "origin"), [(key, value, plan.composed.origin(key)) for key, value in values])

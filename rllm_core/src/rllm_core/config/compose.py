@@ -24,9 +24,9 @@ from rllm_core.config.needed import require_packages
 from rllm_core.config.options_as_keys import option_hints
 from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
-from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, picked, value_at, without
+from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, picked, put_at, value_at, without
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
-from rllm_core.config.resolve import escape, resolve, resolve_interpolations
+from rllm_core.config.resolve import escape, from_environment, resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.unused import idle_reason
 from rllm_core.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
@@ -58,6 +58,8 @@ class Composed:
     warnings: tuple[str, ...] = ()
     in_force: Mapping[str, Any] = field(default_factory=dict)
     """What the backend's unused keys that a user set would be without the user, by dotted key."""
+    from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
+    """Values that hold those of the process's environment, which may be secrets: as written, and resolved."""
     unused: tuple[KeyPath, ...] = ()
     """Keys that are back to their defaults, since nothing in the run would act on their values."""
     user_layers: tuple[Layer, ...] = ()
@@ -73,9 +75,19 @@ class Composed:
         """Dotted keys of a resumed run whose values a user set at an earlier start."""
         return frozenset(key for key, tier in self.tiers.items() if tier is Tier.SAVED)
 
+    @property
+    def written(self) -> dict[str, Any]:
+        """`tree` as it may be kept and shown: values of the environment as the user wrote them, such as
+        ``${oc.env:KEY}``; other text that looks so is escaped."""
+        tree: dict[str, Any] = escape(self.tree)
+        for path, (text, value) in self.from_environment.items():
+            if value_at(self.tree, path) == value:
+                put_at(tree, path, text)
+        return tree
+
     def whole(self) -> dict[str, Any]:
-        """Every value as it is written down, to be given back: for ``config.yaml`` and `build_train_config`."""
-        return as_whole(escape(self.tree), [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
+        """What is written, and what it was made from: for ``config.yaml`` and `build_train_config`."""
+        return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -95,7 +107,8 @@ class Composed:
 
     def given(self, key: str) -> str:
         """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
-        return wrong_value(path_of(key), self.value(key), self.origin(key))
+        text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
+        return wrong_value(path_of(key), text, self.origin(key))
 
 
 def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
@@ -136,7 +149,8 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
         raise as_config_error(problems)
     composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
     in_force = _in_force(composed, registry, backend, user_layers)
-    return replace(composed, in_force=in_force, user_layers=tuple(user_layers))
+    kept = from_environment(merged, tree)
+    return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
 
 
 def _in_force(composed: Composed, registry: Registry, backend: Any, user_layers: Sequence[Layer]) -> Mapping[str, Any]:
@@ -161,9 +175,10 @@ def _opened(layer: Layer, registry: Registry) -> list[Layer]:
         return [layer]
     stored = given_layers(layer)
     given = [each for each in stored if each.origin != UNUSED]
-    tree = _compose(registry, given).tree
-    # Whoever resolved the interpolations of a whole configuration has text where it had escaped text.
-    return [*given, changed_since(layer, [escape(tree), tree, *(each.tree for each in stored if each not in given)])]
+    now = _compose(registry, given)
+    # Whoever resolved the interpolations of a whole configuration has values where it had interpolations.
+    same = [now.written, now.tree, *(each.tree for each in stored if each not in given)]
+    return [*given, changed_since(layer, same)]
 
 
 def _chosen_model(merged: Merged, backend: Any) -> Any:

@@ -278,7 +278,7 @@ class TrainingLoop:
             folder=self.folder.path,
             project_name=self._settings.project_name,
             experiment_name=self._settings.experiment_name,
-            config=self.plan.composed.tree,
+            config=self.plan.composed.written,
             origins=self.plan.composed.origins,
         )
 
