@@ -138,3 +138,8 @@ def test_what_the_user_gave_is_refused_where_it_is_damaged(composed: Compose, da
     tree["rllm"]["composed"] = damaged
     with pytest.raises(ConfigError, match=r"`rllm\.composed` \(from x\) is not as it was written"):
         composed(Layer("x", tree))
+
+
+def test_warnings_about_what_the_user_gave_are_said_again(run_foreign: Compose) -> None:
+    first = run_foreign("actor.kl_loss_coef=0.4")
+    assert run_foreign(_given_back(first)).warnings == first.warnings != ()
