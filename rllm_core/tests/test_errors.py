@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,3 +66,26 @@ def test_an_error_in_an_installed_plugin_names_the_plugin_and_not_what_it_called
 def test_an_error_that_passed_nobodys_code_has_no_place() -> None:
     assert described(ValueError("no")) == "ValueError: no"
     assert described(ValueError()) == "ValueError"
+
+
+PROGRAM = "from rllm_core import AgentTrainer, build_train_config; {}"
+
+
+@pytest.mark.parametrize(
+    ("call", "debug", "shown"),
+    [
+        ("build_train_config(group_size='many')", "0", 'error: `rllm.rollout.n` is "many"'),
+        ("AgentTrainer(config={'rllm': {'rollot': 1}})", "0", "error: `rollot` is not a key of rllm"),
+        ("build_train_config(group_size='many')", "1", "Traceback (most recent call last)"),
+        ("AgentTrainer(nothing=1)", "0", "Traceback (most recent call last)"),
+    ],
+)
+def test_a_program_that_an_error_of_ours_ends_shows_the_paragraph(call: str, debug: str, shown: str) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(call)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"RLLM_DEBUG": debug}, timeout=200)
+    assert (ended.returncode, ended.stderr[: len(shown)]) == (1, shown)
+
+
+def test_a_notebook_shows_the_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLLM_DEBUG", "0")
+    assert ConfigError("Wrong.", "Mend it.")._render_traceback_() == ["error: Wrong. Mend it."]

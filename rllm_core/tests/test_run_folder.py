@@ -124,7 +124,6 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
         "mine": None,
         "mine/metrics.jsonl": "keep",
         "notes.txt": "mine",
-        "origins.json": (finished / "origins.json").read_text(),
         "plugins.json": "[]\n",
     }
     assert "seed: 2" in (finished / "config.yaml").read_text()

@@ -1,13 +1,18 @@
 """Every error a user can meet: what is wrong, where, and what to do next.
 
-The command line prints these as one paragraph and exits with `exit_code`; a traceback appears only with ``--debug``.
+The command line prints these as one paragraph and exits with `exit_code`, and so does a program that they end; a
+traceback appears only with ``--debug`` or ``RLLM_DEBUG=1``.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 
 class RllmError(Exception):
@@ -22,6 +27,10 @@ class RllmError(Exception):
         self.message = message
         self.hint = hint
         super().__init__(f"{message} {hint}".strip())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython, and so notebooks, show where nothing catches it."""
+        return traceback.format_exception(self) if tracebacks_wanted() else [f"error: {self}"]
 
     def __reduce__(self) -> tuple[type[RllmError], tuple[str, str]]:
         """Message and hint stay apart on the way from another process."""
@@ -68,6 +77,25 @@ class CheckpointError(RllmError):
 
 class BackendError(RllmError):
     """A backend's service or process refused something, failed, or is gone."""
+
+
+def tracebacks_wanted() -> bool:
+    """Whether whoever started this process asked for tracebacks: ``RLLM_DEBUG=1``."""
+    return os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
+
+
+def end_with_a_paragraph() -> None:
+    """Let a program that an `RllmError` ends show its message alone, as the command line does."""
+    before = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, RllmError) and not tracebacks_wanted():
+            print(f"error: {error} RLLM_DEBUG=1 shows where.", file=sys.stderr)  # noqa: T201  (the program's last word)
+        else:
+            before(kind, error, trace)
+
+    if before.__module__ != __name__:
+        sys.excepthook = show
 
 
 @contextmanager

@@ -281,3 +281,24 @@ def test_every_flag_that_is_a_name_for_a_key_shows_the_key_in_its_help() -> None
                 assert "[the backend's model key]" in str(getattr(option, "help", ""))
     assert seen == set(NAMED_KEYS)
     assert {key for key, _ in FLAGS.values()} <= {key.dotted for key in core_keys(RunConfig())}
+
+
+def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_with_another_choice(rllm: Rllm) -> None:
+    Path("again.yaml").write_text(rllm("config", "show", "guess", "--loss", "reinforce").out)
+    assert "eps_clip" in Path("again.yaml").read_text()
+    again = rllm("config", "show", "--config", "again.yaml", "--loss", "ppo")
+    direct = rllm("config", "show", "guess", "--loss", "ppo")
+    assert yaml.safe_load(again.out)["rllm"]["algorithm"] == yaml.safe_load(direct.out)["rllm"]["algorithm"]
+
+
+def test_values_of_the_environment_are_shown_as_they_are_written(rllm: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "sk-7f3a")
+    words = ["guess", "rllm.trainer.project_name=${oc.env:SECRET}"]
+    shown = [
+        rllm("config", "show", *words),
+        rllm("config", "show", *words, "--origin"),
+        rllm("config", "explain", "rllm.trainer.project_name", *words),
+        rllm("train", *words, "--dry-run"),
+    ]
+    assert ["sk-7f3a" in each.out + each.err for each in shown] == [False] * 4
+    assert ["${oc.env:SECRET}" in each.out for each in shown] == [True] * 4

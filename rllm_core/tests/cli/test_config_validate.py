@@ -36,7 +36,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 BAD = [
     # what is no configuration
-    ("rllm: [", "YAML error in my.yaml, line 1"),
+    ("rllm: [", "YAML error in my.yaml, line 2, column 1: "),
     ("rllm: {rollout: {n: 1, n: 2}}", "YAML error in my.yaml"),
     ("- 1", "`my.yaml` holds a list; a configuration is a mapping"),
     ("training: 3", "`training` is 3 (from my.yaml): expected a mapping."),

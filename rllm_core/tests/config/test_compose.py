@@ -217,14 +217,15 @@ def test_a_wrong_list_of_allowed_plugins_is_a_config_error() -> None:
 
 
 names = st.sampled_from(sorted({name for path in known_keys(RunConfig) for name in path} | {"model", "training"}))
+texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=5)
 json_like = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(2**62), 2**62)
     | st.floats()
-    | st.text(max_size=5)
+    | texts
     | st.sampled_from(["???", "${", "${rllm}", "${a.b}", "guess", "local", "needy", "grpo", "1e-4"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names | st.text(max_size=3), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names | texts, inner, max_size=3),
     max_leaves=6,
 )
 dotted = st.sampled_from([".".join(path) for path in known_keys(RunConfig)] + ["model", "model.name", "training.betas"])
@@ -253,3 +254,17 @@ def test_composing_is_fast(composed: Compose, tmp_path: Path) -> None:
     started = time.process_time()
     composed(*layers)
     assert time.process_time() - started < 0.15
+
+
+def test_of_very_many_problems_the_first_are_shown(composed: Callable[..., Composed]) -> None:
+    with pytest.raises(ConfigError, match=r"`k0` is not a section") as caught:
+        composed({f"k{index}": 1 for index in range(9000)})
+    assert caught.value.message.endswith("\n8950 more are not shown.")
+
+
+@pytest.mark.parametrize("tree", [{"rllm": None}, {"rllm": {"trainer": None}}, {"model": None}])
+def test_a_section_with_nothing_beneath_it_is_empty(composed: Callable[..., Composed], tree: dict[str, Any]) -> None:
+    assert (
+        composed(tree, *layers_from_overrides(["rllm.rollout.n=3"])).tree
+        == composed({"rllm": {"rollout": {"n": 3}}}).tree
+    )

@@ -15,7 +15,6 @@ from pydantic import Field
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.save import save_config
-from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
@@ -151,7 +150,7 @@ WORDS: list[list[str]] = [[], ["service_url=here"], ["service_url=here", "model.
 @pytest.mark.parametrize("words", WORDS)
 def test_a_saved_configuration_given_back_is_the_same(run: Run, tmp_path: Path, words: list[str], tier: Tier) -> None:
     first = run(*words)
-    saved = layer_from_file(save_config(first.tree, tmp_path), tier=tier)
+    saved = layer_from_file(save_config(first.whole(), tmp_path), tier=tier)
     assert run(saved).tree == first.tree
     assert run(saved, *words).tree == first.tree
 
@@ -162,7 +161,7 @@ def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_t
     run: Run, words: list[str], tier: Tier
 ) -> None:
     first = run(*words)
-    whole = Layer("config.yaml", as_whole(first.tree), tier)
+    whole = Layer("config.yaml", first.whole(), tier)
     again = run(whole)
     assert again.tree == first.tree
     assert run(whole, *words).tree == first.tree
@@ -183,20 +182,18 @@ def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_t
 def test_a_change_above_a_whole_configuration_reaches_the_model_unless_it_was_set(
     run: Run, words: list[str], change: dict[str, Any], model: str
 ) -> None:
-    whole = Layer("config.yaml", as_whole(run(*words).tree))
+    whole = Layer("config.yaml", run(*words).whole())
     assert run(whole, Layer("command line", change, Tier.COMMAND_LINE)).value(MODEL) == model
 
 
-def test_within_a_whole_configuration_the_model_stays_what_is_written_there(run: Run) -> None:
-    tree = OmegaConf.create(as_whole(run().tree))
-    merged: Any = OmegaConf.to_container(OmegaConf.merge(tree, {"service_url": "here"}))
-    assert merged == as_whole(run("service_url=here", "model.name=large").tree) | {"training": merged["training"]}
-    assert run(Layer("the Python config", merged)).value(MODEL) == "large"
+def test_a_change_within_a_whole_configuration_reaches_the_model_as_well(run: Run) -> None:
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(run().whole(), {"service_url": "here"}))
+    assert run(Layer("the Python config", merged)).tree == run("service_url=here").tree
 
 
 def test_a_run_that_goes_on_keeps_a_model_that_was_set_when_only_the_rest_is_given_again(run: Run) -> None:
     first = run("service_url=here", "model.name=mine")
-    saved = Layer("run/config.yaml", as_whole(first.tree), Tier.SAVED)
+    saved = Layer("run/config.yaml", first.whole(), Tier.SAVED)
     assert run(saved, "service_url=here", "service_timeout=5").value(MODEL) == "mine"
 
 
@@ -264,7 +261,7 @@ def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
     first = compose_over([], started)[0]
     folder = run_folder_path(first.config.rllm.trainer)
     folder.mkdir(parents=True)
-    save_config(as_whole(first.tree), folder)
+    save_config(first.whole(), folder)
     if problem:
         with pytest.raises(ConfigError, match=problem):
             plan_resumed(compose_over)

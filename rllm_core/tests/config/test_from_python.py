@@ -82,7 +82,7 @@ def test_making_a_layer_leaves_the_config_alone() -> None:
         ({"a": (1, 2)}, "`a` (from the Python config) is of type tuple"),
         ({"a": [np.float64(1)]}, "`a.0` (from the Python config) is of type float64"),
         ({"a": Path()}, "is of type PosixPath"),
-        ({"a": 10**5000}, "`a` (from the Python config) is a number of more than 4096 bits"),
+        ({"a": 10**5000}, "`a` (from the Python config) is a whole number of more than 63 bits"),
         (Path("no/such.yaml"), "There is no configuration file `no/such.yaml`"),
         (".", "`.` is a folder, not a configuration file"),
     ],

@@ -131,7 +131,7 @@ def test_a_saved_configuration_is_valid(
     valid: Callable[[Any], bool], composed: Callable[..., Composed], add_backend: Any, tmp_path: Path, words: list[str]
 ) -> None:
     add_backend("far", "# @package _global_\nmodel: {name: tiny}\n", params=Sections)
-    save_config(composed(*layers_from_overrides(["rllm.backend=far", *words])).tree, tmp_path)
+    save_config(composed(*layers_from_overrides(["rllm.backend=far", *words])).whole(), tmp_path)
     assert valid(read_config(tmp_path))
     assert valid(layer_from_file(tmp_path / "config.yaml").tree)
 

@@ -11,7 +11,6 @@ import pytest
 from rllm_core.config.compose import Composed, compose
 from rllm_core.config.layers import Layer, Tier, layers_from_overrides
 from rllm_core.config.save import read_config, save_config
-from rllm_core.config.whole import as_whole
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
@@ -76,7 +75,7 @@ def test_a_profile_whose_file_is_missing_is_an_error_of_the_package(run: Run) ->
 
 def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_path: Path) -> None:
     composed = run("rllm.profile=small", "rllm.trainer.seed=3")
-    save_config(as_whole(composed.tree), tmp_path)
+    save_config(composed.whole(), tmp_path)
     assert run(Layer("config.yaml", read_config(tmp_path))).tree == composed.tree
     resumed = run(Layer("config.yaml", composed.tree, Tier.SAVED))
     assert resumed.tree == composed.tree

@@ -83,8 +83,9 @@ def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Ti
 
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
-def test_both_set_and_equal_is_silent(table: Table, core: Tier, native: Tier) -> None:
-    assert share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.1)), table) == []
+def test_both_set_and_equal_is_deprecated(table: Table, core: Tier, native: Tier) -> None:
+    told = f"`{NATIVE_KL}` is 0.1 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
+    assert share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.1)), table) == [told]
 
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))

@@ -13,7 +13,6 @@ from rllm_core.api.train_config import build_train_config
 from rllm_core.cli.configuring import plan_for, read_request
 from rllm_core.config.compose import compose
 from rllm_core.config.from_python import layer_from_python
-from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
@@ -30,8 +29,8 @@ def environment() -> dict[str, Any]:
 
 def _tree(**arguments: Any) -> Any:
     tree: Any = OmegaConf.to_container(build_train_config(**arguments), resolve=True)
-    assert tree["rllm"]["composed"] is True
-    return {**tree, "rllm": {**tree["rllm"], "composed": False}}
+    assert isinstance(tree["rllm"]["composed"], list)
+    return {**tree, "rllm": {**tree["rllm"], "composed": None}}
 
 
 def _plan(config: Any, registry: Registry) -> RunPlan:
@@ -93,10 +92,10 @@ def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(install
 def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> None:
     config = build_train_config(environment="guess", model_name="big", total_steps=7)
     plan = _plan(config, installed)
-    assert as_whole(plan.composed.tree) == OmegaConf.to_container(config)
-    # What is back to its default because nothing would act on it has no other origin.
-    assert set(plan.composed.origins.values()) <= {"the Python config", "default"}
-    assert plan.composed.by_user == {"rllm.trainer.total_batches"}
+    assert plan.composed.whole() == OmegaConf.to_container(config)
+    assert plan.composed.origins["rllm.trainer.total_batches"] == "build_train_config"
+    assert plan.composed.origins["training.learning_rate"] == "recipe guess local/big"
+    assert plan.composed.by_user == {"rllm.env.name", "model.name", "rllm.trainer.total_batches"}
     assert plan.warnings == ()
 
 

@@ -9,14 +9,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from rllm_core.config.compose import Composed
-from rllm_core.config.layers import Layer, Tier
-from rllm_core.config.whole import as_whole, is_whole
+from rllm_core.config.layers import Layer, Tier, layers_from_overrides
+from rllm_core.config.whole import forget, is_whole
+from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]
 
 
 def _given_back(first: Composed, *changes: dict[str, Any], tier: Tier = Tier.USER) -> Layer:
-    merged = OmegaConf.merge(OmegaConf.create(as_whole(first.tree)), *changes)
+    merged = OmegaConf.merge(OmegaConf.create(first.whole()), *changes)
     tree: Any = OmegaConf.to_container(merged)
     return Layer("config.yaml", tree, tier)
 
@@ -41,7 +42,7 @@ def test_as_it_is_it_gives_the_same_tree_and_only_what_was_set_is_set_by_the_use
     set_once = {word.partition("=")[0] for word in words}
     assert set_once <= again.by_user | (set_once if tier is Tier.SAVED else set())
     assert "rllm.rollout.n_val" not in again.by_user
-    assert not again.config.rllm.composed
+    assert again.config.rllm.composed is None
 
 
 def test_a_change_of_the_core_reaches_what_is_mirrored_and_derived(run_foreign: Compose) -> None:
@@ -81,14 +82,64 @@ def test_values_of_an_environment_stay_and_are_not_the_users(composed: Compose) 
     first = composed({"rllm": {"env": {"name": "guess"}}})
     again = composed(_given_back(first))
     assert again.tree == first.tree
-    assert again.by_user == {"rllm.env.name"} - {"rllm.env.name"}
+    assert again.by_user == {"rllm.env.name"}
     changed = composed(_given_back(first, {"training": {"learning_rate": 1e-4}}))
     assert changed.tree["training"]["learning_rate"] == 1e-4
-    assert changed.by_user == {"training.learning_rate"}
+    assert changed.by_user == {"rllm.env.name", "training.learning_rate"}
 
 
-def test_only_a_marked_tree_is_whole(composed: Compose) -> None:
-    tree = composed().tree
-    assert not is_whole(Layer("x", tree))
-    assert is_whole(Layer("x", as_whole(tree)))
+def test_only_a_tree_with_what_its_user_gave_is_whole(composed: Compose) -> None:
+    result = composed()
+    assert not is_whole(Layer("x", result.tree))
+    assert is_whole(Layer("x", result.whole()))
     assert not is_whole(Layer("x", {"rllm": 3}))
+
+
+def test_what_the_user_gave_keeps_its_origins_and_is_written_once(composed: Compose) -> None:
+    first = composed({"rllm": {"rollout": {"n": 3}}}, *layers_from_overrides(["rllm.trainer.seed=3"] * 2))
+    again = composed(_given_back(first), *layers_from_overrides(["rllm.trainer.seed=3"]))
+    assert again.origins == first.origins
+    assert again.whole() == first.whole()
+    assert [each["from"] for each in again.whole()["rllm"]["composed"]] == ["my.yaml", "command line"]
+
+
+def test_what_was_changed_since_has_the_origin_of_the_whole_configuration(composed: Compose) -> None:
+    result = composed(_given_back(composed({"rllm": {"rollout": {"n": 3}}}), {"rllm": {"rollout": {"n_val": 2}}}))
+    assert (result.origins["rllm.rollout.n"], result.origins["rllm.rollout.n_val"]) == ("my.yaml", "config.yaml")
+
+
+def test_interpolations_of_user_and_packages_stay_open(run_foreign: Compose) -> None:
+    first = run_foreign("rllm.rollout.n=${rllm.trainer.seed}", "rllm.trainer.seed=3")
+    again = run_foreign(_given_back(first, tier=Tier.SAVED), "rllm.trainer.seed=5", "actor.clip_ratio=0.3")
+    assert (again.value("rllm.rollout.n"), again.value("actor.clip_ratio_low")) == (5, 0.3)
+
+
+def test_a_change_may_be_an_interpolation(composed: Compose) -> None:
+    result = composed(_given_back(composed(), {"rllm": {"rollout": {"n": 6, "n_val": "${.n}"}}}))
+    assert result.value("rllm.rollout.n_val") == 6
+
+
+def test_text_like_an_interpolation_stays_text_whoever_resolves_the_tree(composed: Compose) -> None:
+    first = composed(*layers_from_overrides([r"rllm.trainer.output_dir='\${x}'"]))
+    assert first.value("rllm.trainer.output_dir") == "${x}"
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.whole()), resolve=True)
+    assert composed(Layer("x", resolved)).tree == composed(_given_back(first)).tree == first.tree
+
+
+def test_a_key_may_be_forgotten_whoever_gave_it(composed: Compose) -> None:
+    first = composed({"rllm": {"rollout": {"n": 3, "n_val": 2}}})
+    again = composed(forget(_given_back(first), [("rllm", "rollout", "n")]))
+    assert again.value("rllm.rollout") == {"n": 8, "n_val": 2, "engine": None}
+
+
+@pytest.mark.parametrize("damaged", [[3], [{"from": "x"}], [{"from": "x", "set": "{"}], [{"from": "x", "set": "3"}]])
+def test_what_the_user_gave_is_refused_where_it_is_damaged(composed: Compose, damaged: list[Any]) -> None:
+    tree = composed().whole()
+    tree["rllm"]["composed"] = damaged
+    with pytest.raises(ConfigError, match=r"`rllm\.composed` \(from x\) is not as it was written"):
+        composed(Layer("x", tree))
+
+
+def test_warnings_about_what_the_user_gave_are_said_again(run_foreign: Compose) -> None:
+    first = run_foreign("actor.kl_loss_coef=0.4")
+    assert run_foreign(_given_back(first)).warnings == first.warnings != ()

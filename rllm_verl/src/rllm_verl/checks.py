@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import ConfigError
+from rllm_core.notices import warn_once
 from rllm_core.rollout.model_files import model_folder
 from rllm_verl.attention import check_attention
 from rllm_verl.fused import warn_of_logits
@@ -33,7 +34,7 @@ def check_config(config: VerlConfig) -> None:
     """Raise ConfigError for values that cannot work, or that contradict each other."""
     native = config.native()
     _check_numbers(native)
-    _check_kl(native)
+    _warn_of_kl(native)
     _check_micro_batches(native)
     _check_rollout(native)
     check_attention(native)
@@ -57,13 +58,13 @@ def _check_numbers(native: dict[str, Any]) -> None:
         raise ConfigError(f"`{LEARNING_RATE}` is {rate}: expected more than 0.")
 
 
-def _check_kl(native: dict[str, Any]) -> None:
-    """The switch follows from the weight; set by hand it may say something else."""
+def _warn_of_kl(native: dict[str, Any]) -> None:
+    """The switch follows from the weight; set by hand it stands, as in rLLM."""
     used, weight = _at(native, f"{ACTOR}.use_kl_loss"), _at(native, f"{ACTOR}.kl_loss_coef")
     if bool(used) != (weight > 0):
-        raise ConfigError(
-            f"`{ACTOR}.use_kl_loss` is {used}, and `{ACTOR}.kl_loss_coef` (`rllm.algorithm.kl_beta`) is {weight}.",
-            "Leave use_kl_loss out, and set rllm.algorithm.kl_beta; 0 means no divergence in the loss.",
+        warn_once(
+            f"`{ACTOR}.use_kl_loss` is {used}, and `{ACTOR}.kl_loss_coef` (`rllm.algorithm.kl_beta`) is {weight}: no "
+            "divergence is in the loss. Leave use_kl_loss out, and set rllm.algorithm.kl_beta; 0 means none."
         )
 
 

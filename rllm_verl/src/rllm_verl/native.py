@@ -92,6 +92,7 @@ def update_settings(run: RunContext, native: Any) -> UpdateSettings:
         micro_batching=_micro_batching(
             actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu, actor
         ),
+        use_kl_loss=bool(actor.use_kl_loss),
         calculate_entropy=bool(actor.calculate_entropy),
     )
 

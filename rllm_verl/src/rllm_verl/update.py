@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,8 @@ class UpdateSettings:
     temperature: float
     """Of the sampling."""
     micro_batching: MicroBatching
+    use_kl_loss: bool = True
+    """Whether the divergence that a plan asks for is a term of the loss."""
     calculate_entropy: bool
     """Whether entropies are computed from the whole distribution where no bonus needs them. It costs memory for a
     vocabulary of numbers per token; else ``actor/entropy`` is estimated from the sampled tokens' log-probs."""
@@ -58,6 +60,8 @@ class Updater:
             BackendError: a gradient is not finite.
         """
         settings = self._settings
+        if not settings.use_kl_loss:
+            plan = replace(plan, kl=None)
         rate = learning_rate(settings, plan.global_step, self._total_steps)
         means = Means()
         workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))

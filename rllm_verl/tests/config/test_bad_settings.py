@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import ConfigError
+from rllm_core.notices import forget_warnings
 from rllm_core.plugins.doctor import examine
 from rllm_core.plugins.registry import Registry
 from rllm_verl import installed
@@ -30,7 +31,6 @@ def test_what_the_cpu_profile_says_passes(run: Any) -> None:
         (f"{ACTOR}.ppo_epochs=0", "`actor_rollout_ref.actor.ppo_epochs` is 0"),
         ("trainer.nnodes=0", "`trainer.nnodes` is 0"),
         (f"{ACTOR}.optim.lr=-1.0", "expected more than 0"),
-        (f"{ACTOR}.use_kl_loss=true", "`actor_rollout_ref.actor.use_kl_loss` is True"),
         (f"{ACTOR}.use_dynamic_bsz=false", "ppo_micro_batch_size_per_gpu` is not set"),
         (f"{ROLLOUT}.mode=sync", "only async can be used"),
         (f"{ROLLOUT}.tensor_model_parallel_size=2", "the run has 1 GPUs"),
@@ -137,3 +137,14 @@ def test_composing_does_not_import_verl() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "words", [(f"{ACTOR}.use_kl_loss=true",), (f"{ACTOR}.use_kl_loss=false", "rllm.algorithm.kl_beta=0.1")]
+)
+def test_use_kl_loss_against_kl_beta_stands_with_a_warning(
+    run: Any, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_warnings()
+    check_config(run("rllm.profile=cpu", *words).backend_config)
+    assert "no divergence is in the loss" in capsys.readouterr().err

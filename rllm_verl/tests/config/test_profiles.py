@@ -8,7 +8,6 @@ import pytest
 
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.save import read_config, save_config
-from rllm_core.config.whole import as_whole
 from rllm_core.errors import ConfigError
 
 FSDP = "actor_rollout_ref.actor.fsdp_config"
@@ -76,7 +75,7 @@ def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
 
 def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Any) -> None:
     composed = run("rllm.profile=cpu", "actor_rollout_ref.actor.optim.lr=1e-3")
-    save_config(as_whole(composed.tree), tmp_path)
+    save_config(composed.whole(), tmp_path)
     again = run(Layer("config.yaml", read_config(tmp_path)))
     assert again.tree == composed.tree
     assert again.origins["trainer.device"] != "default"

@@ -184,6 +184,15 @@ def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(together: Any
 
 
 @every_row
+def test_both_on_the_command_line_and_equal_is_deprecated(together: Any, row: Row) -> None:
+    composed = together(
+        "equal", row, lambda each: [word(each.native, each.in_verl(each.value)), word(each.rllm, each.value)]
+    )
+    said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
+    assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
+
+
+@every_row
 def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(together: Any, row: Row) -> None:
     composed = together(
         "verl over a file",

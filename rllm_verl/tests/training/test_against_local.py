@@ -97,6 +97,18 @@ def test_the_divergence_from_the_reference_model(
     assert metrics["actor/kl_ref"] != 0
 
 
+def test_use_kl_loss_set_to_false_leaves_the_divergence_out(
+    alone: Any,
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+) -> None:
+    batch, with_kl = random_batch(TURNS), make_plan(kl=KlTerm(beta=0.5, estimator="k3"))
+    left_out = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, with_kl)
+    assert left_out == make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan())
+    assert left_out != make_updater(rows=1).update(alone.begin_anew(rows=1), batch, with_kl)
+
+
 def test_the_entropy_bonus(
     check: Callable[..., dict[str, float]],
     random_batch: Callable[..., TokenBatch],

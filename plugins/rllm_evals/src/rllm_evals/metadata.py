@@ -100,7 +100,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 attempts_per_task=job.attempts_per_task,
                 pays=_pays(job),
                 reward_sources=sources_of(job.play.plan.rewards),
-                config=json.loads(json.dumps(job.play.plan.composed.tree, default=str)),
+                config=json.loads(json.dumps(job.play.plan.composed.written, default=str)),
             )
             for job in jobs
         },

@@ -235,6 +235,6 @@ def _same(logged: float, kept: float | None) -> bool:
 
 def _files(folder: Path) -> dict[str, bytes]:
     """Contents by path, the run folder's lock and own files left out."""
-    own = {".lock", "metrics.jsonl", "config.yaml", "origins.json", "plugins.json"}
+    own = {".lock", "metrics.jsonl", "config.yaml", "plugins.json"}
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in own)
     return {str(path): path.read_bytes() for path in paths}

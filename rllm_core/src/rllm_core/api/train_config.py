@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.config.compose import chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
-from rllm_core.config.resolve import escape
 from rllm_core.config.run_registry import registry_for
-from rllm_core.config.whole import as_whole
+from rllm_core.errors import end_with_a_paragraph
 from rllm_core.planning.planner import make_plan
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ def build_train_config(
     Raises:
         ConfigError: a key, value or name is wrong, or a value given would have no effect.
     """
+    end_with_a_paragraph()
     files = [] if config_file is None else [layer_from_file(config_file)]
     words = layers_from_overrides(overrides)
     named: dict[str, Any] = {"rllm.backend": backend, "rllm.env.name": environment}
@@ -85,7 +85,7 @@ def build_train_config(
     plan = make_plan(compose(registry, [*files, arguments, _layer(named), *words]), registry)
     from omegaconf import OmegaConf
 
-    config: DictConfig = OmegaConf.create(escape(as_whole(plan.composed.tree)))
+    config: DictConfig = OmegaConf.create(plan.composed.whole())
     return config
 
 

@@ -29,7 +29,7 @@ from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, RllmError
+from rllm_core.errors import ConfigError, RllmError, end_with_a_paragraph
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
@@ -84,6 +84,7 @@ class UnifiedTrainer:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
+        end_with_a_paragraph()
         hook = GroupingByHook(traj_grouping_hook) if traj_grouping_hook is not None else None
         parts = _Parts(
             backend=backend_cls,

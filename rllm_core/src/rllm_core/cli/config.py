@@ -46,15 +46,14 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
     """
     from rllm_core.cli.configuring import plan_for
     from rllm_core.cli.dry_run import show_values
-    from rllm_core.config.save import as_yaml
-    from rllm_core.config.whole import as_whole
+    from rllm_core.config.yaml_text import as_yaml
 
     plan = plan_for(read_request(words, model, files, flags))
     _warn(plan.warnings)
     if origin:
         show_values(plan, list(plan.composed.origins))
     else:
-        click.echo(as_yaml(as_whole(plan.composed.tree)), nl=False)
+        click.echo(as_yaml(plan.composed.whole()), nl=False)
 
 
 @config.command()

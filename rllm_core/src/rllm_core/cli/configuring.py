@@ -104,7 +104,7 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     choices: dict[str, Any] = {FLAGS[name][0]: words_of_flags[name] for name in VERBATIM if name in words_of_flags}
     if rewards := flags.get("reward"):
         choices[FLAGS["reward"][0]] = [f"python:{word}" if _is_in_file(word) else word for word in rewards]
-    if tools := flags.get("tools"):
+    if (tools := flags.get("tools")) is not None:
         choices |= {TOOLS_KEY: [word.strip() for word in tools.split(",")], WORKFLOW_KEY: TOOL_WORKFLOW}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")

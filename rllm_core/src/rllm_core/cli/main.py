@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import traceback
@@ -13,7 +12,7 @@ import click
 from rllm_core import __version__
 from rllm_core.cli.extensible_group import ExtensibleGroup
 from rllm_core.cli.lazy_group import LazyCommand
-from rllm_core.errors import RllmError
+from rllm_core.errors import RllmError, tracebacks_wanted
 
 COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
@@ -90,7 +89,7 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """Accept ``--debug`` at any place before a bare ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [argument for argument in arguments[:end] if argument != "--debug"]
-    asked = len(kept) < end or os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
+    asked = len(kept) < end or tracebacks_wanted()
     return kept + arguments[end:], asked
 
 

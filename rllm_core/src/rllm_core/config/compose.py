@@ -24,13 +24,13 @@ from rllm_core.config.needed import require_packages
 from rllm_core.config.options_as_keys import option_hints
 from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
-from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, value_at
+from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, picked, put_at, value_at, without
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
-from rllm_core.config.resolve import resolve, resolve_interpolations
+from rllm_core.config.resolve import escape, from_environment, resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
-from rllm_core.config.unused import idle_reason, without_keys
-from rllm_core.config.whole import is_whole, part_of, split_whole
-from rllm_core.contracts.backend import DerivedKey, SharedKey
+from rllm_core.config.unused import idle_reason
+from rllm_core.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
+from rllm_core.contracts.backend import SharedKey
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
@@ -39,8 +39,6 @@ from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 BACKEND_KEY = "rllm.backend"
 PROFILE_KEY = "rllm.profile"
 ENVIRONMENT_KEY = "rllm.env.name"
-CHOICES = (BACKEND_KEY, PROFILE_KEY, ENVIRONMENT_KEY)
-"""Keys whose values bring layers of their own."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Composed:
     backend_config: BaseModel
     """The backend's sections: an instance of its record's `params`."""
     tree: dict[str, Any]
-    """Every value of both, resolved, as plain data; what is saved as ``config.yaml``."""
+    """Every value of both, resolved, as plain data."""
     origins: dict[str, str]
     """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
     tiers: dict[str, Tier]
@@ -60,13 +58,36 @@ class Composed:
     warnings: tuple[str, ...] = ()
     in_force: Mapping[str, Any] = field(default_factory=dict)
     """What the backend's unused keys that a user set would be without the user, by dotted key."""
-    by_user_before: frozenset[str] = frozenset()
-    """Dotted keys of a resumed run whose values a user set at an earlier start."""
+    from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
+    """Values that hold those of the process's environment, which may be secrets: as written, and resolved."""
+    unused: tuple[KeyPath, ...] = ()
+    """Keys that are back to their defaults, since nothing in the run would act on their values."""
+    user_layers: tuple[Layer, ...] = ()
+    """What it was composed of beside packages and environment, lowest first."""
 
     @property
     def by_user(self) -> frozenset[str]:
         """Dotted keys whose values a user set for this run, and not a package, an environment or an earlier run."""
         return frozenset(key for key, tier in self.tiers.items() if tier >= Tier.USER)
+
+    @property
+    def by_user_before(self) -> frozenset[str]:
+        """Dotted keys of a resumed run whose values a user set at an earlier start."""
+        return frozenset(key for key, tier in self.tiers.items() if tier is Tier.SAVED)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """`tree` as it may be kept and shown: values of the environment as the user wrote them, such as
+        ``${oc.env:KEY}``; other text that looks so is escaped."""
+        tree: dict[str, Any] = escape(self.tree)
+        for path, (text, value) in self.from_environment.items():
+            if value_at(self.tree, path) == value:
+                put_at(tree, path, text)
+        return tree
+
+    def whole(self) -> dict[str, Any]:
+        """What is written, and what it was made from: for ``config.yaml`` and `build_train_config`."""
+        return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -86,7 +107,8 @@ class Composed:
 
     def given(self, key: str) -> str:
         """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
-        return wrong_value(path_of(key), self.value(key), self.origin(key))
+        text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
+        return wrong_value(path_of(key), text, self.origin(key))
 
 
 def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
@@ -94,25 +116,22 @@ def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
-    named = merge_layers([base_layer(), *user_layers], [RunConfig])
-    require_packages(registry, lambda key: _selected(named, key))
-    return _compose(registry, user_layers)
+    return _compose(registry, [part for layer in user_layers for part in _opened(layer, registry)])
 
 
 def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
-    user_layers = [part for layer in user_layers for part in _taken_apart(layer, registry)]
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
+    require_packages(registry, lambda key: _selected(chosen, key))
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     profile = _profile(chosen, backend)
     schemas = (RunConfig, backend.params)
     lower = packaged_layers(backend, profile)
-    saved = merge_layers([layer for layer in user_layers if layer.tier is Tier.SAVED], schemas).tree
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
     if environment_name != NO_ENVIRONMENT:
         environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
         lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
-        model = _chosen_model(merge_layers([*lower, *user_layers], schemas), backend, saved)
+        model = _chosen_model(merge_layers([*lower, *user_layers], schemas), backend)
         recipe = f"{backend.name}/{model}"
         if isinstance(model, str) and recipe in environment.recipes:
             origin = f"recipe {environment.name} {recipe}"
@@ -122,75 +141,52 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     merged = merge_layers([*lower, *user_layers], schemas)
     warnings = share_keys(merged, backend.shared_keys)
     _settle_length_of_training(merged, backend.shared_keys)
-    derive_keys(merged, backend.derived_keys, backend.params, saved)
+    derive_keys(merged, backend.derived_keys, backend.params)
     _require_unchanged(merged, decided)
     _require_own_sections(merged, backend, registry)
     tree = resolve(merged)
     if problems := unlike_packaged(tree, merged, backend, profile):
         raise as_config_error(problems)
     composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
-    return replace(composed, in_force=_in_force(composed, registry, backend, user_layers))
+    in_force = _in_force(composed, registry, backend, user_layers)
+    kept = from_environment(merged, tree)
+    return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
 
 
 def _in_force(composed: Composed, registry: Registry, backend: Any, user_layers: Sequence[Layer]) -> Mapping[str, Any]:
     unused = [key for key in composed.by_user if idle_reason(backend, key)]
     if not unused:
         return {}
-    others = [without_keys(layer, unused) if layer.tier >= Tier.USER else layer for layer in user_layers]
-    tree = _tree_of(registry, others)
+    paths = [path_of(key) for key in unused]
+    others = [
+        replace(layer, tree=without(layer.tree, *paths)) if layer.tier >= Tier.USER else layer for layer in user_layers
+    ]
+    try:
+        tree = _compose(registry, others).tree
+    except ConfigError:
+        return {}  # another key points to one of these, which has no value of its own
     values = {key: value_at(tree, path_of(key)) for key in unused}
     return {key: value for key, value in values.items() if value is not ABSENT}
 
 
-def _taken_apart(layer: Layer, registry: Registry) -> list[Layer]:
-    """A whole configuration as two layers, of which only the upper one holds what somebody set; others as they are."""
+def _opened(layer: Layer, registry: Registry) -> list[Layer]:
+    """A whole configuration as what its user gave, below what was changed since; others as they are."""
     if not is_whole(layer):
         return [layer]
-    backend = chosen_backend(registry, [layer])
-    choices = part_of(layer, map(path_of, [*CHOICES, backend.model_key]), Tier.SAVED)
-    plain = _tree_of(registry, [choices])
-    lower, upper = split_whole(layer, [plain])
-    if not (backend.shared_keys or backend.derived_keys):
-        return [lower, upper]
-    # What the backend mirrors or derives from values that somebody set was not set itself.
-    core = Layer(layer.origin, {key: value for key, value in upper.tree.items() if key in RunConfig.model_fields})
-    sources = part_of(upper, [path_of(key) for row in backend.derived_keys for key in row.of], Tier.USER)
-    model = part_of(layer, [path_of(backend.model_key)] if _model_was_set(layer, backend, registry) else [], Tier.USER)
-    kept = Layer(layer.origin, merge_layers([core, sources, model], []).tree)
-    return [*split_whole(layer, [plain, _tree_of(registry, [choices, kept])], keep=kept)]
+    stored = given_layers(layer)
+    given = [each for each in stored if each.origin != UNUSED]
+    now = _compose(registry, given)
+    # Whoever resolved the interpolations of a whole configuration has values where it had interpolations.
+    same = [now.written, now.tree, *(each.tree for each in stored if each not in given)]
+    return [*given, changed_since(layer, same)]
 
 
-def _model_was_set(layer: Layer, backend: Any, registry: Registry) -> bool:
-    """Whether a whole configuration has another model than the one that its backend derives from its other values.
-
-    Then it stays, since the tree given back as it is must mean the same run, although somebody may have changed those
-    other values since.
-    """
-    sources = [key for row in _rows_of_model(backend) for key in row.of]
-    if not sources:
-        return False
-    path = path_of(backend.model_key)
-    derived = _tree_of(registry, [part_of(layer, map(path_of, [*CHOICES, *sources]), Tier.SAVED)])
-    return bool(value_at(derived, path) != value_at(layer.tree, path))
-
-
-def _tree_of(registry: Registry, layers: Sequence[Layer]) -> dict[str, Any]:
-    try:
-        return _compose(registry, layers).tree
-    except ConfigError:
-        return {}  # these alone give no run (a value is missing): then everything in it was set by somebody
-
-
-def _chosen_model(merged: Merged, backend: Any, saved: Mapping[str, Any]) -> Any:
+def _chosen_model(merged: Merged, backend: Any) -> Any:
     """The model, also where it follows from other keys; those are settled in `merged` first."""
-    if rows := _rows_of_model(backend):
+    if rows := [row for row in backend.derived_keys if row.native == backend.model_key]:
         share_keys(merged, backend.shared_keys)
-        derive_keys(merged, rows, backend.params, saved)
+        derive_keys(merged, rows, backend.params)
     return _selected(merged, backend.model_key)
-
-
-def _rows_of_model(backend: Any) -> list[DerivedKey]:
-    return [row for row in backend.derived_keys if row.native == backend.model_key]
 
 
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:

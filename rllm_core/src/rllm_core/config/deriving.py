@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,14 +19,11 @@ from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
 
 
-def derive_keys(
-    merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel], saved: Mapping[str, Any]
-) -> None:
+def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> None:
     """Set the derived keys that nobody set.
 
     Args:
         schema: the backend's `params`, which has the values of its own keys that no layer gives.
-        saved: what layers of the tier `SAVED` hold. A derived value among it stays while what it follows from does.
 
     Raises:
         ConfigError: a value cannot be derived from what there is.
@@ -35,22 +32,11 @@ def derive_keys(
         return
     tree = resolved_at(merged, {path_of(key) for row in derived for key in (row.native, *row.of)})
     for row in derived:
-        if not _is_settled(merged, tree, saved, row):
-            value, path = _derived(merged, tree, schema, row), path_of(row.native)
+        path = path_of(row.native)
+        if merged.tier(path) < Tier.SAVED:
+            value = _derived(merged, tree, schema, row)
             merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
             put_at(tree, path, value)
-
-
-def _is_settled(merged: Merged, tree: dict[str, Any], saved: Mapping[str, Any], row: DerivedKey) -> bool:
-    """Whether a derived key keeps its value: a user's, or a saved one (perhaps a user's) of which nothing changed.
-
-    Nothing changed also where a user gives again what was saved, as who starts the same command line again does.
-    """
-    tier = merged.tier(path_of(row.native))
-    if tier is not Tier.SAVED:
-        return tier > Tier.SAVED
-    sources = [path_of(key) for key in row.of]
-    return all(merged.tier(path) <= tier or value_at(saved, path) == escape(value_at(tree, path)) for path in sources)
 
 
 def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:

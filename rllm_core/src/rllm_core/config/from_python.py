@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import BACKEND_KEY, PROFILE_KEY, Composed, chosen_backend
-from rllm_core.config.layers import COMMAND_LINE, DEEPEST, Layer, Tier, layer_from_dotted, layer_from_file
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.overrides import BACKEND_GROUP, read_override
 from rllm_core.config.packaged import base_layer, packaged_layers
-from rllm_core.config.paths import KeyPath, leaves, path_of, split_by
-from rllm_core.config.whole import is_whole, part_of
+from rllm_core.config.paths import KeyPath, leaves, path_of, picked, split_by
+from rllm_core.config.whole import is_whole
+from rllm_core.config.yaml_text import DEEPEST
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
@@ -112,13 +113,13 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
         record = chosen_backend(registry, [Layer(PYTHON, {"rllm": {"backend": backend}})])
         lower = packaged_layers(record, profile)
     packaged = merge_layers(lower, [RunConfig]).tree
-    _, own = split_by(tree, [packaged])
+    _, own = split_by(tree, packaged)
     chosen = {} if profile is None else {PROFILE_KEY: profile}
     return [
         Layer(PYTHON, own),
         layer_from_dotted(chosen, COMMAND_LINE, Tier.COMMAND_LINE),
-        part_of(Layer(PYTHON, tree), _keys_of_primary_file(hydra), Tier.USER),
-        part_of(Layer(COMMAND_LINE, tree), _keys_of_words(words), Tier.COMMAND_LINE),
+        Layer(PYTHON, picked(tree, _keys_of_primary_file(hydra))),
+        Layer(COMMAND_LINE, picked(tree, _keys_of_words(words)), Tier.COMMAND_LINE),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -57,11 +57,17 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
     }
 
 
+@cache
+def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Sections of a schema that cannot be null."""
+    return frozenset(path for path, field in fields_of(schema).items() if _is_section(field.annotation))
+
+
 def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
     """The model of a section of a schema; None when the key is no section of it."""
     field = schema.model_fields.get(key)
     variants = _variants(field.annotation) if field else ()
-    return next((part for part in variants if isinstance(part, type) and issubclass(part, BaseModel)), None)
+    return next(filter(_is_section, variants), None)
 
 
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
@@ -76,8 +82,12 @@ def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, Fie
         path = (*at, field.alias or name)
         yield path, field
         for variant in _variants(field.annotation):
-            if isinstance(variant, type) and issubclass(variant, BaseModel) and variant is not schema:
+            if _is_section(variant) and variant is not schema:
                 yield from _fields(variant, path)
+
+
+def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _is_choice(annotation: Any) -> bool:

@@ -7,21 +7,19 @@ keys that plugins give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rllm_core.config.overrides import read_override
+from rllm_core.config.yaml_text import DEEPEST, MOST_VALUES, read_yaml, too_large
 from rllm_core.errors import ConfigError
 
 COMMAND_LINE = "command line"
-DEEPEST = 64
-"""Most levels of a configuration. Real ones have five; a YAML anchor that contains itself has no end."""
-_LONGEST_NUMBER = 4096
-"""Most bits of a whole number. Python refuses to write numbers of more than 4300 digits as text."""
+_LONGEST_NUMBER = 63
+"""Most bits of a whole number: what NumPy and torch take."""
 
 
 class Tier(IntEnum):
@@ -67,7 +65,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}.") from error
     except ValueError as error:  # a path with a null byte
         raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
-    values = _read_yaml(text, name)
+    values = read_yaml(text, name)
     if values is None:
         values = {}
     if not isinstance(values, dict):
@@ -103,66 +101,48 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
     return Layer(origin, tree, tier)
 
 
-def require_plain(value: Any, origin: str, path: tuple[str, ...] = ()) -> None:
+def require_plain(value: Any, origin: str) -> None:
     """Raise ConfigError unless the value is text, a number, true, false, null, or lists and mappings of these.
 
     Of exactly these types: a NumPy number, which is a float to Python, can be neither merged by OmegaConf nor saved.
     """
-    here = f"`{'.'.join(path)}`" if path else "The top level"
+    for count, (path, item) in enumerate(_walk(value, ())):
+        if count == MOST_VALUES:
+            raise too_large(origin)
+        _require_plain(item, origin, path)
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A value and all that it holds, keys included, each with its place."""
+    yield path, value
+    if type(value) is dict:
+        for key, item in value.items():
+            yield path, key
+            yield from _walk(item, (*path, key))
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _walk(item, (*path, str(index)))
+
+
+def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
+    here = f"`{'.'.join(path)}` (from {origin})" if path else f"The top level (from {origin})"
     if len(path) > DEEPEST:
         raise ConfigError(f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.")
     if type(value) is dict:
-        for key, item in value.items():
+        for key in value:
             if type(key) is not str:
                 spelled = f"; on a command line write {'.'.join(path)}.{key}=VALUE" if path else ""
-                raise ConfigError(
-                    f"{here} (from {origin}) has the key {key!r}, which is not text.", f"Put it in quotes{spelled}."
-                )
-            require_plain(key, origin, path)
-            require_plain(item, origin, (*path, key))
-    elif type(value) is list:
-        for index, item in enumerate(value):
-            require_plain(item, origin, (*path, str(index)))
+                raise ConfigError(f"{here} has the key {key!r}, which is not text.", f"Put it in quotes{spelled}.")
     elif type(value) is str:
-        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise ConfigError(f"{here} (from {origin}) holds text that is not valid Unicode: {value!r}.")
+        if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
+            raise ConfigError(f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.")
     elif type(value) is int:
         if value.bit_length() > _LONGEST_NUMBER:
-            raise ConfigError(f"{here} (from {origin}) is a number of more than {_LONGEST_NUMBER} bits.")
-    elif not (value is None or type(value) in (bool, float)):
+            raise ConfigError(f"{here} is a whole number of more than {_LONGEST_NUMBER} bits.")
+    elif not (value is None or type(value) in (bool, float, list)):
         raise ConfigError(
-            f"{here} (from {origin}) is of type {type(value).__name__}.",
-            "Use text, numbers, true, false, null, lists and mappings.",
+            f"{here} is of type {type(value).__name__}.", "Use text, numbers, true, false, null, lists and mappings."
         )
-
-
-def yaml_error(error: Any, name: str) -> ConfigError:
-    """What the YAML reader says of a file (a `MarkedYAMLError`), with the place."""
-    mark = error.problem_mark or error.context_mark
-    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.")
-
-
-def _read_yaml(text: str, name: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=_yaml_loader())  # a subclass of SafeLoader
-    except yaml.MarkedYAMLError as error:
-        raise yaml_error(error, name) from error
-    except RecursionError:
-        raise ConfigError(f"YAML error in {name}: nested too deeply.") from None
-    except (yaml.YAMLError, ValueError, LookupError, TypeError) as error:
-        # Explicit tags (`!!int x`) and numbers of absurd length fail inside the reader with Python's own errors.
-        raise ConfigError(f"YAML error in {name}: {error}.") from error
-
-
-@cache
-def _yaml_loader() -> Any:
-    # OmegaConf's own reader, as Hydra uses it: `1e-4` is a number, dates stay text, a key given twice is an error.
-    from omegaconf._utils import get_yaml_loader
-
-    return get_yaml_loader()
 
 
 def _described(value: Any) -> str:

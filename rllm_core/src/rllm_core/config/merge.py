@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from rllm_core.config.keys import choice_keys, known_keys, matches, named_sections
+from rllm_core.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import wrong_value
@@ -85,6 +85,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
     choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
     holders = {key[:-1] for schema in schemas for key in known_keys(schema)}
     sections = {path: options for schema in schemas for path, options in named_sections(schema).items()}
+    no_null = {path for schema in schemas for path in always_sections(schema)}
     merged = Merged()
 
     def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: Origin) -> None:
@@ -92,7 +93,9 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
             _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
         for key, value in upper.items():
             path, earlier = (*at, key), lower.get(key, ABSENT)
-            if earlier is not ABSENT and value == MISSING:
+            # In files `rllm:` with nothing beneath it says nothing: somebody may have commented its keys out.
+            empty = value is None and path in no_null and origin.tier is not Tier.COMMAND_LINE
+            if earlier is not ABSENT and (value == MISSING or empty):
                 continue
             if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
                 lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)

@@ -1,10 +1,11 @@
-"""One ``key=value`` word of a command line, read by Hydra's grammar."""
+"""One ``key=value`` word of a command line, read by Hydra's grammar; numbers are those of YAML 1.2, as in files."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
+from rllm_core.config.yaml_text import number
 from rllm_core.errors import ConfigError
 
 BACKEND_GROUP = "rllm/backend"
@@ -49,7 +50,18 @@ def read_override(word: str) -> tuple[str, Any]:
             f"`{_short(word)}` chooses from the config group `{key}`, which there is not.",
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
-    return key, value
+    # Hydra takes numbers with leading zeros, and of other bases, for text. What is in quotes, or made by one of its
+    # functions, is meant as it is.
+    return key, value if any(mark in word for mark in "'\"(") else _with_numbers(value)
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    found = number(value) if isinstance(value, str) else None
+    return value if found is None else found
 
 
 @cache

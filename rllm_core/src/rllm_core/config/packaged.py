@@ -15,9 +15,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
-from rllm_core.config.layers import Layer, Tier, layer_from_file, yaml_error
+from rllm_core.config.layers import Layer, Tier, layer_from_file
 from rllm_core.config.overrides import BACKEND_GROUP
 from rllm_core.config.paths import split_by
+from rllm_core.config.yaml_text import yaml_error
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
@@ -62,7 +63,7 @@ def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
         return [base, Layer(origin, _own_part(plain, base.tree, backend, None), Tier.PACKAGED)]
     tree = _composed_by_hydra(_sources(backend, profile))
     # Not the plain tree and a difference: a profile may compose other files, and then lacks keys of the plain one.
-    same, changed = split_by(_own_part(tree, base.tree, backend, profile), [plain])
+    same, changed = split_by(_own_part(tree, base.tree, backend, profile), plain)
     return [base, Layer(origin, same, Tier.PACKAGED), Layer(f"{origin}, profile {profile}", changed, Tier.PACKAGED)]
 
 
@@ -106,7 +107,7 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
 
 def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile: str | None) -> dict[str, Any]:
     """What the backend adds to the core's defaults, or changes in them."""
-    _, own = split_by(tree, [base])
+    _, own = split_by(tree, base)
     section = own.setdefault("rllm", {})
     file = backend.name if profile is None else f"{backend.name}/{profile}"
     if not isinstance(section, dict) or isinstance(section.get("backend"), dict):

@@ -6,6 +6,7 @@ A schema of our own for such a system would be a copy of what it ships, right fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.merge import Merged
 from rllm_core.config.packaged import packaged_values
 from rllm_core.config.paths import KeyPath, leaves, path_of
-from rllm_core.config.problems import unknown_key, wrong_value
+from rllm_core.config.problems import MOST_SHOWN, unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged
 
@@ -42,7 +43,8 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
         if not isinstance(given, dict):
             continue  # validation says so
         values = {key: value for key, value in given.items() if key not in of_core}
-        problems += _Comparison(merged, mark, tuple(keys)).lines(values, known.get(section, {}), (section,))
+        lines = _Comparison(merged, mark, tuple(keys)).lines(values, known.get(section, {}), (section,))
+        problems += islice(lines, MOST_SHOWN)
     return problems
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 KeyPath = tuple[str, ...]
@@ -43,15 +43,33 @@ def leaves(tree: dict[str, Any], at: KeyPath = (), *, into_lists: bool = False) 
             yield path, value
 
 
-def split_by(
-    tree: dict[str, Any], others: Sequence[Mapping[str, Any]], kept: Container[KeyPath] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that one of some other trees has too, and those that none has or whose paths are `kept`."""
+def picked(tree: Mapping[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
+    """Some values of a tree: those that it has of the keys given."""
+    part: dict[str, Any] = {}
+    for path in paths:
+        if (value := value_at(tree, path)) is not ABSENT:
+            put_at(part, path, value)
+    return part
+
+
+def without(tree: Mapping[str, Any], *paths: KeyPath) -> dict[str, Any]:
+    """A tree without some values, nor the sections that held nothing else."""
+    left = dict(tree)
+    for head, *rest in paths:
+        if value_at(left, (head, *rest)) is ABSENT:
+            continue
+        # An empty section would count as set by the user, with all that it could hold.
+        inner = without(left.pop(head), tuple(rest)) if rest else left.pop(head) and {}
+        left |= {head: inner} if inner else {}
+    return left
+
+
+def split_by(tree: dict[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a tree that another one has too, and those that it has not."""
     same: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for path, value in leaves(tree):
-        found = path not in kept and any(identical(value_at(other, path), value) for other in others)
-        put_at(same if found else own, path, value)
+        put_at(same if identical(value_at(other, path), value) else own, path, value)
     return same, own
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ModelT = TypeVar("ModelT", bound=BaseModel)
 OriginOf = Callable[[KeyPath], str]
 LONGEST_VALUE = 60
+MOST_SHOWN = 50
+"""Problems that are described, of those found. Looking for what was meant takes about a millisecond each."""
 
 EXPECTED_BY_TYPE = {
     "int_type": "a whole number",
@@ -67,7 +69,8 @@ def describe(
     """
     unknown: list[str] = []
     wrong: dict[KeyPath, tuple[Any, list[ErrorDetails]]] = {}
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details[:MOST_SHOWN]:
         path = at + _path(detail, values)
         if detail["type"] == "extra_forbidden":
             unknown.append(unknown_key(path, origin(path), keys))
@@ -77,7 +80,8 @@ def describe(
             # The variants of a union (a number, or the text "none") each report their own error.
             wrong.setdefault(path, (detail["input"], []))[1].append(detail)
     lines = [f"{wrong_value(path, value, origin(path))}: {_reasons(why)}." for path, (value, why) in wrong.items()]
-    return list(dict.fromkeys(unknown + lines))
+    left_out = [f"{len(details) - MOST_SHOWN} more are not shown."] if len(details) > MOST_SHOWN else []
+    return [*dict.fromkeys(unknown + lines), *left_out]
 
 
 def as_config_error(lines: Iterable[str], hint: str = "") -> ConfigError:

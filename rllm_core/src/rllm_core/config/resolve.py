@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
 from rllm_core.config.layers import require_plain
 from rllm_core.config.merge import MISSING, Merged
-from rllm_core.config.paths import KeyPath, leaves
+from rllm_core.config.paths import KeyPath, leaves, value_at
 from rllm_core.errors import ConfigError
 
 
@@ -50,6 +50,31 @@ def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
     if any(_is_open(merged.tree, path) for path in keys):
         return deepcopy(resolve_interpolations(merged))
     return deepcopy(merged.tree)
+
+
+def is_from_environment(written: Any) -> bool:
+    """Whether a value, as it is written, is made from a variable of the process's environment."""
+    return "${oc.env:" in str(written)
+
+
+def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
+    """Values that hold those of variables of the environment, perhaps by way of other keys: as written, and resolved.
+
+    They may be secrets. What is written in their place means the same, since it is read in the same place.
+    """
+    written = {path: value for path, value in leaves(merged.tree) if "${" in str(value)}
+    pairs = {path: (value, value_at(resolved, path)) for path, value in written.items()}
+    secrets = {
+        str(held)
+        for value, result in pairs.values()
+        if is_from_environment(value)
+        for _, held in leaves({"": result}, into_lists=True)
+    } - {""}
+    return {
+        path: (value, result)
+        for path, (value, result) in pairs.items()
+        if is_from_environment(value) or any(secret in str(result) for secret in secrets)
+    }
 
 
 def escape(value: Any) -> Any:

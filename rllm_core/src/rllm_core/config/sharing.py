@@ -14,7 +14,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.paths import ABSENT, identical, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
-from rllm_core.config.resolve import escape, resolved_at
+from rllm_core.config.resolve import escape, is_from_environment, resolved_at
 from rllm_core.contracts.backend import SharedKey
 
 
@@ -75,7 +75,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
     native = max(own, key=lambda side: side.tier, default=core)
     winner = native if not core.is_set or native.tier > core.tier else core
     if winner is not core:
-        _put(merged, tree, core_key, winner.value, f"{winner.origin}, by {winner.key}", winner.tier)
+        _put(merged, tree, core_key, winner.value, winner, f"{winner.origin}, by {winner.key}")
     for row, side in zip(rows, natives, strict=True):
         source = winner
         if not winner.is_set and row.while_null:
@@ -85,7 +85,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
         value = _native_spelling(source.value, row)
         if _bare(side.value) != _bare(source.value) or not identical(value_at(tree, path_of(row.native)), value):
             origin = side.origin if source is side else f"{source.origin}, by {source.key}"
-            _put(merged, tree, row.native, value, origin, source.tier)
+            _put(merged, tree, row.native, value, source, origin)
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
 
 
@@ -93,20 +93,20 @@ def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey
     """Whether a native key has no value of its own.
 
     Where null of the core's key means "as another key", a packaged default is none. Nor is what was put there for such
-    a null: in a saved configuration (any other value is in the core's key as well), or by sharing a second time.
+    a null, by sharing a second time.
     """
     if not native.is_set or row.while_null is None:
         return not native.is_set
     instead = _side(merged, tree, row.while_null, ())
-    return native.tier in (Tier.PACKAGED, Tier.SAVED) or identical(native.value, instead.value)
+    return native.tier is Tier.PACKAGED or identical(native.value, instead.value)
 
 
 def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
     if native.given_null and winner.is_set and native.tier >= winner.tier:
         yield f"`{native.key}` is null (from {native.origin}), but {winner}: the latter counts. Set only `{core.key}`."
-    if not (native.by_user and winner.is_set) or (core.by_user and _bare(core.value) == _bare(native.value)):
+    if not (native.by_user and winner.is_set):
         return
-    if native is winner and core.by_user:
+    if native is winner and core.by_user and _bare(core.value) != _bare(native.value):
         yield f"{core}, but {native}: the latter counts. Set only `{core.key}`."
     elif _bare(native.value) != _bare(winner.value):
         yield f"{native}, but {winner}: the latter counts. Set only `{core.key}`."
@@ -144,7 +144,8 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, origin: str, tier: Tier) -> None:
+def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, source: _Side, origin: str) -> None:
     path = path_of(key)
-    merged.put(path, escape(value), origin, tier)
+    written = value_at(merged.tree, path_of(source.key))
+    merged.put(path, written if is_from_environment(written) else escape(value), origin, source.tier)
     put_at(tree, path, value)

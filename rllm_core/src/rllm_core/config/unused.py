@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.config.keys import known_keys
-from rllm_core.config.layers import Layer
-from rllm_core.config.paths import ABSENT, path_of, value_at
+from rllm_core.config.paths import path_of
 from rllm_core.schema.run_config import RunConfig
 
 
@@ -31,24 +29,6 @@ def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | Non
     return next((text for name, text in idle.items() if covers(name, key)), None)
 
 
-def without_keys(layer: Layer, keys: Iterable[str]) -> Layer:
-    """A layer without the values of some dotted keys."""
-    tree = layer.tree
-    for key in keys:
-        path = path_of(key)
-        if value_at(tree, path) is not ABSENT:
-            tree = _without(tree, path)
-    return Layer(layer.origin, tree, layer.tier)
-
-
 def same_value(one: Any, other: Any) -> bool:
     """Whether two plain values mean the same in YAML: 1 and 1.0 do, 0 and false do not."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    head, *rest = path
-    left = {key: value for key, value in tree.items() if key != head}
-    # An empty section would count as set by the user, with all that it could hold.
-    inner = _without(tree[head], tuple(rest)) if rest else {}
-    return {**left, head: inner} if inner else left

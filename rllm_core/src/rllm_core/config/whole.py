@@ -1,68 +1,81 @@
 """Whole configurations: results of a composition, given back as input.
 
-``config.yaml`` of a run and what `build_train_config` returns hold every value, whoever set it. Given back as they are
-they mean the same run. Changed in one place, only what somebody once changed may count as set by a user: values that a
-backend derives from others, mirrors of shared keys, and what a recipe said must give way to the change.
+``config.yaml`` of a run and what `build_train_config` returns hold every value, and under ``rllm.composed`` what the
+user gave to make them. Given back, that is composed once more; what is different from the outcome was changed since, by
+somebody or by other versions of the packages, and lies above it. All else follows as it did at first.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rllm_core.config.keys import known_keys
-from rllm_core.config.layers import Layer, Tier
-from rllm_core.config.merge import merge_layers
-from rllm_core.config.paths import ABSENT, KeyPath, leaves, put_at, split_by, value_at
-from rllm_core.config.resolve import escape, resolve_interpolations
+from rllm_core.config.layers import Layer
+from rllm_core.config.paths import KeyPath, identical, leaves, picked, put_at, value_at, without
+from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 
-MARK = "composed"
-"""Key of ``rllm`` that is true in a whole configuration, and nowhere else."""
+UNUSED = "default, in place of what nothing acted on"
+"""Origin of a stored layer that is not the user's: values of the tree that are not as composition gave them."""
+KEY: KeyPath = ("rllm", "composed")
+"""Where a whole configuration holds the layers it was made from; null in all others."""
 
 
-def as_whole(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A composed tree, marked as whole."""
-    return {**tree, "rllm": {**tree["rllm"], MARK: True}}
+def as_whole(tree: Mapping[str, Any], given: Sequence[Layer]) -> dict[str, Any]:
+    """A composed tree, with the user's layers that made it. Of equal layers the last one counts."""
+    # As JSON without `$`: interpolations stay as the user wrote them, whoever resolves those of the tree.
+    stored = [
+        {"from": layer.origin, "set": json.dumps(layer.tree).replace("$", "\\u0024")} for layer in given if layer.tree
+    ]
+    stored = [each for index, each in enumerate(stored) if each not in stored[index + 1 :]]
+    return {**tree, "rllm": {**tree["rllm"], "composed": stored}}
 
 
 def is_whole(layer: Layer) -> bool:
     """Whether a layer is the result of a composition, perhaps changed since."""
     section = layer.tree.get("rllm")
-    return isinstance(section, dict) and section.get(MARK) is True
+    return isinstance(section, dict) and isinstance(section.get("composed"), list)
 
 
-def without_mark(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree as it was before `as_whole` marked it."""
-    section = {key: value for key, value in tree["rllm"].items() if key != MARK}
-    return {**tree, "rllm": section}
+def given_layers(layer: Layer) -> list[Layer]:
+    """The user's layers of a whole configuration, in its own tier, and perhaps one of origin `UNUSED`.
+
+    Raises:
+        ConfigError: somebody has damaged them.
+    """
+    try:
+        stored = value_at(layer.tree, KEY)
+        return [Layer(each["from"], dict(json.loads(each["set"])), layer.tier) for each in stored]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"`{'.'.join(KEY)}` (from {layer.origin}) is not as it was written: {type(error).__name__}: {error}.",
+            "Take the key out: then every value of the file counts as yours.",
+        ) from error
 
 
-def part_of(layer: Layer, paths: Iterable[KeyPath], tier: Tier) -> Layer:
-    """Some values of a layer, those that it has of the keys given, as a layer of another tier."""
-    tree: dict[str, Any] = {}
-    for path in paths:
-        if (value := value_at(layer.tree, path)) is not ABSENT:
-            put_at(tree, path, value)
-    return Layer(layer.origin, tree, tier)
+def changed_since(layer: Layer, composed: Sequence[Mapping[str, Any]]) -> Layer:
+    """What a whole configuration holds, and none of the trees that its stored layers give now."""
+    changed: dict[str, Any] = {}
+    for path, value in leaves(without(layer.tree, KEY)):
+        if not any(identical(value, value_at(tree, path)) for tree in composed):
+            put_at(changed, path, value)
+    return Layer(layer.origin, changed, layer.tier)
+
+
+def forget(layer: Layer, keys: Iterable[KeyPath]) -> Layer:
+    """A saved configuration without some keys, whoever gave them."""
+    given = given_layers(layer) if is_whole(layer) else None
+    tree, *others = (without(each.tree, *keys) for each in (layer, *(given or ())))
+    if given is not None:
+        tree = as_whole(tree, [Layer(each.origin, other) for each, other in zip(given, others, strict=True)])
+    return Layer(layer.origin, tree, layer.tier)
 
 
 def of_any_backend(layer: Layer) -> Layer:
     """What of a whole configuration means the same with another backend: the core's own keys, but for that choice."""
     known = known_keys(RunConfig)
     sections = {path[:depth] for path in known for depth in range(1, len(path))}
-    paths = set(known) - sections - {("rllm", "backend"), ("rllm", "profile")}
-    return part_of(Layer(layer.origin, without_mark(layer.tree)), sorted(paths), layer.tier)
-
-
-def split_whole(layer: Layer, composed: Sequence[Mapping[str, Any]], keep: Layer | None = None) -> tuple[Layer, Layer]:
-    """What of a whole configuration is as composition gives it, and what somebody set otherwise.
-
-    Args:
-        composed: trees that its choices alone, or with some of its values, give.
-        keep: what is known to be set by somebody, whatever `composed` holds.
-    """
-    kept = {path for path, _ in leaves(keep.tree)} if keep else set()
-    given = resolve_interpolations(merge_layers([Layer(layer.origin, without_mark(layer.tree))], []))
-    same, own = split_by(given, composed, kept)
-    return Layer(layer.origin, escape(same), Tier.SAVED), Layer(layer.origin, escape(own), layer.tier)
+    paths = set(known) - sections - {KEY, ("rllm", "backend"), ("rllm", "profile")}
+    return Layer(layer.origin, picked(layer.tree, sorted(paths)), layer.tier)

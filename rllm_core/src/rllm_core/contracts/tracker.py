@@ -21,7 +21,7 @@ class TrackedRun:
     project_name: str
     experiment_name: str
     config: Mapping[str, Any]
-    """Every value of the run, as in its ``config.yaml``."""
+    """Every value of the run, as in its ``config.yaml``: those of the process's environment as the user wrote them."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value comes from, by its dotted key: ``default``, a file, ``command line``."""
 

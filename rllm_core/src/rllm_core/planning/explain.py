@@ -144,7 +144,7 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 
 def _value(path: KeyPath, plan: RunPlan) -> Any:
     """The value in the run; for an option that nobody sets, the plugin's own default."""
-    value = value_at(plan.composed.tree, path)
+    value = value_at(plan.composed.written, path)
     owner = _owner(path, plan)
     return getattr(owner.params, path[-1]) if value is ABSENT and owner else value
 

@@ -197,7 +197,8 @@ class _Planner:
 
         def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
             if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
-                return pick("loss", algorithm.loss_fn or FALLBACK_LOSS, f"{at}.loss_fn")
+                chosen = FALLBACK_LOSS if algorithm.loss_fn is None else algorithm.loss_fn
+                return pick("loss", chosen, f"{at}.loss_fn")
             where = f"default_loss of estimator {estimator.plugin.name}"
             return pick("loss", estimator.plugin.default_loss, where)
 

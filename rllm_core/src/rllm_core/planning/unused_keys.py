@@ -305,7 +305,8 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
         config = _changed(config, key.path, key.default)
-    return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers)
+    unused = tuple(key.path for key in idle)
+    return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers, unused=unused)
 
 
 def _changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:

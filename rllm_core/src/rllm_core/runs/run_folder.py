@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rllm_core.config.origins import FILE_NAME as ORIGINS, save_origins
 from rllm_core.config.save import FILE_NAME as CONFIG, save_config
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
@@ -26,7 +25,7 @@ PLUGINS = "plugins.json"
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-WRITTEN = (CONFIG, ORIGINS, METRICS, "checkpoints", "episodes", PICTURE, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
@@ -104,13 +103,7 @@ class RunFolder:
         """Whether a run has begun here."""
         return (self.path / PLUGINS).exists()
 
-    def begin(
-        self,
-        config: Mapping[str, Any],
-        registered: Iterable[Registered[Any]],
-        origins: Mapping[str, str] | None = None,
-        by_user: Iterable[str] = (),
-    ) -> None:
+    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]]) -> None:
         """The run is about to make its first step: remove the one it replaces, write what says how it was started.
 
         Not before, so that a run that cannot start leaves everything as it was.
@@ -118,14 +111,11 @@ class RunFolder:
         Args:
             config: the whole configuration.
             registered: the plugins in use.
-            origins: dotted key of `config` to where its value came from.
-            by_user: keys of `config` that a user set.
         """
         if self._replaces:
             self._remove_run()
             self._replaces = False
         save_config(config, self.path)
-        save_origins(origins or {}, by_user, self.path)
         used = [
             {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
             for entry in registered

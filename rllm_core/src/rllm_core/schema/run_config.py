@@ -36,10 +36,10 @@ from rllm_core.schema.section import ByPlugins, Choice, Names, Refused, Section
 class RllmSection(Section):
     """Backend-agnostic settings."""
 
-    composed: bool = Field(
-        False,
-        description="Written into whole configurations (`config.yaml`, `build_train_config`): what in them is as "
-        "composition gives it does not count as set by you.",
+    composed: list[dict[str, str]] | None = Field(
+        None,
+        description="Written into whole configurations (`config.yaml`, `build_train_config`): what you gave to make "
+        "them, and where. What is still as that gives it does not count as set by you.",
     )
     backend: Annotated[str, Names("backend")] = Field(
         "local", description="Backend, by name; also written rllm/backend=NAME."

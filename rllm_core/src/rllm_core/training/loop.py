@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rllm_core.algorithms.options import clamp_tasks_per_batch
-from rllm_core.config.whole import as_whole
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
@@ -137,9 +136,7 @@ class TrainingLoop:
                 parts = _Parts(backend, runner, pipeline, trackers)
                 self.has_begun = True
                 await self._take_up(parts)
-                composed = self.plan.composed
-                by_user = composed.by_user | composed.by_user_before
-                self.folder.begin(as_whole(composed.tree), self.plan.registered(), composed.origins, by_user)
+                self.folder.begin(self.plan.composed.whole(), self.plan.registered())
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()
@@ -313,7 +310,7 @@ class TrainingLoop:
             folder=self.folder.path,
             project_name=self._settings.project_name,
             experiment_name=self._settings.experiment_name,
-            config=self.plan.composed.tree,
+            config=self.plan.composed.written,
             origins=self.plan.composed.origins,
         )
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file
-from rllm_core.config.origins import saved_by_user, with_saved_origins
 from rllm_core.config.paths import ABSENT, path_of, value_at
 from rllm_core.config.save import FILE_NAME
+from rllm_core.config.whole import forget
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
@@ -21,8 +20,8 @@ from rllm_core.runs.run_folder import run_folder_path
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
 """Composes what a user asks for over the given layers, and says with which plugins."""
 
-OF_ONE_START = ("val_only", "on_changed_reward")
-"""Keys of ``rllm.trainer`` that a resumed run does not keep."""
+OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed_reward"))
+"""Keys that a resumed run does not keep."""
 
 
 def plan_resumed(compose_over: ComposeOver) -> RunPlan:
@@ -38,17 +37,11 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     saved = saved_config(run_folder_path(composed.config.rllm.trainer))
     if saved is None:
         return make_plan(composed, registry)
-    trainer = saved_value(saved, "rllm.trainer")
-    if isinstance(trainer, dict):
-        # What was asked of one start only is not a property of the run.
-        for name in OF_ONE_START:
-            trainer.pop(name, None)
-    composed, registry = compose_over([saved])
-    config = Path(saved.origin)
-    plan = make_plan(replace(composed, by_user_before=saved_by_user(composed.tiers, config)), registry)
+    # What was asked of one start only is not a property of the run.
+    composed, registry = compose_over([forget(saved, OF_ONE_START)])
+    plan = make_plan(composed, registry)
     _refuse_other_model(plan, saved)
-    origins = with_saved_origins(plan.composed.origins, config)
-    return replace(plan, composed=replace(plan.composed, origins=origins))
+    return plan
 
 
 def saved_config(run_folder: Path) -> Layer | None:

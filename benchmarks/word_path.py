@@ -1,0 +1,87 @@
+"""How a word of the command line reaches the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
+
+Follows one value through the calls into files of ``rllm_core`` that are given it, however deep an argument holds it.
+What one call of a function calls in a loop counts once. Asking an object that holds the value about itself
+(``composed.origin(key)``) hands it to nobody, and does not count. A *stay* is a run of such calls in one file; a
+*return* is a stay in a file that was left before. FILE is a configuration beneath the word, such as the ``config.yaml``
+of a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from pydantic import BaseModel
+
+import rllm_core
+from rllm_core.cli.configuring import plan_for, read_request
+
+TARGET = 30
+VALUE = "followed-7f3a"
+WORD = f"rllm.trainer.experiment_name={VALUE}"
+ROOT = str(Path(rllm_core.__file__).parent)
+
+
+def holds(value: Any, seen: set[int]) -> bool:
+    """Whether a value is the followed one, or contains it."""
+    if isinstance(value, str):
+        return VALUE in value
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        return any(holds(item, seen) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(holds(item, seen) for item in value)
+    if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return any(holds(item, seen) for item in vars(value).values())
+    return False
+
+
+def path_of_word(files: tuple[str, ...]) -> list[str]:
+    """The file of every call that was given the value, in order."""
+    visited: list[str] = []
+    seen: set[tuple[FrameType, CodeType]] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
+            return
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_name.startswith("<"):
+            caller = caller.f_back
+        if caller is None or (caller, code) in seen:
+            return
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if any(holds(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
+            seen.add((caller, code))
+            visited.append(str(Path(code.co_filename).relative_to(ROOT)))
+
+    words = (WORD,) if files else ("guess", WORD)
+    plan_for(read_request(words, None, files, {}))  # imports everything
+    sys.setprofile(note)
+    try:
+        plan_for(read_request(words, None, files, {}))
+    finally:
+        sys.setprofile(None)
+    return visited
+
+
+def main() -> None:
+    visited = path_of_word(tuple(sys.argv[1:2]))
+    stays = [name for name, _ in groupby(visited)]
+    returns = len(stays) - len(set(stays))
+    print(
+        f"{len(visited)} calls, {len(stays)} stays in {len(set(stays))} files, {returns} returns (target {TARGET}); "
+        f"{' '.join(stays)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
