@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # rllm_tasks, which gets an extra below, stands before what requires it: pip would look for it in the index otherwise.
-DISTRIBUTIONS := rllm_core plugins/rllm_plugin_kit plugins/rllm_tasks plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
+DISTRIBUTIONS := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_tasks plugins/rllm_evals plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -23,7 +23,7 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_plugin_kit plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
 
 .PHONY: help install demo test test-long test-gpu test-vllm test-wheels ci lint types tests docs clean
 
@@ -106,7 +106,7 @@ test-vllm: $(INSTALLED_VLLM)
 # On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU); nothing is installed.
 PYTHON_GPU ?= $(BIN)/python
 test-gpu:
-	PYTHONPATH=rllm_core/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
+	PYTHONPATH=rllm_core/src:plugins/rllm_backend_kit/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
 	  -o addopts="--import-mode=importlib -p rllm_core --strict-markers -ra" -m gpu plugins/rllm_local/tests/gpu
 
 docs: install
