@@ -26,7 +26,7 @@ from smollm2 import exported
 TASK = (
     "reasoning_gym:chain_sum",
     "rllm.env.env_args.config={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}",
-    "rllm.env.env_args.examples=2",
+    "rllm.env.env_args.examples=1",
     "rllm.env.env_args.val_size=200",
     "data.max_response_length=6",
 )

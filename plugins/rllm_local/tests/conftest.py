@@ -187,6 +187,7 @@ def make_batch(
     rows: Sequence[tuple[int, int]] | Sequence[Sequence[tuple[int, int]]],
     *,
     roles: Sequence[str] = ("agent",),
+    attempts: int = 1,
     vocabulary: int = 70,
     seed: int = 0,
 ) -> TokenBatch:
@@ -195,17 +196,23 @@ def make_batch(
     Args:
         rows: (prompt, response) lengths of each trajectory, or a list of those, one per turn.
         roles: of the trajectories in turn.
+        attempts: so many trajectories in turn begin with the prompt of the first of them.
         vocabulary: tokens are below this.
         seed: of tokens, log-probs and advantages.
     """
     generator = np.random.default_rng(seed)
     groups: dict[str, TrajectoryGroup] = {}
+    task: list[int] = []
     for index, turns in enumerate(rows):
         role = roles[index % len(roles)]
         trajectory = Trajectory(role, reward=0.0)
         history: list[int] = []
-        for prompt, response in [turns] if isinstance(turns[0], int) else turns:  # type: ignore[list-item]
-            history += generator.integers(0, vocabulary, prompt).tolist()
+        for turn, (prompt, response) in enumerate([turns] if isinstance(turns[0], int) else turns):  # type: ignore[list-item, arg-type]
+            said = generator.integers(0, vocabulary, prompt).tolist()
+            if turn == 0:
+                task = said if index % attempts == 0 else task
+                said = task
+            history += said
             reply = generator.integers(0, vocabulary, response)
             logprobs = generator.normal(-4.4, 0.4, response).astype(np.float32)
             trajectory.add_step(history, reply, logprobs)

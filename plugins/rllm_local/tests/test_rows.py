@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_local.rows import micro_batches
+from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 
 CPU = torch.device("cpu")
@@ -21,31 +21,59 @@ turns = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=1, ma
 trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *some[1:]]), min_size=1, max_size=8)
 
 
-@given(lengths=trajectories, max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=150)
+@given(lengths=trajectories, attempts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
+@settings(deadline=None, max_examples=200)
 def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
-    random_batch: Callable[..., TokenBatch], lengths: list[list[tuple[int, int]]], max_tokens: int, seed: int
+    random_batch: Callable[..., TokenBatch],
+    lengths: list[list[tuple[int, int]]],
+    attempts: int,
+    max_tokens: int,
+    seed: int,
 ) -> None:
-    batch = random_batch(lengths)
+    batch = random_batch(lengths, attempts=attempts)
     chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
     rows = np.random.default_rng(seed).permutation(chosen)
     seen: list[int] = []
     for part in micro_batches(batch, rows, max_tokens, CPU):
-        n_row, width = part.input_ids.shape
-        assert n_row == 1 or n_row * (width + 1) <= max_tokens
+        n_sequence, width = part.input_ids.shape
+        assert n_sequence * width <= max_tokens or len(part.row_ids.unique()) == 1
         assert part.targets.tolist() == batch.tokens[part.source].tolist()
         owner = np.searchsorted(batch.row_offsets, part.source, side="right") - 1
         assert part.row_ids.tolist() == owner.tolist()
-        # What predicts a sampled token is the position before it, with the row's own tokens up to there.
-        row_in_part, column = np.nonzero(part.selected.numpy())
-        position = part.columns.numpy()[column]
-        for row, at, source in zip(row_in_part, position, part.source, strict=True):
+        sequences, columns = (each.tolist() for each in part.places)
+        for sequence, column, source in zip(sequences, part.columns[columns].tolist(), part.source, strict=True):
+            tokens, positions = _seen_from(part, sequence, column)
             start = batch.row_offsets[np.searchsorted(batch.row_offsets, source, side="right") - 1]
-            assert at == source - start - 1
-            assert part.input_ids[row, : at + 1].tolist() == batch.tokens[start:source].tolist()
+            assert positions == list(range(source - start))
+            assert tokens == batch.tokens[start:source].tolist()
         seen += part.source.tolist()
     in_chosen = np.repeat(np.isin(np.arange(batch.n_rows), chosen), batch.row_lengths)
     assert sorted(seen) == np.flatnonzero(batch.loss_mask & in_chosen).tolist()
+
+
+def _seen_from(part: MicroBatch, sequence: int, column: int) -> tuple[list[int], list[int]]:
+    """Tokens and their positions that a place of the micro-batch sees, in the order of positions."""
+    if part.attention_mask is None or part.position_ids is None:
+        return part.input_ids[sequence, : column + 1].tolist(), list(range(column + 1))
+    visible = part.attention_mask[sequence, 0, column]
+    tokens, positions = part.input_ids[sequence, visible].tolist(), part.position_ids[sequence, visible].tolist()
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    return [tokens[place] for place in order], [positions[place] for place in order]
+
+
+def test_attempts_at_a_task_are_one_sequence(random_batch: Callable[..., TokenBatch]) -> None:
+    batch = random_batch([(50, 3)] * 16, attempts=8)
+    (part,) = micro_batches(batch, np.arange(16), 1000, CPU)
+    assert part.input_ids.shape == (2, 50 + 8 * 2)
+
+
+def test_attempts_that_are_much_longer_than_their_prompt_are_kept_apart(
+    random_batch: Callable[..., TokenBatch],
+) -> None:
+    batch = random_batch([(10, 500)] * 4, attempts=4)
+    (part,) = micro_batches(batch, np.arange(4), 10_000, CPU)
+    assert part.input_ids.shape == (4, 509)
+    assert part.attention_mask is None
 
 
 def test_rows_are_packed_with_rows_of_similar_length(random_batch: Callable[..., TokenBatch]) -> None:

@@ -53,34 +53,40 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
     head = model.get_output_embeddings()
     if len(part.targets) * model.config.get_text_config().vocab_size > vocabulary.CHUNK and _ends_with_its_head(model):
         _, states = _forward(model, part, _none)
-        return chunked_outputs(head, states[part.selected], part.targets, temperature)
+        return chunked_outputs(head, states, part.targets, temperature)
     logits, states = _forward(model, part, _all)
-    distribution = torch.log_softmax(logits[part.selected].float() / temperature, dim=-1)
+    distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
     return TokenOutputs(
         log_distribution=distribution,
         logprobs=distribution.gather(1, part.targets[:, None])[:, 0],
-        hidden=states[part.selected],
+        hidden=states,
     )
 
 
 def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Logits and last hidden states at the columns of `part`, (n_row, n_column, n_vocabulary or width).
+    """Where sampled tokens of `part` are predicted: logits (n, n_vocabulary), last hidden states (n_sampled, width).
 
-    `given`: what the output layer gets of its input.
+    `given`: which n of these states the output layer gets.
     """
     states: list[Tensor] = []
 
     def note(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        states.append(inputs[0])
-        return (given(inputs[0]),)
+        states.append(inputs[0][part.places])
+        return (given(states[0])[None],)
 
     # What the output layer is given is the last hidden state at the positions asked for, in any causal model.
     hook = model.get_output_embeddings().register_forward_pre_hook(note)
     try:
-        logits = model(input_ids=part.input_ids, use_cache=False, logits_to_keep=part.columns).logits
+        logits = model(
+            input_ids=part.input_ids,
+            position_ids=part.position_ids,
+            attention_mask=part.attention_mask,
+            use_cache=False,
+            logits_to_keep=part.columns,
+        ).logits
     finally:
         hook.remove()
-    return logits, states[0]
+    return logits[0], states[0]
 
 
 def _all(states: Tensor) -> Tensor:
@@ -88,7 +94,7 @@ def _all(states: Tensor) -> Tensor:
 
 
 def _none(states: Tensor) -> Tensor:
-    return states[:, :0]
+    return states[:0]
 
 
 _ENDS_WITH_ITS_HEAD: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
