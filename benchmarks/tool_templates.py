@@ -13,12 +13,12 @@ from typing import Any
 
 from chat_templates import setup_of, templates
 
+from rllm_backend_kit.renderer_checks import check_tool_calls
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.renderer_checks import check_tool_calls
-from rllm_core.rollout.renderers import template_renderer
+from rllm_core.rollout.template_renderer import template_renderer
 
 SUPPORTED, REFUSED, WRONG = "supported", "refused", "silently wrong"
 TOOLS: tuple[Tool, ...] = (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from chat_templates import renderer_of, templates
 
+from rllm_backend_kit.renderer_checks import check_tool_calls
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.renderer_checks import check_tool_calls
 
 WORKING = {"llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"}
 TEMPLATES = templates()

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from rllm_backend_kit.loss_terms import LossTerms, kl_divergence, rollout_weights
+from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import estimate
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError
-from rllm_core.updates.loss_terms import LossTerms, kl_divergence, rollout_weights
 from rllm_core.updates.losses import checked
-from rllm_core.updates.update_metrics import Means, note_policy, note_rollout
 from rllm_estimators.loss_records import loss_records
 
 from .every_estimator import batch_of, of_rewards, with_options

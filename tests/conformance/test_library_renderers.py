@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from chat_templates import setup_of, templates
 
+from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.messages import ToolCall
-from rllm_core.rollout.renderer_checks import TOOLS, check_tool_calls
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 from rllm_renderers.choice import family_of, make_auto

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from rllm_backend_kit.loss_terms import kl_divergence, rollout_weights, value_loss
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.updates.aggregation import token_weights
-from rllm_core.updates.loss_terms import kl_divergence, rollout_weights, value_loss
 
 SEEDS = range(8)
 WIDTH = 16

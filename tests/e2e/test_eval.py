@@ -18,7 +18,6 @@ from rllm_core.config.layers import layer_from_dotted
 from rllm_core.planning import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.training import open_engine
 from rllm_evals import engines
 
 REGISTRY = Registry.load()
@@ -76,11 +75,11 @@ def test_several_environments_have_a_row_each(rllm_here: Any) -> None:
 def test_a_model_is_loaded_once_for_environments_that_sample_alike(
     rllm_here: Any, monkeypatch: pytest.MonkeyPatch, thinking_model: Path
 ) -> None:
-    opened = []
+    opened, opens = [], engines.open_engine
 
     def counting(plan: RunPlan) -> Any:
         opened.append(plan.config.rllm.env.name)
-        return open_engine(plan)
+        return opens(plan)
 
     monkeypatch.setattr(engines, "open_engine", counting)
     alike = ("--model", str(thinking_model), "rllm.rollout.n_val=1", "data.max_response_length=1")

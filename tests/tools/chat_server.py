@@ -21,7 +21,7 @@ from rllm_core.config.layers import layer_from_dotted
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.training import open_engine
+from rllm_evals.engines import open_engine
 
 MODEL = "small"
 

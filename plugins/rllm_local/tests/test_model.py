@@ -20,8 +20,8 @@ from transformers import (
     Ernie4_5_MoeForCausalLM,
 )
 
+from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import model_folder
 from rllm_local import tiny
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import ModelSection

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_core.updates.minibatches import sampled_per_row
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 

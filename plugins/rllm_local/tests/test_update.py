@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, RllmError
-from rllm_core.updates.minibatches import sampled_per_row
 from rllm_local.update import Updater
 
 AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]

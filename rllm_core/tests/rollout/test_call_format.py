@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tool_tokenizer import ToolTokenizer
 
 from rllm_core.data.messages import MalformedToolCall, ToolCall
 from rllm_core.rollout.call_format import CallFormat
@@ -32,12 +33,12 @@ def _bare(call: Any) -> str:
         (lambda call: 1 / 0, None),
     ],
 )
-def test_the_form_of_calls_is_learnt_from_the_template(tool_tokenizer: Any, call: Any, expected: Any) -> None:
-    assert TemplateRenderer(tool_tokenizer(call=call), [STOP]).call_format == expected
+def test_the_form_of_calls_is_learnt_from_the_template(call: Any, expected: Any) -> None:
+    assert TemplateRenderer(ToolTokenizer(call=call), [STOP]).call_format == expected
 
 
-def test_a_template_that_writes_one_bare_object_has_a_form_too(tool_tokenizer: Any) -> None:
-    class OneAtATime(tool_tokenizer):  # type: ignore[misc]
+def test_a_template_that_writes_one_bare_object_has_a_form_too() -> None:
+    class OneAtATime(ToolTokenizer):
         def _turn(self, message: Any) -> str:
             calls = message.get("tool_calls", ())
             if len(calls) > 1:
@@ -102,8 +103,8 @@ def test_a_bare_call_is_the_whole_reply(text: str, kind: type | None) -> None:
     assert said == ("" if calls else text)
 
 
-def test_a_reply_holds_its_calls_and_what_is_said_besides(tool_tokenizer: Any) -> None:
-    renderer = TemplateRenderer(tool_tokenizer(), [STOP])
+def test_a_reply_holds_its_calls_and_what_is_said_besides() -> None:
+    renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
     reply = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")])
     assert (reply.text, reply.content) == (text, "wait")
@@ -111,8 +112,8 @@ def test_a_reply_holds_its_calls_and_what_is_said_besides(tool_tokenizer: Any) -
     assert [call.text for call in reply.malformed_calls] == ["<call>add</call>"]
 
 
-def test_marks_that_are_special_tokens_are_seen(tool_tokenizer: Any) -> None:
-    class Special(tool_tokenizer):  # type: ignore[misc]
+def test_marks_that_are_special_tokens_are_seen() -> None:
+    class Special(ToolTokenizer):
         def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> str:
             text = str(super().decode(token_ids, skip_special_tokens=skip_special_tokens))
             return text.replace("<call>", "").replace("</call>", "") if skip_special_tokens else text

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.errors import ConfigError, RolloutError
-from rllm_core.rollout.template_renderer import REPLY, TemplateRenderer, options_without_thinking
+from rllm_core.errors import RolloutError
+from rllm_core.rollout.template_renderer import REPLY, TemplateRenderer
 
 STOP = ord("$")
 USER = [{"role": "user", "content": "hi"}]
@@ -139,26 +139,6 @@ def test_template_options_reach_the_template_in_prompts_and_continuations(tokeni
     assert _text(renderer.prompt(USER)) == "<u>hi<a>"
     assert _text(renderer.continuation(STOP, USER)) == "<u>hi<a>"
     assert given == [{"enable_thinking": False}] * 2
-
-
-SWITCH = "{% if enable_thinking is false %}<think></think>{% endif %}"
-
-
-@pytest.mark.parametrize("template", [SWITCH, {"default": SWITCH, "tool_use": ""}])
-def test_thinking_is_switched_off_through_the_template(tokenizer: Any, template: Any) -> None:
-    tokenizer.chat_template = template
-    assert options_without_thinking(tokenizer) == {"enable_thinking": False}
-
-
-@pytest.mark.parametrize("template", [None, "{{ messages }}", {"default": "", "tool_use": SWITCH}, {}])
-def test_a_template_without_the_switch_cannot_switch_thinking_off(tokenizer: Any, template: Any) -> None:
-    tokenizer.chat_template = template
-    with pytest.raises(ConfigError) as caught:
-        options_without_thinking(tokenizer)
-    assert caught.value.message == (
-        "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`."
-    )
-    assert caught.value.hint == "Leave it out, or choose another model."
 
 
 def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() -> None:

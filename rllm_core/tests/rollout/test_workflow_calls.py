@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tool_tokenizer import ToolTokenizer
+
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
@@ -25,9 +27,7 @@ class Calling(MultiTurnWorkflow):
         return [{"role": "tool", "content": "17"}] if reply.content.startswith("?") else []
 
 
-def test_replies_that_a_workflow_answers_are_no_actions(
-    engine: Any, environment: Any, context: MakeContext, tool_tokenizer: Any
-) -> None:
+def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, environment: Any, context: MakeContext) -> None:
     replies = iter(["?", "?$", "17$"])
     actions: list[str] = []
 
@@ -36,7 +36,7 @@ def test_replies_that_a_workflow_answers_are_no_actions(
         return Outcome(done=True, reward=1.0)
 
     engine.answer = lambda prompt, sampling: next(replies)
-    engine.renderer = TemplateRenderer(tool_tokenizer(), [ord("$")])
+    engine.renderer = TemplateRenderer(ToolTokenizer(), [ord("$")])
     made = context(make_environment=lambda: environment(step=step))
     episode = asyncio.run(Calling(made).run({"topic": "sums"}, "t:0"))
     first = '[{"type": "function", "function": {"name": "look_up_sums"}}]<u>go<a>'
@@ -46,9 +46,9 @@ def test_replies_that_a_workflow_answers_are_no_actions(
     assert episode.trajectories[0].tokens.prefix_breaks == 0
 
 
-def test_calls_count_as_turns(engine: Any, environment: Any, context: MakeContext, tool_tokenizer: Any) -> None:
+def test_calls_count_as_turns(engine: Any, environment: Any, context: MakeContext) -> None:
     engine.answer = lambda prompt, sampling: "?$"
-    engine.renderer = TemplateRenderer(tool_tokenizer(), [ord("$")])
+    engine.renderer = TemplateRenderer(ToolTokenizer(), [ord("$")])
     made = context(make_environment=environment, max_steps=3)
     episode = asyncio.run(Calling(made).run({"topic": "a"}, "t:0"))
     assert (len(engine.prompts), episode.termination_reason) == (3, TerminationReason.MAX_TURNS_EXCEEDED)

@@ -6,10 +6,10 @@ import os
 import uuid
 from pathlib import Path
 
+from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
-from rllm_core.rollout.renderers import make_renderer
 from rllm_core.seeding import derive_seed
 from rllm_tinker.api_key import api_key_for
 from rllm_tinker.checks import check_url

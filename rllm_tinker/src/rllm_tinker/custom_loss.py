@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.role_losses import RoleLosses
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.loss_terms import loss_terms, token_objective
 from rllm_core.updates.losses import importance_ratio
-from rllm_core.updates.role_losses import RoleLosses
 from rllm_tinker.datums import Rows
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.model_files import model_folder, stop_ids
+from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_core.rollout.model_files import model_folder, stop_ids
-from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_tinker.settings import TinkerConfig
 
 TINY = "tiny"

@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rllm_backend_kit.learning_rate import learning_rate
+from rllm_backend_kit.loss_terms import loss_terms, rollout_weights
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
-from rllm_core.updates.clipping import note_clipping
-from rllm_core.updates.learning_rate import learning_rate
-from rllm_core.updates.loss_terms import loss_terms, rollout_weights
-from rllm_core.updates.minibatches import minibatch_weights, minibatches
-from rllm_core.updates.role_losses import RoleLosses
-from rllm_core.updates.update_metrics import Means, note_policy, note_rollout
 from rllm_tinker.client import Asked, Trainer
 from rllm_tinker.custom_loss import custom_loss, loss_input, sampled_entropy
 from rllm_tinker.datums import Rows

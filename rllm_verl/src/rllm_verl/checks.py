@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
-from rllm_core.rollout.model_files import model_folder
 from rllm_verl.attention import check_attention
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.model_files import model_folder, stop_ids
+from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import model_folder, stop_ids
-from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_verl.state import model_digest
 
 TINY = "tiny"

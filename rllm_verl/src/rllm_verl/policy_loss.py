@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import LossError, RllmError
 from rllm_core.seeding import derive_seed
-from rllm_core.updates.loss_terms import loss_terms, token_objective
-from rllm_core.updates.update_metrics import Means, note_policy, note_rollout
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_policy_loss import Aggregation
 from rllm_verl.worker_losses import NamedLoss, WorkerLosses

@@ -8,9 +8,9 @@ from typing import Any
 
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
+from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext, UpdatePlan
 from rllm_core.data.batch import TokenBatch
-from rllm_core.rollout.renderers import make_renderer
 from rllm_verl.cluster import Cluster, Wanted
 from rllm_verl.columns import fill_columns
 from rllm_verl.logprobs import before_truncation

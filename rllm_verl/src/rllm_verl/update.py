@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_backend_kit.learning_rate import learning_rate
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.update_metrics import Means
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
-from rllm_core.updates.learning_rate import learning_rate
-from rllm_core.updates.minibatches import minibatch_weights, minibatches
-from rllm_core.updates.update_metrics import Means
 from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
 from rllm_verl.rows import DealtRows, MicroBatching
 from rllm_verl.workers import Workers

@@ -11,21 +11,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.update_metrics import note_clipping
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
 from rllm_core.plugins import resolve
-from rllm_core.updates.clipping import note_clipping
-from rllm_core.updates.role_losses import RoleLosses
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields
 from rllm_verl.verl_policy_loss import Aggregation, VerlPolicyLoss
 
 if TYPE_CHECKING:
+    from rllm_backend_kit.loss_terms import LossTerms
+    from rllm_backend_kit.update_metrics import Means
     from rllm_core.contracts.loss import LossInput
-    from rllm_core.updates.loss_terms import LossTerms
-    from rllm_core.updates.update_metrics import Means
 
 CLIPPED = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
 """Shares of tokens that verl's losses clip, at one side and at the other; no token is in both."""

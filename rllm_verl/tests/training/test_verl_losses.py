@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from rllm_backend_kit.loss_terms import rollout_weights
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError
-from rllm_core.updates.loss_terms import rollout_weights
 from rllm_verl.update import Updater
 from rllm_verl.verl_policy_loss import VerlPolicyLoss
 

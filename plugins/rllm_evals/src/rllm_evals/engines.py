@@ -1,15 +1,16 @@
-"""Which environments can be played with one engine, so that a model is loaded once for all of them."""
+"""Engines for what plays and does not train: environments that sample alike share one, and load a model once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
 
+from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.planning import RunPlan
-from rllm_core.training import open_engine
 from rllm_evals.playing import Job
 
 OF_ENGINE = ("backend", "profile", "renderer", "disable_thinking")
@@ -17,6 +18,29 @@ OF_ENGINE = ("backend", "profile", "renderer", "disable_thinking")
 
 OF_TASKS = ("train_", "val_")
 """How keys of ``data`` begin that an engine does not depend on."""
+
+
+@asynccontextmanager
+async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
+    """The own engine of the plan's backend, with the model as it is loaded. The backend is closed afterwards.
+
+    Raises:
+        BackendError: the backend cannot start.
+    """
+    backend: Backend = plan.backend.load()()
+    try:
+        yield await backend.start(
+            RunContext(
+                config=plan.config,
+                backend_config=plan.composed.backend_config,
+                seed=plan.config.rllm.trainer.seed,
+                total_steps=1,
+                renderer=plan.renderer,
+                calls_tools=plan.workflow.plugin.calls_tools,
+            )
+        )
+    finally:
+        await backend.close()
 
 
 async def with_engines(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RolloutEngine], None]:

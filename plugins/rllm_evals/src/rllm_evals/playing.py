@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from rllm_core.cli import PlayPlan
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.training import open_runner, validation_order
+from rllm_evals.plans import PlayPlan
 from rllm_evals.recording import Recorder, Scored
 
 

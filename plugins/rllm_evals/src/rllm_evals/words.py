@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from rllm_core.cli import PlayPlan, plan_to_play, read_request
+from rllm_core.cli import read_request
 from rllm_core.errors import ConfigError
 from rllm_core.planning import check_to_play
 from rllm_core.training import tasks_of
+from rllm_evals.plans import PlayPlan, plan_to_play
 from rllm_evals.playing import Job
 
 ENDPOINT = "endpoint"

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.rollout.renderers import make_renderer
-from rllm_core.rollout.template_renderer import options_without_thinking
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rllm_backend_kit.model_files import stop_ids
+from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
-from rllm_core.rollout.model_files import stop_ids
-from rllm_core.rollout.renderers import make_renderer
 from rllm_local.model_name import TINY, folder_of
 
 

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import CheckpointError, ConfigError
-from rllm_core.rollout.model_files import model_folder
 from rllm_local.adapter_files import adapter_folder
 from rllm_local.settings import ModelSection
 

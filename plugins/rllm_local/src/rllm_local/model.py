@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.model_files import check_vocabulary, stop_ids
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
 from rllm_local.fingerprints import fingerprint
 from rllm_local.lora import Adapter, merge_into

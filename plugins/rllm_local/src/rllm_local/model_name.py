@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_core.rollout.model_files import model_folder
 from rllm_local.adapter_files import adapter_folder, read_base
 from rllm_local.settings import LocalConfig
 

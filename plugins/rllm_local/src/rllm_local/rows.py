@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
-from rllm_core.updates.minibatches import sampled_per_row
 from rllm_local.packing import Pack, packs
 
 ENOUGH = 1024

@@ -10,16 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.learning_rate import learning_rate
+from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
-from rllm_core.updates.clipping import note_clipping
-from rllm_core.updates.learning_rate import learning_rate
-from rllm_core.updates.loss_terms import loss_terms, token_objective
-from rllm_core.updates.minibatches import minibatch_weights, minibatches
-from rllm_core.updates.role_losses import RoleLosses
-from rllm_core.updates.update_metrics import Means, note_critic, note_policy, note_rollout
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.logprobs import token_outputs
 from rllm_local.masters import Masters

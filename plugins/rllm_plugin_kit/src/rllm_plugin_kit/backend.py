@@ -142,7 +142,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if not isinstance(session.engine.renderer, _RendererOfTheRun):
             raise self.failure(
                 "says that it honours 'rllm.renderer', and its engine has another renderer than the run",
-                "Make the renderer with `rllm_core.rollout.renderers.make_renderer(run, setup)`.",
+                "Make the renderer with `rllm_backend_kit.renderers.make_renderer(run, setup)`.",
             )
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)

@@ -61,7 +61,7 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer; the default.",
-        load=load_from("rollout.renderers", "template_renderer"),
+        load=load_from("rollout.template_renderer", "template_renderer"),
     )
 
 

@@ -52,7 +52,7 @@ class KlTerm:
     beta: float
     """Its weight, greater than 0."""
     estimator: Literal["k1", "k2", "k3"]
-    """See ``rllm_core.updates.loss_terms``."""
+    """See `kl_divergence` of rllm-backend-kit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class RunContext:
     engine: Chosen[EnginePlugin[Any]] | None = None
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
     renderer: Chosen[RendererPlugin[Any]] | None = None
-    """The renderer of the run; None: the model's chat template. See ``rllm_core.rollout.renderers``."""
+    """The renderer of the run; None: the model's chat template. `make_renderer` of rllm-backend-kit makes either."""
     calls_tools: bool = False
     """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
 

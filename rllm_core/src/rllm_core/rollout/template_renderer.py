@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall, text_of
-from rllm_core.errors import ConfigError, RolloutError, failures_as
+from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.call_format import CallFormat, call_format
+
+if TYPE_CHECKING:
+    from rllm_core.contracts.plugin import NoParams
+    from rllm_core.contracts.renderer import RendererSetup
 
 REPLY = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
@@ -212,6 +216,11 @@ class TemplateRenderer:
         return str(self.tokenizer.decode(np.frombuffer(token_ids, np.int32).tolist(), skip_special_tokens=True))
 
 
+def template_renderer(setup: RendererSetup, params: NoParams) -> TemplateRenderer:
+    """``template``: the chat template that comes with the model's tokenizer."""
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+
 def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     """Whether the template ends the prompt inside the model's thoughts; see `TOKENS_AFTER_THINK`."""
     start, end = reasoning_ids
@@ -256,20 +265,3 @@ def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
         raise RolloutError(
             f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
         ) from error
-
-
-def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
-    """The template options that ask for answers without a thinking part (`rllm.disable_thinking`).
-
-    Raises:
-        ConfigError: the chat template has no switch for that.
-    """
-    template = getattr(tokenizer, "chat_template", None)
-    if isinstance(template, Mapping):  # several, by name; chats use the default one
-        template = template.get("default")
-    if "enable_thinking" not in (template or ""):
-        raise ConfigError(
-            "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
-            "Leave it out, or choose another model.",
-        )
-    return {"enable_thinking": False}

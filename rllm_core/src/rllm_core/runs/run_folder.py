@@ -180,15 +180,6 @@ class RunFolder:
                 entry.unlink(missing_ok=True)
 
 
-def read_plugins(folder: Path) -> list[dict[str, str]]:
-    """Kind, name, distribution and version of every plugin of a run; none where that was not kept or is damaged."""
-    try:
-        used = json.loads((folder / PLUGINS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a JSON Lines file; a last line without its end was cut off by a crash and is left out."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -1,4 +1,3 @@
-from .engine import open_engine as open_engine
 from .reward_sources import RewardSources as RewardSources
 from .setup import open_runner as open_runner, tasks_of as tasks_of
 from .validation import validation_order as validation_order

@@ -1,1 +1,1 @@
-"""What backends share in torch: losses, their terms and aggregation, minibatches, learning rate."""
+"""Policy losses in torch, what they clip, and how token losses become one number."""

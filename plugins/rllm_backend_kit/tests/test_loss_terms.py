@@ -12,9 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
-from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.loss_terms import (
+from rllm_backend_kit.loss_terms import (
     LossTerms,
     kl_divergence,
     loss_terms,
@@ -22,6 +20,8 @@ from rllm_core.updates.loss_terms import (
     token_objective,
     value_loss,
 )
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import MAX_LOG_RATIO
 
 ESTIMATORS: tuple[Literal["k1", "k2", "k3"], ...] = ("k1", "k2", "k3")

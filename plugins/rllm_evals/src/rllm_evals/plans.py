@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm_core.cli.configuring import Request, plan_for
-from rllm_core.config.compose import BACKEND_KEY
-from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
-from rllm_core.config.merge import merge_layers
-from rllm_core.config.paths import path_of, value_at
-from rllm_core.config.unused import covers
-from rllm_core.config.whole import of_any_backend
+from rllm_core.cli import Request, config_of_checkpoint, plan_for
+from rllm_core.config import COMMAND_LINE, covers
 from rllm_core.errors import ConfigError, PluginError, RllmError
-from rllm_core.planning.plan import RunPlan
+from rllm_core.planning import RunPlan
 from rllm_core.plugins.discovery import IN_PROCESS
-from rllm_core.runs.run_folder import read_plugins
+from rllm_core.runs.run_folder import PLUGINS
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.training.resuming import saved_config, saved_value
 
 PLAYED = (
     "rllm.backend",
@@ -70,7 +65,7 @@ def plan_to_play(request: Request) -> PlayPlan:
     Raises:
         ConfigError: what `make_plan` raises, or a word on the command line is for training alone.
     """
-    beneath = _config_of_checkpoint(request)
+    beneath = config_of_checkpoint(request)
     run = Path(beneath.origin).parent if beneath else None
     try:
         plan = plan_for(request, [beneath] if beneath else [])
@@ -83,7 +78,7 @@ def plan_to_play(request: Request) -> PlayPlan:
 
 def _with_advice(error: RllmError, run: Path | None) -> RllmError:
     """The error; with what to do where it names something that the program of a run registered by a call."""
-    names = [] if run is None else [each["name"] for each in read_plugins(run) if each["distribution"] == IN_PROCESS]
+    names = [] if run is None else [each["name"] for each in _read_plugins(run) if each["distribution"] == IN_PROCESS]
     if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
         return error
     return PluginError(
@@ -105,31 +100,10 @@ def _refuse_training_keys(play: PlayPlan) -> None:
             )
 
 
-def _config_of_checkpoint(request: Request) -> Layer | None:
-    """The config of the run whose checkpoint is played, when it was trained on the same environment.
-
-    A checkpoint lies in ``<run>/checkpoints/<step>``, its model deeper still.
-    On another environment its prompts and lengths mean nothing.
-    """
-    if request.model is None:
-        return None
-    path = Path(request.model).expanduser().absolute()
-    runs = [folder.parent for folder in (path, *path.parents) if folder.name == "checkpoints"]
-    saved = saved_config(_as_given(runs[0])) if runs else None
-    if saved is None:
-        return None
-    if request.environment not in (None, saved_value(saved, "rllm.env.name")):
-        return None
-    return saved if _backend_of(request) in (None, saved_value(saved, BACKEND_KEY)) else of_any_backend(saved)
-
-
-def _backend_of(request: Request) -> str | None:
-    """The backend that was asked for; None where none was."""
-    given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
-    name = value_at(merge_layers(given, [RunConfig]).tree, path_of(BACKEND_KEY))
-    return name.rpartition("/")[2] if isinstance(name, str) else None
-
-
-def _as_given(folder: Path) -> Path:
-    """Relative to the working directory where it lies within, as users write it."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+def _read_plugins(folder: Path) -> list[dict[str, str]]:
+    """Kind, name, distribution and version of every plugin of a run; none where that was not kept or is damaged."""
+    try:
+        used = json.loads((folder / PLUGINS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from tool_tokenizer import ToolTokenizer
 
+from rllm_backend_kit.renderer_checks import check_reasoning_is_kept, check_tool_calls
+from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.renderer_checks import check_reasoning_is_kept, check_tool_calls
-from rllm_core.rollout.renderers import make_renderer
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 
@@ -59,8 +60,8 @@ def _refuse(value: Any) -> str:
     raise ValueError("Conversation roles must alternate")
 
 
-def test_a_template_that_shows_tools_calls_and_results_is_fine(tool_tokenizer: Any) -> None:
-    check_tool_calls(TemplateRenderer(tool_tokenizer(), [STOP]), "template")
+def test_a_template_that_shows_tools_calls_and_results_is_fine() -> None:
+    check_tool_calls(TemplateRenderer(ToolTokenizer(), [STOP]), "template")
 
 
 @pytest.mark.parametrize(
@@ -75,32 +76,30 @@ def test_a_template_that_shows_tools_calls_and_results_is_fine(tool_tokenizer: A
         ({"user": lambda text: ""}, "leaves what the user says out of the next prompt"),
     ],
 )
-def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(
-    tool_tokenizer: Any, shows: dict[str, Any], problem: str
-) -> None:
+def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(shows: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        check_tool_calls(TemplateRenderer(tool_tokenizer(**shows), [STOP]), "template")
+        check_tool_calls(TemplateRenderer(ToolTokenizer(**shows), [STOP]), "template")
     assert caught.value.message.startswith("The model is to call tools in this run, and renderer 'template' cannot")
     assert "rllm.renderer=auto" in caught.value.hint
 
 
-def test_a_bridge_that_loses_results_is_refused(tool_tokenizer: Any) -> None:
+def test_a_bridge_that_loses_results_is_refused() -> None:
     class Losing(TemplateRenderer):
         def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
             return super().bridge(prompt_ids, reply_ids, [m for m in messages if m["role"] != "tool"], tools)
 
     with pytest.raises(ConfigError, match="leaves the results of tools out of the next prompt") as caught:
-        check_tool_calls(Losing(tool_tokenizer(), [STOP]), "auto")
+        check_tool_calls(Losing(ToolTokenizer(), [STOP]), "auto")
     assert "rllm.renderer=auto" not in caught.value.hint
 
 
-def test_a_renderer_without_bridges_is_tried_by_its_prompts(tool_tokenizer: Any) -> None:
-    check_tool_calls(Rewriting(tool_tokenizer(), [STOP]), "rewriting")
+def test_a_renderer_without_bridges_is_tried_by_its_prompts() -> None:
+    check_tool_calls(Rewriting(ToolTokenizer(), [STOP]), "rewriting")
 
 
 @pytest.mark.parametrize("calls_tools", [False, True])
-def test_a_run_is_checked_for_what_it_needs(tool_tokenizer: Any, calls_tools: bool) -> None:
-    setup = RendererSetup(name="m", tokenizer=tool_tokenizer(tools=lambda tools: ""), stop_ids=frozenset({STOP}))
+def test_a_run_is_checked_for_what_it_needs(calls_tools: bool) -> None:
+    setup = RendererSetup(name="m", tokenizer=ToolTokenizer(tools=lambda tools: ""), stop_ids=frozenset({STOP}))
     run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, calls_tools=calls_tools)
     if not calls_tools:
         assert isinstance(make_renderer(run, setup), TemplateRenderer)

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.updates.learning_rate import learning_rate
+from rllm_backend_kit.learning_rate import learning_rate
 
 
 @dataclass(frozen=True)

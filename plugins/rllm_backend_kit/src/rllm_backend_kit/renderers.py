@@ -1,0 +1,49 @@
+"""The renderer of a run, for the model that a backend has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rllm_backend_kit.renderer_checks import check_reasoning_is_kept, check_tool_calls
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.template_renderer import template_renderer
+
+if TYPE_CHECKING:
+    from rllm_core.contracts.backend import RunContext
+    from rllm_core.contracts.renderer import Renderer, RendererSetup
+
+
+def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
+    """What `run` has chosen by ``rllm.renderer``, for the model of `setup`. Backends call this in `start`.
+
+    Raises:
+        ConfigError: the renderer does not know this model, or cannot do what the run asks of it.
+    """
+    name, make, params = "template", template_renderer, NoParams()
+    if run.renderer is not None:
+        name, make, params = run.renderer.plugin.name, run.renderer.registered.load(), run.renderer.params
+    renderer: Renderer = make(setup, params)
+    if run.config.rllm.accumulate_reasoning:
+        check_reasoning_is_kept(renderer, name)
+    if run.calls_tools:
+        check_tool_calls(renderer, name)
+    return renderer
+
+
+def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
+    """The template options that ask for answers without a thinking part (`rllm.disable_thinking`).
+
+    Raises:
+        ConfigError: the chat template has no switch for that.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):  # several, by name; chats use the default one
+        template = template.get("default")
+    if "enable_thinking" not in (template or ""):
+        raise ConfigError(
+            "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
+            "Leave it out, or choose another model.",
+        )
+    return {"enable_thinking": False}
