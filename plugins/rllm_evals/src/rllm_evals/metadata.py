@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core import __version__
-from rllm_core.cli import PlayPlan
 from rllm_core.config import leaves
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.training import RewardSources
+from rllm_evals.plans import PlayPlan
 from rllm_evals.playing import Job
 from rllm_evals.weights import Weights, weights_of
 
