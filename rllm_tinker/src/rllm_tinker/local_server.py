@@ -35,6 +35,8 @@ class LocalServer:
     process: asyncio.subprocess.Process
     log: Path
     """What it has written."""
+    checkpoints: Path
+    """The folder of what it keeps, absolute."""
 
     @classmethod
     async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float) -> LocalServer:
@@ -65,7 +67,7 @@ class LocalServer:
                 # Ctrl-C in a terminal goes to every process in front; the run still needs this one to save.
                 start_new_session=True,
             )
-        server = cls("", key, process, log)
+        server = cls("", key, process, log, Path(checkpoints).expanduser().absolute())
         try:
             until = time.monotonic() + longest
             while not announcement.exists():
