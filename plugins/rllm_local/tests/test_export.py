@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,29 @@ def test_an_adapter_opens_in_peft_and_can_be_merged_later(train: Callable[..., L
     torch.testing.assert_close(logits(merged), logits(loaded.model), rtol=1e-5, atol=1e-5)
 
 
+def test_an_adapted_output_layer_that_is_the_embedding_too_is_merged_into_the_layer_alone(
+    train: Callable[..., LoadedModel],
+) -> None:
+    train()
+    base = AutoModelForCausalLM.from_pretrained("base", dtype=torch.float32)
+    assert base.config.tie_word_embeddings
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=2,
+        target_modules=["lm_head", "q_proj"],
+        init_lora_weights=False,
+        base_model_name_or_path=str(Path("base").absolute()),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of peft, about that very merge
+        adapted = peft.get_peft_model(base, settings)
+        expected = logits(adapted)
+        adapted.save_pretrained("adapter")
+    assert main(["export", "adapter", "--to", "merged", "--output", "merged"]) == 0
+    merged = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32)
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("form", ["merged", "adapter"])
 def test_a_run_without_an_adapter_has_none_to_write(
     form: str, train: Callable[..., LoadedModel], capsys: pytest.CaptureFixture[str]
@@ -149,18 +173,28 @@ def test_what_is_no_run_is_refused(
     assert expected in " ".join(capsys.readouterr().err.split())
 
 
-def test_checkpoints_of_other_backends_say_how_to_come_by_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("backend", "code", "said"),
+    [
+        (None, 1, "holds no model"),
+        ({"kind": "backend", "name": "endpoint", "distribution": "rllm-endpoint"}, 1, "holds no model"),
+        ({"kind": "backend", "name": "far", "distribution": "not-installed"}, 2, "not-installed/far"),
+    ],
+)
+def test_a_checkpoint_without_a_model_needs_a_backend_that_fetches_it(
+    backend: Any,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tinker, verl = Path("tinker/checkpoints/latest/backend"), Path("verl/checkpoints/latest/backend")
-    (verl / "shards").mkdir(parents=True)
-    tinker.mkdir(parents=True)
-    (tinker / "tinker.json").write_text(json.dumps({"path": "tinker://run/weights/a"}))
-    assert main(["export", "tinker", "--to", "adapter"]) == 1
-    assert "tinker checkpoint download tinker://run/weights/a" in " ".join(capsys.readouterr().err.split())
-    assert main(["export", "verl", "--to", "hf"]) == 1
-    assert "python -m verl.model_merger merge" in " ".join(capsys.readouterr().err.split())
+    Path("run/checkpoints/latest/backend").mkdir(parents=True)
+    if backend is not None:
+        Path("run/plugins.json").write_text(json.dumps([backend]))
+    assert main(["export", "run", "--to", "hf"]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_help_shows_commands_to_copy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,6 +265,10 @@ def test_an_empty_family_is_refused(families: Registry) -> None:
     assert _error(families, "games:").message == f"{WHERE}: 'games:' names an empty family."
 
 
+def test_a_family_that_is_missing_is_asked_for_behind_the_name(families: Registry) -> None:
+    assert _error(families, "games").hint == "Write games:TARGET in place of games."
+
+
 def test_a_family_is_chosen_once(families: Registry) -> None:
     error = _error(families, {"name": "games:chess", "target": "go"})
     assert error.message == f"{WHERE}: 'games:chess' and its option 'target' both choose a family."

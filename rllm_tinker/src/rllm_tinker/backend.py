@@ -102,6 +102,8 @@ class TinkerBackend(Backend):
             base_model=self._base_model,
             service=self._url,
             starts_from_base=self._starts_from_base,
+            kept_in=None if self._server is None else str(self._server.checkpoints),
+            seed=self._run.config.rllm.trainer.seed,
             reference=self._reference_path,
         )
         write_state(folder, state)

@@ -30,6 +30,8 @@ class LocalServer:
     url: str
     api_key: str
     process: ChildProcess
+    checkpoints: Path
+    """The folder of what it keeps, absolute."""
 
     @classmethod
     async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float) -> LocalServer:
@@ -51,7 +53,8 @@ class LocalServer:
         serve = [sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
-        server = cls("", key, ChildProcess.spawn([*serve, *what, *where], log, {"TINKER_API_KEY": key}))
+        process = ChildProcess.spawn([*serve, *what, *where], log, {"TINKER_API_KEY": key})
+        server = cls("", key, process, Path(checkpoints).expanduser().absolute())
         try:
             server.url = await announced_url(announcement, server.process, longest)
         except EndedError:

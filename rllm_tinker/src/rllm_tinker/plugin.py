@@ -19,6 +19,12 @@ def _load() -> type[Backend]:
     return TinkerBackend
 
 
+def _fetch_model(folder: Path, into: Path) -> None:
+    from rllm_tinker.fetching import fetch_model
+
+    fetch_model(folder, into)
+
+
 def _model_of(base_url: str | None) -> str:
     return "tiny" if base_url == LOCAL else DEFAULT_MODEL
 
@@ -34,6 +40,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         summary="The Tinker API: trains LoRA models on a remote service, or on a local server of the same protocol.",
         params=TinkerConfig,
         load=_load,
+        fetch_model=_fetch_model,
         check=check_config,
         honours=frozenset(
             {

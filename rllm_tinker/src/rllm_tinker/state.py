@@ -24,6 +24,10 @@ class SavedState(BaseModel):
     """URL of the service that keeps them, or `local`."""
     starts_from_base: bool = True
     """Whether the run started from the base model, and not from weights of its own."""
+    kept_in: str | None = None
+    """Folder of the local server's files; null: another service keeps them."""
+    seed: int = 0
+    """Of the run: the weights of the base model `tiny` follow from it."""
     reference: str | None = None
     """Weights of the reference model for sampling; null: there is none, or it is the base model."""
 

@@ -48,6 +48,7 @@ class VerlBackend(Backend):
         quieten()
         self._files = tempfile.TemporaryDirectory(prefix="rllm-verl-", ignore_cleanup_errors=True)
         self._driver = Driver(self._processes, self._kill)
+        self._seed_of_model = derive_seed(run.seed, "model")
         self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
         self._native = native_config(settings, self._model, run.total_steps, run.needs)
         self._session = await self._start(lambda: self._connect(run, environment), "starting Ray")
@@ -100,7 +101,7 @@ class VerlBackend(Backend):
         settings: VerlConfig = run.backend_config
         return open_model(
             settings.actor_rollout_ref["model"]["path"],
-            seed=derive_seed(run.seed, "model"),
+            seed=self._seed_of_model,
             folder=Path(self._files.name),
             without_thinking=run.config.rllm.disable_thinking,
         )
@@ -121,7 +122,14 @@ class VerlBackend(Backend):
         from rllm_verl.installed import version
 
         session = self._started()
-        return MadeBy(self._model.digest, session.n_workers, session.strategy, version())
+        return MadeBy(
+            model=self._model.digest,
+            workers=session.n_workers,
+            strategy=session.strategy,
+            verl=version(),
+            base=self._model.name,
+            seed=self._seed_of_model,
+        )
 
     async def _start(self, call: Callable[[], T], doing: str) -> T:
         return await self._run(call, doing, "start")

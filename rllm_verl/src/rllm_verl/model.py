@@ -21,6 +21,8 @@ MODEL_KEY = "actor_rollout_ref.model.path"
 class Model:
     """What the driver knows of a model; its weights are loaded by the workers."""
 
+    name: str
+    """`tiny`, an absolute path, or a hub id."""
     path: str
     """What verl is given: a folder, or a hub id."""
     digest: str
@@ -51,14 +53,14 @@ def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) ->
     """
     if name == TINY:
         _write_tiny(folder, seed)
-        return _opened(folder, str(folder), model_digest(folder), without_thinking)
+        return _opened(folder, TINY, str(folder), model_digest(folder), without_thinking)
     found = model_folder(Path(name).expanduser())
     if found is not None:
-        return _opened(found, str(found.resolve()), model_digest(found), without_thinking)
-    return _opened(name, name, hashlib.sha256(name.encode()).hexdigest(), without_thinking)
+        return _opened(found, str(found.resolve()), str(found.resolve()), model_digest(found), without_thinking)
+    return _opened(name, name, name, hashlib.sha256(name.encode()).hexdigest(), without_thinking)
 
 
-def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) -> Model:
+def _opened(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
@@ -77,6 +79,7 @@ def _opened(source: Path | str, path: str, digest: str, without_thinking: bool) 
     options: dict[str, Any] = options_without_thinking(tokenizer) if without_thinking else {}
     text = config.get_text_config()
     return Model(
+        name=name,
         path=path,
         digest=digest,
         max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),

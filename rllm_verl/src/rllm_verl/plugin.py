@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
@@ -23,6 +24,12 @@ def _load() -> type[Backend]:
     from rllm_verl.backend import VerlBackend
 
     return VerlBackend
+
+
+def _fetch_model(folder: Path, into: Path) -> None:
+    from rllm_verl.fetching import fetch_model
+
+    fetch_model(folder, into)
 
 
 @hookimpl
@@ -53,6 +60,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
+        fetch_model=_fetch_model,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
         idle_keys_of_profiles=IDLE_KEYS_OF_PROFILES,
         model_key=MODEL,

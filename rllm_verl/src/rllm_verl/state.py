@@ -15,7 +15,8 @@ SHARDS = "shards"
 MODEL = "model"
 """A Hugging Face folder, which `--model` of every backend takes."""
 MADE_BY = "made_by.json"
-_VERL_MODEL = "huggingface"
+VERL_MODEL = "huggingface"
+"""Beside the shards: all of a model but its weights."""
 _SAMPLE = 1 << 20
 
 
@@ -28,6 +29,10 @@ class MadeBy:
     workers: int
     strategy: str
     verl: str
+    base: str
+    """That model's name: `tiny`, an absolute path, or a hub id."""
+    seed: int
+    """Of the weights of `tiny`."""
 
 
 def write_made_by(folder: Path, made_by: MadeBy) -> None:
@@ -39,21 +44,26 @@ def move_model(folder: Path) -> None:
 
     Not where verl wrote all of a model but its weights, as it does unless it is asked for them.
     """
-    saved = folder / SHARDS / _VERL_MODEL
+    saved = folder / SHARDS / VERL_MODEL
     if any(saved.glob("*.safetensors")):
         saved.rename(folder / MODEL)
 
 
-def check_made_by(folder: Path, now: MadeBy) -> None:
-    """Raise CheckpointError when a checkpoint cannot be gone on from."""
+def read_made_by(folder: Path) -> MadeBy:
+    """Who wrote a checkpoint; raises CheckpointError where the backend verl did not."""
     try:
-        then = MadeBy(**json.loads((folder / MADE_BY).read_text(encoding="utf-8")))
+        return MadeBy(**json.loads((folder / MADE_BY).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{folder} was not written by the backend verl.",
             "Resume with the backend the run was started with, or start a new run with "
             f"actor_rollout_ref.model.path={folder.parent}.",
         ) from error
+
+
+def check_made_by(folder: Path, now: MadeBy) -> None:
+    """Raise CheckpointError when a checkpoint cannot be gone on from."""
+    then = read_made_by(folder)
     if then.model != now.model:
         raise CheckpointError(
             f"{folder} belongs to a run of another model than actor_rollout_ref.model.path names now.",

@@ -13,7 +13,7 @@ from rllm_local import tiny
 from rllm_verl.shards import load_shard, save_shard
 from rllm_verl.state import MadeBy, check_made_by, model_digest, move_model, write_made_by
 
-MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1")
+MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0)
 
 
 def test_a_checkpoint_of_the_same_run_is_taken(tmp_path: Path) -> None:

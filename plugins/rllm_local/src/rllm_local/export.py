@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import CheckpointError, ConfigError
+from rllm_core.plugins import resolve
 from rllm_local.adapter_files import adapter_folder
 from rllm_local.settings import ModelSection
 
-TINKER = "tinker.json"
-SHARDS = "shards"
+PLUGINS = "plugins.json"
+"""Of a run: which backend it had."""
 
 
 def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
@@ -28,13 +30,22 @@ def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
 
     Raises:
         ConfigError: there is no such run, it has no model of this form, or the folder is taken.
-        CheckpointError: the checkpoint holds no model that can be read here.
+        CheckpointError: the checkpoint holds no model, and its backend cannot fetch it.
+        PluginError: the backend of the run is not installed.
     """
     source = _source(run)
+    if adapter_folder(str(source)) is None and model_folder(source) is None:
+        with tempfile.TemporaryDirectory(prefix="rllm-export-") as fetched:
+            _fetch(source, Path(fetched))
+            return _export(Path(fetched), run, form, output, dtype)
+    return _export(source, run, form, output, dtype)
+
+
+def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any) -> Path:
     adapter = adapter_folder(str(source))
     if adapter is None and form != "hf":
         raise ConfigError(
-            f"{source} holds a whole model and no LoRA adapter, so there is nothing to write as {form!r}.",
+            f"{run} holds a whole model and no LoRA adapter, so there is nothing to write as {form!r}.",
             "Use --to hf; runs with model.lora_rank have adapters.",
         )
     folder = _free(output or (run / f"export-{form}"))
@@ -63,30 +74,28 @@ def _source(run: Path) -> Path:
             f"{run} has no checkpoint yet.",
             "Let it train to one (rllm.trainer.save_freq), or stop it with Ctrl-C, which saves.",
         )
-    if adapter_folder(str(source)) is None and model_folder(source) is None:
-        raise _no_model(source)
     return source
 
 
-def _no_model(source: Path) -> CheckpointError:
-    """What a checkpoint of another backend holds instead of a model, and how to come by one."""
-    backend = source / "backend"
-    if (backend / TINKER).is_file():
-        path = json.loads((backend / TINKER).read_text(encoding="utf-8")).get("path", "tinker://…")
-        return CheckpointError(
-            f"{source} is of the backend tinker, whose service keeps the weights: {path}.",
-            f"Fetch the adapter with the service's own command, `tinker checkpoint download {path}`, and export the "
-            "folder that it makes.",
+def _fetch(source: Path, folder: Path) -> None:
+    """Have the backend of a run write the model of a checkpoint that does not hold it."""
+    fetch = None
+    if (source / "backend").is_dir() and (name := _backend_of(source)) is not None:
+        fetch = resolve("backend", name).plugin.fetch_model
+    if fetch is None:
+        raise CheckpointError(
+            f"{source} holds no model.", "Name a run, one of its checkpoints, a model's folder, or an adapter's."
         )
-    if (backend / SHARDS).is_dir():
-        return CheckpointError(
-            f"{source} is of the backend verl and holds shards without a whole model, as runs with a LoRA adapter or "
-            "without `hf_model` in actor_rollout_ref.actor.checkpoint.save_contents do.",
-            "Merge the shards with `python -m verl.model_merger merge`, and export the folder that it makes.",
-        )
-    return CheckpointError(
-        f"{source} holds no model.", "Name a run, one of its checkpoints, a model's folder, or an adapter's."
-    )
+    fetch(source / "backend", folder)
+
+
+def _backend_of(checkpoint: Path) -> str | None:
+    """The qualified name of the backend of a checkpoint's run; None where no run tells."""
+    try:
+        used = json.loads((checkpoint.resolve().parents[1] / PLUGINS).read_text(encoding="utf-8"))
+        return next(f"{each['distribution']}/{each['name']}" for each in used if each["kind"] == "backend")
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
 
 
 def _free(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -151,10 +152,27 @@ class Adapter:
 
 
 def merge_into(model: Any, folder: Path) -> Any:
-    """The plain model of a float32 model and the adapter in a folder of peft's. Changes `model`."""
+    """The plain model of a float32 model and the adapter in a folder of peft's. Changes `model`.
+
+    An output layer that is the embedding too becomes one of its own where it is adapted, as by the Tinker API: merged
+    into both, the adapter would change what the model reads.
+    """
     import peft
 
+    output = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        adapted = any(f".{output}.lora_" in name for name in file.keys())  # noqa: SIM118  (no mapping)
+    if adapted and model.config.get_text_config().tie_word_embeddings:
+        _untie(model)
     return peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload().eval().requires_grad_(True)
+
+
+def _untie(model: Any) -> None:
+    layer = model.get_output_embeddings()
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
+    model.all_tied_weights_keys = {}  # what transformers found to be tied when it made the model
 
 
 def _check_targets(model: Any, settings: TrainedModelSection) -> None:

@@ -10,7 +10,7 @@ from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.contracts.plugin import Plugin
 
 _COMMON = {field.name for field in fields(Plugin)}
-_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote", "footprint")
+_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote", "footprint", "fetch_model")
 """How the names of fields begin that give what a plugin does; a listing needs none of it."""
 
 

@@ -263,4 +263,7 @@ class BackendPlugin(Plugin[ParamsT]):
     footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
     """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
     asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""
+    fetch_model: Callable[[Path, Path], None] | None = None
+    """For ``rllm export``. Takes the folder that `Backend.save` filled and an empty one, and writes the model there, as
+    transformers or peft open it. Raises CheckpointError where it cannot. None: checkpoints hold it as ``model``."""
     capabilities: Capabilities

@@ -47,9 +47,14 @@ def choose(
         params = plugin.params.model_validate_json(json.dumps(inherited | options), strict=True)
     except ValidationError as error:
         taken_over = set(inherited) - set(options)
-        raise _explain(
+        explained = _explain(
             error, plugin.params, f"{kind} {plugin.name!r}", options_at, taken_over, options_at != where
-        ) from error
+        )
+        missing = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "missing"]
+        if (plugin.family_option,) in missing:
+            wanted = f"{name}{FAMILY}{str(plugin.family_option).upper()}"
+            raise ConfigError(explained.message, f"Write {wanted} in place of {name}.") from error
+        raise explained from error
     return Chosen(registered=registered, params=params, own=frozenset(options))
 
 

@@ -1,0 +1,93 @@
+"""The model of a checkpoint that holds it in parts: put together as transformers or peft open it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import CheckpointError
+from rllm_verl.state import SHARDS, VERL_MODEL, read_made_by
+
+WEIGHT, OF_ONE_ADAPTER = "weight/", ".default."
+LORA = "lora_train_meta.json"
+"""What verl writes about an adapter."""
+
+
+def fetch_model(folder: Path, into: Path) -> None:
+    """Write the trained weights of all workers as one model: a Hugging Face folder, or a LoRA adapter as peft has it.
+
+    Args:
+        folder: the backend's folder in a checkpoint.
+        into: an empty one.
+
+    Raises:
+        CheckpointError: verl wrote the parts itself (FSDP1, Megatron), one is missing, or they do not fit together.
+    """
+    made_by, shards = read_made_by(folder), folder / SHARDS
+    files = [shards / f"rank_{rank}.safetensors" for rank in range(made_by.workers)]
+    if not any(file.is_file() for file in files):
+        raise CheckpointError(
+            f"{shards} holds verl's own files (strategy {made_by.strategy}), which are pickles: reading one runs code.",
+            f"Merge them with verl's command, `python -m verl.model_merger merge --local_dir {shards} --target_dir DIR "
+            "--backend fsdp` (or megatron), and export DIR.",
+        )
+    if missing := [file for file in files if not file.is_file()]:
+        raise CheckpointError(
+            f"{missing[0]} is not there: {made_by.workers} workers wrote this checkpoint.",
+            "Copy the parts of all machines into one folder.",
+        )
+    tensors = _together(files)
+    if (shards / LORA).is_file():
+        _write_adapter(tensors, json.loads((shards / LORA).read_text(encoding="utf-8")), into)
+        base = {"name": made_by.base, "seed": made_by.seed}
+        config = into / "adapter_config.json"
+        text = json.loads(config.read_text(encoding="utf-8")) | {"base_model_name_or_path": made_by.base}
+        config.write_text(json.dumps(text), encoding="utf-8")
+        (into / "base.json").write_text(json.dumps(base), encoding="utf-8")
+    else:
+        _write_whole(tensors, shards / VERL_MODEL, into)
+
+
+def _together(files: list[Path]) -> dict[str, Any]:
+    """Every weight of all ranks. FSDP2 cuts along the first axis."""
+    import torch
+    from safetensors.torch import load_file
+
+    parts = [load_file(file) for file in files]
+    names = [name for name in parts[0] if name.startswith(WEIGHT)]
+    return {name.removeprefix(WEIGHT): torch.cat([part[name] for part in parts]) for name in names}
+
+
+def _write_adapter(tensors: dict[str, Any], meta: dict[str, Any], into: Path) -> None:
+    import peft
+    from safetensors.torch import save_file
+
+    rows = {tensor.shape[0] for name, tensor in tensors.items() if ".lora_A." in name}
+    if rows != {meta["r"]}:
+        raise CheckpointError(
+            f"The parts of the adapter have together {sorted(rows)} rows, and its rank is {meta['r']}.",
+            "Only what all workers share evenly can be put together (fsdp_config.fsdp_size=-1).",
+        )
+    save_file(
+        {name.replace(OF_ONE_ADAPTER, "."): each for name, each in tensors.items()}, into / "adapter_model.safetensors"
+    )
+    layers = {name.partition(".lora_")[0].removeprefix("base_model.model.") for name in tensors}
+    settings = {name: meta[name] for name in ("r", "lora_alpha", "task_type")}
+    peft.LoraConfig(**settings, target_modules=sorted(layers), inference_mode=True).save_pretrained(str(into))
+
+
+def _write_whole(tensors: dict[str, Any], files: Path, into: Path) -> None:
+    from safetensors.torch import save_file
+    from transformers import AutoConfig
+
+    shutil.copytree(files, into, dirs_exist_ok=True)
+    rows = AutoConfig.from_pretrained(files).get_text_config().vocab_size
+    found = {tensor.shape[0] for name, tensor in tensors.items() if name.endswith("embed_tokens.weight")}
+    if found - {rows}:
+        raise CheckpointError(
+            f"The parts of the embedding have together {sorted(found)} rows, and the model has {rows}.",
+            "Only what all workers share evenly can be put together (fsdp_config.fsdp_size=-1).",
+        )
+    save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
