@@ -1,6 +1,6 @@
 """What the Tinker API costs on one machine: our server over bare torch, over the engine in process, and a whole run.
 
-python benchmarks/tinker.py           # four lines of figures, about three minutes
+python benchmarks/tinker.py           # eight lines of figures, about five minutes
 
 Everything is done in turns in one run; the ratio of the medians counts. The server is a process of its own, asked by
 the real client over HTTP.
@@ -27,6 +27,8 @@ sys.path.append(sys.path.pop(0))
 
 import numpy as np
 import tinker
+import tinker_clients
+import tinker_long
 import torch
 from tinker import types
 
@@ -42,6 +44,7 @@ CONCURRENT, NEW_TOKENS = 64, 64
 ROWS, LENGTH = 256, 64
 GIB = 1 << 30
 MIB = 1 << 20
+SNAPSHOTS = 16
 
 
 def in_turns(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -132,6 +135,57 @@ def resident_megabytes(process: int, what: str) -> float:
     return int(found[1]) * 1024 / MIB
 
 
+def megabytes_per_snapshot(client: tinker.ServiceClient, process: int, model: str) -> tuple[float, float]:
+    """What the memory of a new server grows by: with each snapshot, and when one of them is sampled from."""
+    training = client.create_lora_training_client(base_model=model, rank=RANK).result()
+    training.save_weights_and_get_sampling_client().result()
+    before = resident_megabytes(process, "VmRSS")
+    samplers = [training.save_weights_and_get_sampling_client().result() for _ in range(SNAPSHOTS)]
+    after = resident_megabytes(process, "VmRSS")
+    samplers[0].sample(types.ModelInput.from_ints([5]), 1, types.SamplingParams(max_tokens=1)).result()
+    return (after - before) / SNAPSHOTS, resident_megabytes(process, "VmRSS") - after
+
+
+def several_clients(server: LocalServer) -> None:
+    rates = {count: tinker_clients.tokens_per_second(count, server.url, server.api_key, "tiny") for count in (1, 2, 4)}
+    said = ", ".join(f"{count}: {rate:,.0f}" for count, rate in rates.items())
+    print(
+        f"clients that train and sample at once, tokens/s of all together: {said}; of four over one "
+        f"{rates[4] / rates[1]:.2f}"
+    )
+
+
+def long_prompts(rounds: int) -> None:
+    """Of a server of its own, whose model has room for them; before, what its snapshots take."""
+    with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
+        folder = tinker_long.save_long_model(Path(name) / "long")
+        states = str(Path(name) / "states")
+        server = runner.run(LocalServer.start(model=str(folder), checkpoints=states, seed=0, longest=60.0))
+        client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
+        each, merged = megabytes_per_snapshot(client, server.process.pid, str(folder))
+        print(f"server, memory: {each:.2f} MB for each snapshot of rank {RANK}, {merged:.1f} MB to sample from one")
+        sampler = client.create_sampling_client(base_model=str(folder)).result()
+        model = load_model(ModelSection(name=str(folder), device="cpu"), 0).model
+        for new_tokens in (1, 32):
+            found = in_turns(
+                {
+                    "bare": tinker_long.bare_loop(model, new_tokens),
+                    "one": tinker_long.one_request(sampler, new_tokens),
+                    "many": tinker_long.many_requests(sampler, new_tokens),
+                },
+                rounds,
+            )
+            print(
+                f"{tinker_long.SAMPLES} samples of {new_tokens} after {tinker_long.PROMPT} tokens: "
+                f"{1000 * found['bare']:.0f} ms by a bare loop with one prefill, {1000 * found['one']:.0f} ms as one "
+                f"request ({found['one'] / found['bare']:.2f} times as long; target 2 for 32 tokens), "
+                f"{1000 * found['many']:.0f} ms as {tinker_long.SAMPLES} requests "
+                f"({found['many'] / found['bare']:.2f})"
+            )
+        client.close("success").result()
+        runner.run(server.stop())
+
+
 def steps_per_second(words: list[str], steps: int, folder: str) -> float:
     """Of `rllm train guess` with everything a user gets."""
     from floor import framework_seconds
@@ -183,8 +237,10 @@ def main() -> None:
         )
         now, most = (resident_megabytes(server.process.pid, what) for what in ("VmRSS", "VmHWM"))
         print(f"server, resident: {at_start:.0f} MB at start, {now:.0f} MB now, {most:.0f} MB at most (target 700)")
+        several_clients(server)
         client.close("success").result()
         runner.run(server.stop())
+    long_prompts(arguments.rounds)
     with tempfile.TemporaryDirectory() as folder:
         tinker_words = ["rllm.backend=tinker", "tinker_base_url=local", f"training.default_local_dir={folder}/states"]
         local, ours = [], []

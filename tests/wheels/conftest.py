@@ -24,6 +24,7 @@ WITH_EXTRAS = {
     "rllm-data": [],
     "rllm-envs": [],
     "rllm-reasoning-gym": [],
+    "rllm-serving": ["http"],
     "rllm-tasks": ["math"],
     "rllm-textarena": [],
     "rllm-tinker": ["local"],

@@ -447,6 +447,24 @@ def test_weights_that_diverged_to_nan_stop_the_rollout(
         _alone(make_engine(model), _ids(5), _params(5))
 
 
+def test_short_replies_to_one_prompt_are_sampled_together(make_engine: Callable[..., LocalEngine], passes: Any) -> None:
+    """The first one ends, and its slot goes to a sibling, before the others have begun."""
+    engine, prompt = make_engine(), np.random.default_rng(0).integers(4, 60, 100).astype(np.int32)
+
+    async def one(seed: int) -> Completion:
+        completion = await engine.generate(prompt, SamplingParams(max_tokens=1, seed=seed), session=str(seed))
+        await engine.end_session(str(seed))
+        return completion
+
+    async def all_of_them() -> list[Completion]:
+        return await asyncio.gather(*(one(seed) for seed in range(6)))
+
+    found = asyncio.run(all_of_them())
+    assert passes.rows == [[100], [1] * 5]
+    alone = [asyncio.run(one(seed)) for seed in range(6)]
+    assert [each.token_ids.tolist() for each in found] == [each.token_ids.tolist() for each in alone]
+
+
 def test_only_the_request_whose_logits_are_not_finite_fails(
     make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,9 @@ class LocalEngine:
         if session.keys:
             self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
         session.tokens = request.tokens[:cached]
+        if source is not None and source.slot == session.slot:
+            # The tokens are where they were, under another conversation now: siblings still find them there.
+            self._table.prefixes.file(session)
         request.session = session
         if not request.logprobs:
             request.weight_version = self.weight_version

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from rllm_tinker_server.wire import forward_backward_of, forward_backward_reques
 
 from .conftest import DEADLINE, Server, Start
 from .test_protocol import sample, sampler_of
+
+HALF_A_BODY = b"POST /api/v1/asample HTTP/1.1\r\nHost: localhost\r\nX-API-Key: tml-test\r\nContent-Length: 9\r\n\r\n{"
 
 
 def sparse_request(shapes: list[tuple[int, int]], tokens: int = 4) -> bytes:
@@ -67,6 +71,22 @@ def test_samples_that_would_fill_memory_are_put_off_but_never_the_only_one(start
     assert server.result(large.json()["request_id"]).status_code == 200
     small = [sample(server, sampler_id, number) for number in (2, 3)]
     assert [response.status_code for response in small] == [200, 200]
+
+
+@pytest.mark.parametrize("sent", [b"POST /api/v1/asample HTTP/1.1\r\nHost: loc", HALF_A_BODY])
+def test_requests_that_stop_in_the_middle_are_cut_without_a_word(
+    start: Start, sent: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = start(read_seconds=0.3)
+    address = server.url.removeprefix("http://").split(":")
+    connections = [socket.create_connection((address[0], int(address[1])), timeout=DEADLINE) for _ in range(30)]
+    for connection in connections:
+        connection.sendall(sent)
+    for connection in connections:
+        with connection, suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    assert server.session()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_there_are_only_so_many_sessions(start: Start) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import Hosting
 from rllm_local.model import LoadedModel
+from rllm_local.settings import LocalConfig
 from rllm_vllm.engine import VllmEngine
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -85,21 +87,27 @@ def test_conversations_of_several_turns_run_at_once(
 
 
 def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
-    runner: asyncio.Runner, vllm: VllmEngine, plain_logprobs: Plain
+    make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
 ) -> None:
     """On a CPU a prompt that was split over passes ended the engine."""
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(4, 40, 200).tolist() for _ in range(60)]
+    prompts = [rng.integers(4, 40, 200).tolist() for _ in range(12)]
 
-    async def all_of_them() -> list[Completion]:
-        calls = (
-            vllm.generate(prompt, SamplingParams(max_tokens=6, seed=seed), session=str(seed))
-            for seed, prompt in enumerate(prompts)
-        )
-        return await asyncio.gather(*calls)
+    async def together_and_alone() -> tuple[list[Completion], list[Completion]]:
+        hosting = make_hosting(engine_args={"max_num_batched_tokens": 300})
 
-    together = runner.run(all_of_them())
-    for seed in (0, 31, 59):
-        _assert_agrees(together[seed], 1.0, plain_logprobs, prompts[seed])
-        alone = _reply(runner, vllm, prompts[seed], max_tokens=6, seed=seed)
-        assert alone.token_ids.tolist() == together[seed].token_ids.tolist()
+        def reply(seed: int) -> Awaitable[Completion]:
+            params = SamplingParams(max_tokens=6, seed=seed)
+            return hosting.engine.generate(prompts[seed], params, session=str(seed))
+
+        try:
+            await hosting.start(renderer, 256, settings)
+            together = await asyncio.gather(*map(reply, range(12)))
+            return together, [await reply(seed) for seed in range(12)]
+        finally:
+            await hosting.close()
+
+    together, alone = asyncio.run(together_and_alone())
+    assert [each.token_ids.tolist() for each in together] == [each.token_ids.tolist() for each in alone]
+    for prompt, completion in zip(prompts, together, strict=True):
+        _assert_agrees(completion, 1.0, plain_logprobs, prompt)
