@@ -73,7 +73,11 @@ types: install
 tests: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long and not gpu"
 
-test: lint types tests
+# Types are looked at beside the tests: one core waits for the other otherwise. Both end, whichever fails; what is wrong with
+# types stands among the lines of the tests then, and is said again.
+test: lint
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 types tests || \
+	  { $(MAKE) --no-print-directory types; exit 1; }
 
 test-long: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"

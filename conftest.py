@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from forked import CommandServer, running
 
+# Each test process keeps one core busy: threads of torch and NumPy would wait for each other's cores. Read at import.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TESTS_BETWEEN_COLLECTIONS = 200

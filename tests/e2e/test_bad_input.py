@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
     """The folder in which `rllm train guess` was called, once, and came to its end."""
     folder = tmp_path_factory.mktemp("made")
-    command = [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", "train", "guess", *FAST]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=200)
+    process = command_server.start("rllm_core.cli.main", ("train", "guess", *FAST), folder, dict(os.environ))
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
     return folder
 
 
@@ -228,8 +228,8 @@ def test_an_environment_that_raises_can_be_passed_over(forked_rllm: Any, tmp_pat
 
 
 @pytest.mark.usefixtures("bad_environments")
-def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(rllm: Any, tmp_path: Path) -> None:
-    result = rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=2")
+def test_an_environment_that_hangs_is_cut_off_and_the_process_ends(forked_rllm: Any, tmp_path: Path) -> None:
+    result = forked_rllm("train", "hangs", *QUICK, "rllm.agent.trajectory_timeout=2")
     assert result.returncode == 0, result.stderr
     assert last_metrics(tmp_path)["batch/ended_timeout"] == 0.5
 

@@ -33,7 +33,7 @@ def environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_first_section_runs_from_top_to_bottom(
-    rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     (script,) = _blocks("python")
     (tmp_path / "make_sums.py").write_text(script)
@@ -49,7 +49,7 @@ def test_the_first_section_runs_from_top_to_bottom(
     subprocess.run([sys.executable, "make_sums.py"], cwd=tmp_path, check=True, timeout=200)
     for command in commands[1:]:
         words = command.split()[1:]
-        done = rllm(*words, *(SHORT if "train" in words else ()))
+        done = forked_rllm(*words, *(SHORT if "train" in words else ()))
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +86,9 @@ def test_an_address_with_a_key_in_it_is_refused(rllm_here: Any) -> None:
 def test_a_server_that_is_not_there_is_found_out_at_once(rllm_here: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    started = time.monotonic()
     done = rllm_here("eval", "sum", "--model", f"http://127.0.0.1:{port}/v1")
-    assert time.monotonic() - started < 10
     assert done.returncode == 1
+    assert "it was asked" not in done.stderr, "nothing is tried again"
     assert f"http://127.0.0.1:{port}/v1/models: ConnectError" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
 

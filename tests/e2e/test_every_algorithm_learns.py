@@ -50,7 +50,7 @@ ONE_OF_EACH_FAMILY = (
     "cross_entropy",  # losses that do not look at it
     "dynamic",  # rejection
 )
-"""Those that are trained by `make test`; `make test-long` trains the others. `gae` and `otb` learn in `rllm_local`."""
+"""Those that are trained by `make test`; `make test-long` trains the others. `gae` learns in `rllm_local`."""
 
 Learn = Callable[..., list[float]]
 

@@ -45,14 +45,14 @@ def changed(code: str, diff: str) -> str:
 
 @pytest.mark.slow
 def test_the_guide_runs_from_top_to_bottom(
-    rllm: Rllm, command_server: Any, tmp_path: Path, environ: dict[str, str]
+    rllm_here: Rllm, forked_rllm: Rllm, command_server: Any, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     _, (_, *new), (_, *install), (_, *test), *trainings = WORDS
     environment_file, options_file, record_file, test_file = (tmp_path / name for name in FILES)
     environment, options, tests = blocks("python")
     (diff,) = blocks("diff")
 
-    done = rllm(*new)
+    done = rllm_here(*new)
     assert (done.returncode, done.stderr) == (0, "")
     for file, text in ((environment_file, environment), (options_file, options), (test_file, tests)):
         assert file.exists()
@@ -70,7 +70,7 @@ def test_the_guide_runs_from_top_to_bottom(
 
     assert [words[1:3] for words in trainings] == [["train", "my_number"]] * 3
     for words in trainings:
-        done = rllm(*words[1:])
+        done = forked_rllm(*words[1:])
         assert done.returncode == 0, done.stderr
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
     steps = [step for step in map(json.loads, metrics.read_text().splitlines()) if "actor/loss" in step]

@@ -33,10 +33,10 @@ def _score(generator: str, words: str, index: int) -> float:
     return world.step(words).reward
 
 
-def test_the_commands_of_the_guide_work(rllm: Rllm, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_work(forked_rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = COMMANDS
     for words in (dry, short, [*with_model, "--dry-run", "--overwrite", "--model", "tiny"]):
-        done = rllm(*words)
+        done = forked_rllm(*words)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
@@ -45,8 +45,8 @@ def test_the_commands_of_the_guide_work(rllm: Rllm, tmp_path: Path) -> None:
     assert sum("val/chain_sum/pass@1" in step for step in steps) == 2
 
 
-def test_a_wrong_name_stops_a_dry_run(rllm: Rllm) -> None:
-    done = rllm("train", "reasoning_gym:chain_summ", "--dry-run")
+def test_a_wrong_name_stops_a_dry_run(rllm_here: Rllm) -> None:
+    done = rllm_here("train", "reasoning_gym:chain_summ", "--dry-run")
     assert done.returncode == 2
     assert "Did you mean 'chain_sum'" in done.stderr
 

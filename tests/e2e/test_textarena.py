@@ -20,10 +20,10 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "textarena.md").read_te
 COMMANDS = [shlex.split(line) for line in re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)]
 
 
-def test_the_commands_of_the_guide_work(rllm: Rllm, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_work(forked_rllm: Rllm, tmp_path: Path) -> None:
     dry, short, with_model = COMMANDS
     for words in (dry, short, [*with_model, "--dry-run", "--overwrite", "--model", "tiny"]):
-        done = rllm(*words)
+        done = forked_rllm(*words)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
@@ -32,8 +32,8 @@ def test_the_commands_of_the_guide_work(rllm: Rllm, tmp_path: Path) -> None:
     assert all(step["env/turns"] >= 1 for step in steps)
 
 
-def test_a_game_that_cannot_be_played_stops_a_dry_run(rllm: Rllm) -> None:
-    done = rllm("train", "textarena:Wordle-v0", "--dry-run")
+def test_a_game_that_cannot_be_played_stops_a_dry_run(rllm_here: Rllm) -> None:
+    done = rllm_here("train", "textarena:Wordle-v0", "--dry-run")
     assert done.returncode == 2
     assert "downloads word lists" in done.stderr
 

@@ -4,13 +4,15 @@ A script. Every line that it reads is a request, every line that it writes the a
 ``{"start": {...}}``, the fields of `Command`, is answered with the process's id, and ``{"status": id}`` with what
 `subprocess` calls its return code, or null while it runs. It ends with its input.
 
-A fork does what ``python -W error -m MODULE WORDS`` does, from the import of our first module to the end of
-the interpreter, and is a process like any other to signals. It shares with other forks the seed of hashes alone: what
+A fork does what ``python -W error -m MODULE WORDS`` does, from the import of our first module to the last function that
+is called at exit, and is a process like any other to signals. It does not take its modules apart, which copied the
+pages of all libraries: half of what a short command computed. It shares with other forks the seed of hashes alone: what
 must not depend on that is compared with a process that was not forked.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -58,6 +60,30 @@ class Command:
         sys.argv[1:] = self.words
 
 
+class Ending:
+    """How a fork ends: with a code, or as Python ends it where there is none."""
+
+    code: int | None = None
+
+    def at_once(self) -> None:
+        """Registered first, so that it is called last: threads have been joined, and functions at exit called."""
+        if self.code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
+def run(command: Command, ending: Ending) -> None:
+    command.become()
+    try:
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+        ending.code = 0
+    except SystemExit as ended:
+        # A text is printed first, and any other exception too.
+        ending.code = ended.code or 0 if isinstance(ended.code, int | None) else None
+        raise
+
+
 def fork() -> int:
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         # Newer Pythons warn of the threads of numpy's BLAS, which stops them for the time of a fork.
@@ -70,6 +96,8 @@ def status(pid: int) -> int | None:
 
 
 def main() -> None:
+    ending = Ending()
+    atexit.register(ending.at_once)
     for name in LIBRARIES:
         importlib.import_module(name)
     # Python's own generator is seeded anew in every fork.
@@ -82,9 +110,7 @@ def main() -> None:
         if "start" in request:
             answer: int | None = fork()
             if answer == 0:
-                command = Command(**request["start"])
-                command.become()
-                runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+                run(Command(**request["start"]), ending)
                 return
         else:
             answer = status(request["status"])

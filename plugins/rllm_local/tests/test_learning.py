@@ -39,6 +39,12 @@ def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_folder: P
     assert sum(step["critic/explained_variance"] for step in steps[-10:]) / 10 > 0.05
 
 
+def test_otb_is_given_probabilities_of_the_whole_vocabulary_and_updates_the_policy(in_folder: Path) -> None:
+    steps = train(in_folder, "otb", "--estimator", "otb", "rllm.trainer.total_batches=2", "rllm.rollout.n=4")
+    assert all(step["advantage/agent/std"] > 0 and step["actor/grad_norm"] > 0 for step in steps)
+
+
+@pytest.mark.long
 def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_folder: Path) -> None:
     steps = train(in_folder, "otb", "--estimator", "otb", "rllm.trainer.total_batches=40")
     assert reward(steps[:3]) < 0.12

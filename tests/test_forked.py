@@ -1,0 +1,42 @@
+"""A forked command ends as a process does that was started anew: its code, its threads, its functions at exit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forked import CommandServer
+
+PROGRAM = """
+import atexit, sys, threading, time
+
+def work():
+    time.sleep(0.1)
+    print("worked")
+
+atexit.register(print, "at exit")
+threading.Thread(target=work).start()
+print("ends")
+"""
+ENDINGS = {
+    "the last line": ("", 0),
+    "sys.exit()": ("sys.exit()", 0),
+    "a code": ("sys.exit(7)", 7),
+    "a text": ("sys.exit('a text')", 1),
+    "an exception": ("1 / 0", 1),
+}
+
+
+@pytest.mark.parametrize(("last", "code"), ENDINGS.values(), ids=ENDINGS)
+def test_threads_are_joined_and_functions_at_exit_are_called(
+    last: str, code: int, command_server: CommandServer, tmp_path: Path
+) -> None:
+    (tmp_path / "ending.py").write_text(f"{PROGRAM}{last}\n")
+    process = command_server.start("ending", [], tmp_path, dict(os.environ))
+    printed, errors = process.communicate()
+    anew = subprocess.run([sys.executable, "-m", "ending"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (process.returncode, printed) == (code, "ends\nworked\nat exit\n") == (anew.returncode, anew.stdout)
+    assert errors.splitlines()[-1:] == anew.stderr.splitlines()[-1:]
