@@ -17,7 +17,7 @@ from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
 from page_text import cell, doc_cell, doc_text, table
 
-from rllm_core.cli.facts import facts_of
+from rllm_core.cli.facts import facts_of, in_words
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
 from rllm_core.plugins import specs
@@ -29,7 +29,8 @@ from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 FOLDER = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
 LONG_FACTS = frozenset(
-    {"config yaml", "config search path", "shared keys", "derived keys", "idle keys", "column sections", "recipes"}
+    {"config yaml", "config search path", "shared keys", "derived keys", "column sections", "recipes"}
+    | {"idle keys", "idle keys of profiles", "acts on"}
 )
 """What would be a page of its own; `rllm plugins info` prints it."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
@@ -105,7 +106,8 @@ def _entry(entry: Registered[Any]) -> Iterator[str]:
     yield f"{plugin.summary} From {entry.distribution}.\n"
     if plugin.deprecated:
         yield f"Deprecated: {plugin.deprecated}\n"
-    facts = {name: words for name, words in facts_of(plugin).items() if name not in LONG_FACTS and words not in SAYS_NO}
+    said = {name: in_words(rows) for name, rows in facts_of(plugin).items() if name not in LONG_FACTS}
+    facts = {name: words for name, words in said.items() if words not in SAYS_NO}
     acts_on = {"acts on": ", ".join(f"`{key}`" for key in sorted(plugin.honours))} if plugin.honours else {}
     rows = [(name, cell(words)) for name, words in (facts | acts_on).items()]
     if rows:

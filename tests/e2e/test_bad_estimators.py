@@ -100,7 +100,7 @@ def last_metrics() -> dict[str, Any]:
         ),
         (
             "raises",
-            "error: estimator 'raises' for role 'agent' failed: KeyError: 'gamma'.",
+            "error: estimator 'raises' for role 'agent' failed: KeyError: 'gamma' (bad_estimators.py, line",
         ),
         (
             "one_number",
@@ -114,8 +114,8 @@ def last_metrics() -> dict[str, Any]:
         ),
         (
             "mutates",
-            "error: estimator 'mutates' for role 'agent' failed: ValueError: output array is read-only. Its inputs are "
-            "read-only;",
+            "error: estimator 'mutates' for role 'agent' failed: ValueError: output array is read-only "
+            "(bad_estimators.py, line",
         ),
     ],
 )

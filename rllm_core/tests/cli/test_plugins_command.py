@@ -101,6 +101,22 @@ def test_info_shows_facts_and_options(rllm, install) -> None:
     assert "target text required" in lines
 
 
+def test_info_lays_out_what_is_a_list(rllm) -> None:
+    """Not in the cells of one table, where it was a paragraph of thousands of letters."""
+    printed = rllm("plugins", "info", "backend", "verl").stdout
+    assert max(map(len, printed.splitlines())) < 200
+    rows = [line.split() for line in printed.splitlines()]
+    for heading, row in (
+        ("Acts on:", ["rllm.renderer"]),
+        ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
+        ("Idle keys:", ["trainer.resume_mode", "Checkpoints"]),
+        ("Idle keys of profiles:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "It"]),
+    ):
+        after = rows[rows.index(heading.split()) + 1 :]
+        section = after[: after.index([])] if [] in after else after
+        assert row in [each[: len(row)] for each in section]
+
+
 def test_info_on_an_unknown_name_gets_the_nearest_one(rllm) -> None:
     finished = rllm("plugins", "info", "estimator", "grop")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rllm_core.contracts.grouping import MIXED_ROLES
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.problem import Problem
+from rllm_core.planning.problem import Problem, warning
 
 GROUPING, STAGES = "rllm.transform.grouping", "rllm.pipeline"
 
@@ -29,8 +29,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     }
     causes = [because[what] for what in because if what in compares]
     unless = "" if workflow.one_role else ", unless an attempt has several trajectories of one role"
-    yield Problem(
-        "warning",
+    yield warning(
         GROUPING,
         f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(alone)} "
         f"groups of one{unless}: there is nothing to compare an attempt with",
@@ -43,12 +42,11 @@ def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
         return
     algorithm = plan.config.rllm.algorithm
     for name, mapping in (("estimator_map", algorithm.estimator_map), ("loss_map", algorithm.loss_map)):
-        if unused := [role for role in mapping if role != MIXED_ROLES]:
+        if others := [role for role in mapping if role != MIXED_ROLES]:
             key = f"rllm.algorithm.{name}"
-            yield Problem(
-                "warning",
+            yield warning(
                 key,
-                f"{key} names {', '.join(unused)}, and grouping {plan.grouping.plugin.name} compares roles with each "
+                f"{key} names {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
                 f"other: all its groups have the role {MIXED_ROLES}, which is what to name there",
             )
 
@@ -60,4 +58,4 @@ def stages_learn_and_log(plan: RunPlan) -> Iterator[Problem]:
         "metrics": "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
     }
     written = frozenset[str]().union(*(stage.plugin.writes for stage in plan.stages))
-    yield from (Problem("warning", STAGES, line) for what, line in missing.items() if what not in written)
+    yield from (warning(STAGES, line) for what, line in missing.items() if what not in written)

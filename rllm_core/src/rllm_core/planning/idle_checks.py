@@ -9,7 +9,7 @@ from rllm_core.config.layers import Tier
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.problem import Problem
+from rllm_core.planning.problem import Problem, unused, warning
 from rllm_core.plugins.discovery import CORE
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 from rllm_core.schema.section import ReadsStepRewards, ShapesStepRewards, marked
@@ -43,8 +43,7 @@ def options_have_an_environment(plan: RunPlan) -> Iterator[Problem]:
     """Options of an environment, and none chosen."""
     key, env = "rllm.env.env_args", plan.config.rllm.env
     if env.env_args and plan.environment is None:
-        yield Problem(
-            "unused",
+        yield unused(
             key,
             f"{key} is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
             "Name an environment: `rllm train NAME`.",
@@ -62,8 +61,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
             switch = f", set its option {' or '.join(switches)}" if switches else ""
-            yield Problem(
-                "unused",
+            yield unused(
                 key,
                 f"{plan.composed.given(key)} and has no effect: it changes the rewards of steps, and estimator {names} "
                 "reads those of whole trajectories.",
@@ -81,8 +79,7 @@ def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
     key, section = "rllm.rejection_sample.enable", plan.config.rllm.rejection_sample
     keeps_all = plan.rejection.registered.qualified_name == f"{CORE}/none"
     if section.enable and keeps_all and section.multiplier == 1 and plan.composed.is_by_user(key):
-        yield Problem(
-            "warning",
+        yield warning(
             key,
             f"{plan.composed.given(key)} and rllm.rejection_sample.mode is none: every group is trained on, as without "
             "rejection",
@@ -94,8 +91,7 @@ def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
     key, section = "rllm.compact_filtering.enable", plan.config.rllm.compact_filtering
     masks = [value for name, value in section if name.startswith("mask_")]
     if section.enable and not any(masks) and plan.composed.is_by_user(key):
-        yield Problem(
-            "unused",
+        yield unused(
             key,
             f"{plan.composed.given(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
             "Set one of them to true, or leave it out.",
@@ -106,8 +102,7 @@ def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
     """Each start of a run makes one checkpoint at its end, so that there are several only after several starts."""
     key, trainer = "rllm.trainer.keep_checkpoints", plan.config.rllm.trainer
     if trainer.save_freq in NEVER and plan.composed.is_by_user(key) and not trainer.val_only:
-        yield Problem(
-            "warning",
+        yield warning(
             key,
             f"{plan.composed.given(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
             "checkpoint, at its end. Set save_freq to make more",
@@ -122,16 +117,14 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
     idle = [key for key in sorted(composed.by_user) if _is_of_training(key)]
     typed = [key for key in idle if composed.tiers[key] is Tier.COMMAND_LINE]
     for key in typed:
-        yield Problem(
-            "unused",
+        yield unused(
             key,
             f"{composed.given(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
             "Leave one of the two out; rllm.rollout.n_val and sampling.val say how to validate.",
         )
     if not typed and idle:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
-        yield Problem(
-            "warning",
+        yield warning(
             "rllm.trainer.val_only",
             f"rllm.trainer.val_only is true, and nothing is trained: {', '.join(idle[:NAMED])}{more} have no effect",
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.problem import Problem
+from rllm_core.planning.problem import Problem, warning
 from rllm_core.schema.section import ROLE_LOSS
 
 FALLBACK_LOSS = "importance_sampling"
@@ -54,8 +54,7 @@ def other_losses(plan: RunPlan) -> Iterator[Problem]:
         if entry.is_default or entry.by_user:
             continue
         of_role = "" if entry.role is None else f" of role {entry.role}"
-        yield Problem(
-            "warning",
+        yield warning(
             entry.key,
             f"the loss{of_role} is {entry.loss} ({entry.key} from {entry.origin}). Estimator {entry.estimator} has "
             f"{entry.default} by default, and trains on it with backends that set no loss. Add "

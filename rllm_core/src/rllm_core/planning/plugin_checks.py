@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.problem import Problem
+from rllm_core.planning.problem import Problem, refused
 from rllm_core.plugins.discovery import CORE, IN_PROCESS
 from rllm_core.plugins.first_party import home_of
 from rllm_core.schema.section import TasksPerBatch, marked
@@ -22,7 +22,7 @@ def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
     for key, example in environment.plugin.needs_keys.items() if environment else ():
         if environment and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
-            yield Problem("refused", key, text, f'Add "{key}={example}".')
+            yield refused(key, text, f'Add "{key}={example}".')
 
 
 def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
@@ -31,16 +31,14 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
     for loss in plan.losses if can.trains else ():
         name, entry = loss.plugin.name, loss.registered
         if loss.plugin.only_on and backend.name not in loss.plugin.only_on:
-            yield Problem(
-                "refused",
+            yield refused(
                 LOSS,
                 f"Loss {name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, and this "
                 f"run has backend {backend.name}.",
                 f"Choose another loss with {LOSS}, or another backend.",
             )
         if can.installed_losses_only and entry.distribution == IN_PROCESS:
-            yield Problem(
-                "refused",
+            yield refused(
                 LOSS,
                 f"Loss {name!r} was registered by this program, and backend {backend.name!r} computes losses in other "
                 "processes, which know what is installed alone.",
@@ -49,8 +47,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
         # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
         well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
         if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
-            yield Problem(
-                "refused",
+            yield refused(
                 LOSS,
                 f"Backend {backend.name!r} cannot compute loss {name!r}.",
                 f"It knows {', '.join(sorted(can.losses)) or 'none'}; set {LOSS} to one of these.",
@@ -66,15 +63,13 @@ def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
         key = ESTIMATOR if kind == "estimator" else LOSS
         of_stages = chosen.plugin.needs & FILLED_BY_STAGES
         if unwritten := of_stages.difference(*(stage.plugin.writes for stage in before)):
-            yield Problem(
-                "refused",
+            yield refused(
                 key,
                 f"{who} needs {', '.join(sorted(unwritten))}, and no stage before the advantages writes that.",
                 "The stage greedy_baseline writes greedy_rewards; put it after impute_names.",
             )
         if missing := chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED - of_stages:
-            yield Problem(
-                "refused",
+            yield refused(
                 key,
                 f"{who} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
                 f"Choose another {kind} or another backend.",
@@ -90,8 +85,7 @@ def too_few_tasks(plan: RunPlan, tasks: int) -> Iterator[Problem]:
     """With one task, statistics over all tasks of a step are those of one group under another name."""
     wide = [entry.plugin for entry in plan.estimators if entry.plugin.scope in ("role", "batch")]
     if wide and tasks == 1:
-        yield Problem(
-            "refused",
+        yield refused(
             "data.train_batch_size",
             f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
             "of this run has one.",
@@ -107,8 +101,7 @@ def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
     if rescaling and lost:
         said = ", ".join(f"{weight:g} of reward {name!r}" for name, weight in lost.items())
         weights = ", ".join(f"{name}: {weight:g}" for name, weight in lost.items())
-        yield Problem(
-            "refused",
+        yield refused(
             "rllm.reward",
             f"Estimator {rescaling[0]!r} brings every reward to one scale, where the weight {said} has no effect.",
             f"Leave it out of rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
@@ -120,8 +113,7 @@ def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
     multiplier, mode = plan.config.rllm.rejection_sample.multiplier, plan.rejection
     if multiplier > 1 and any(marked(type(mode.params), TasksPerBatch)):
         key = "rllm.rejection_sample.multiplier"
-        yield Problem(
-            "refused",
+        yield refused(
             key,
             f"`{key}` is {multiplier}, and mode {mode.plugin.name} draws as many tasks as it needs.",
             "Leave multiplier out, or choose mode group.",
@@ -135,15 +127,14 @@ def trackers_differ(plan: RunPlan) -> Iterator[Problem]:
         if entries[index] in entries[:index]:
             text = f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options."
             remedy = "Leave one of the two out, or give them different options."
-            yield Problem("refused", "rllm.trainer.logger", text, remedy)
+            yield refused("rllm.trainer.logger", text, remedy)
 
 
 def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
     """Where the workflow asks for it."""
     if plan.workflow.plugin.stop_texts and not plan.stop_texts:
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
-        yield Problem(
-            "refused",
+        yield refused(
             "rllm.workflow.name",
             f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
             "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",

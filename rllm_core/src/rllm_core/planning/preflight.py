@@ -11,7 +11,7 @@ from rllm_core.notices import warn_once
 from rllm_core.planning.idle_checks import NEVER
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plugin_checks import too_few_tasks
-from rllm_core.planning.problem import Problem, settle
+from rllm_core.planning.problem import Problem, refused, settle, unused, warning
 from rllm_core.planning.task_checks import check_tasks
 
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
@@ -97,8 +97,7 @@ def _check_tools(plan: RunPlan) -> None:
 
 def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
     if plan.environment is None and plan.workflow.plugin.needs_environment:
-        yield Problem(
-            "refused",
+        yield refused(
             "rllm.env.name",
             f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
             "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
@@ -111,20 +110,17 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
     if plan.config.rllm.trainer.val_only:
         return
     if tasks is not None and not tasks:
-        yield Problem(
-            "refused", "data.train_dataset", "There are no training tasks.", "Name an environment, or pass train tasks."
-        )
+        yield refused("data.train_dataset", "There are no training tasks.", "Name an environment, or pass train tasks.")
     count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
     yield from too_few_tasks(plan, count)
     if tasks and composed.is_by_user(BATCH_SIZE) and plan.config.data.train_batch_size > len(tasks):
         text = (
             f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
         )
-        yield Problem("warning", BATCH_SIZE, text)
+        yield warning(BATCH_SIZE, text)
     key = plan.backend.plugin.minibatches_key
     if key and plan.workflow.plugin.one_role and composed.is_by_user(key) and composed.value(key) > count * rollouts:
-        yield Problem(
-            "warning",
+        yield warning(
             key,
             f"{composed.given(key)}, and a step makes {count * rollouts} attempts ({count} tasks, rllm.rollout.n="
             f"{rollouts}): there are no more minibatches than rows",
@@ -137,9 +133,9 @@ def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterat
     composed = plan.composed
     if composed.config.rllm.trainer.val_only:
         text = "`rllm.trainer.val_only` is true, and there are no validation tasks."
-        yield Problem("refused", "rllm.trainer.val_only", text, _GIVE_SOME)
+        yield refused("rllm.trainer.val_only", text, _GIVE_SOME)
     for key in sorted(composed.by_user):
         value = composed.value(key) if key.startswith(OF_VALIDATION) else None
         if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
             text = f"{composed.given(key)} and has no effect: there are no validation tasks."
-            yield Problem("unused", key, text, _GIVE_SOME)
+            yield unused(key, text, _GIVE_SOME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from rllm_core.errors import ConfigError
@@ -22,6 +23,11 @@ class Problem:
     """The config key that is to blame, or that would help; of several the first."""
     text: str
     remedy: str = ""
+
+
+refused = partial(Problem, "refused")
+unused = partial(Problem, "unused")
+warning = partial(Problem, "warning")
 
 
 def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -> list[str]:

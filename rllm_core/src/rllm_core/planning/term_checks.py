@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rllm_core.contracts.backend import recomputes_old_logprobs
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.problem import Problem
+from rllm_core.planning.problem import Problem, refused, unused, warning
 
 SAMPLED = "sampling_logprobs"
 CORRECTION = "rllm.algorithm.rollout_correction"
@@ -16,8 +16,7 @@ def bounds_leave_something(plan: RunPlan) -> Iterator[Problem]:
     """Of the ratios that rollout correction bounds."""
     correction = plan.config.rllm.algorithm.rollout_correction
     if correction.tis_mode is not None and correction.tis_floor >= correction.tis_cap:
-        yield Problem(
-            "refused",
+        yield refused(
             f"{CORRECTION}.tis_floor",
             f"{CORRECTION}.tis_floor is {correction.tis_floor} and {CORRECTION}.tis_cap is {correction.tis_cap}: every "
             "ratio is below the one or above the other.",
@@ -31,8 +30,7 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
     chosen = {"": plan.losses.default} | {f" of role {role!r}": loss for role, loss in plan.losses.by_role.items()}
     for whose, loss in chosen.items():
         if mode is not None and loss.plugin.corrects_rollouts:
-            yield Problem(
-                "refused",
+            yield refused(
                 key,
                 f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the ratio to the "
                 "policy that sampled already: it would count twice.",
@@ -54,16 +52,14 @@ def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
             chosen = next(entry for entry in (*plan.estimators, *plan.losses) if SAMPLED in entry.plugin.needs)
             who = f"{chosen.plugin.kind.capitalize()} {chosen.plugin.name!r}"
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
-        yield Problem(
-            "refused",
+        yield refused(
             key,
             f"{who} needs the log-probs that the sampler reports, and {engine} reports none under {truncated}.",
             "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or leave the former out.",
         )
     by_sampler = plan.full_logprobs and not recomputes_old_logprobs(plan.config)
     old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
-    yield Problem(
-        "warning",
+    yield warning(
         key,
         f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
         f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation",
@@ -74,8 +70,7 @@ def divergence_has_a_gradient(plan: RunPlan) -> Iterator[Problem]:
     """That of one of its estimators is noise."""
     algorithm = plan.config.rllm.algorithm
     if algorithm.kl_beta and algorithm.kl_estimator == "k1":
-        yield Problem(
-            "warning",
+        yield warning(
             "rllm.algorithm.kl_estimator",
             "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "
             "those that hold the policy near the reference model",
@@ -87,8 +82,7 @@ def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
     composed = plan.composed
     for column, section in plan.backend.plugin.column_sections.items():
         for key in sorted(_set_by_user(section, plan)) if column not in plan.needs else ():
-            yield Problem(
-                "unused",
+            yield unused(
                 key,
                 f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
                 f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",

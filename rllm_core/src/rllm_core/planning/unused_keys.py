@@ -23,7 +23,7 @@ from rllm_core.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.unused import covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
-from rllm_core.planning.problem import Problem, Severity
+from rllm_core.planning.problem import Problem, refused, unused, warning
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
@@ -112,12 +112,8 @@ def settle_effects(
         if key.value == key.default:
             continue
         given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
-
-        def warning(text: str, key: Key = key) -> Problem:
-            return Problem("warning", key.dotted, text)
-
         if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            problems += [warning(f"{given}: {redundant.reason}.")] if by_user else []
+            problems += [warning(key.dotted, f"{given}: {redundant.reason}.")] if by_user else []
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, chosen, registry, acts)
@@ -129,16 +125,16 @@ def settle_effects(
             )
         if why and by_user:
             if why[0] != REFUSED and _happens_anyway(key, taking):
-                problems.append(warning(f"{given}, which is what happens anyway: the key changes nothing."))
+                problems.append(warning(key.dotted, f"{given}, which is what happens anyway: the key changes nothing."))
             else:
-                severity: Severity = "refused" if why[0] == REFUSED else "unused"
-                problems.append(Problem(severity, key.dotted, f"{given}{why[0]}", why[1]))
+                problem = refused if why[0] == REFUSED else unused
+                problems.append(problem(key.dotted, f"{given}{why[0]}", why[1]))
         if why:
             idle.append(key)
             if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
-                problems.append(warning(f"{given}{NOBODY} It is back to its default."))
+                problems.append(warning(key.dotted, f"{given}{NOBODY} It is back to its default."))
         elif by_user and (same := key.mark(ChangesNothing)) and same.test(key.section):
-            problems.append(warning(f"{given} and changes nothing: {same.because}."))
+            problems.append(warning(key.dotted, f"{given} and changes nothing: {same.because}."))
     return _with_defaults(composed, idle), problems
 
 
@@ -156,9 +152,9 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
                     )
-                    yield Problem("warning", key, text)
+                    yield warning(key, text)
                 else:
-                    yield Problem("unused", key, f"{given}, and backend {backend.name} does not act on it.", instead)
+                    yield unused(key, f"{given}, and backend {backend.name} does not act on it.", instead)
 
 
 def honours(plugin: Any, key: str) -> bool:
