@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rllm_core.cli.configuring import Request, plan_for
 from rllm_core.config.compose import BACKEND_KEY
-from rllm_core.config.layers import COMMAND_LINE, Layer, layer_from_file, layers_from_overrides
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.paths import path_of, value_at
-from rllm_core.config.whole import of_any_backend
+from rllm_core.config.whole import of_any_backend, values_of
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.discovery import IN_PROCESS
@@ -84,7 +84,7 @@ def _refuse_training_keys(plan: RunPlan) -> None:
     """What is typed for this command must act in it. Files may hold what is for training: they serve both."""
     for key in sorted(plan.composed.by_user):
         core = key.split(".")[0] in RunConfig.model_fields
-        if core and plan.composed.origins[key] == COMMAND_LINE and not key.startswith(PLAYED):
+        if core and plan.composed.tiers[key] is Tier.COMMAND_LINE and not key.startswith(PLAYED):
             raise ConfigError(
                 f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
@@ -106,7 +106,9 @@ def _config_of_checkpoint(request: Request) -> Layer | None:
         return None
     if request.environment not in (None, saved_value(saved, "rllm.env.name")):
         return None
-    return saved if _backend_of(request) in (None, saved_value(saved, BACKEND_KEY)) else of_any_backend(saved)
+    # Its model is the checkpoint now, for which there is no recipe: what that of the run's model said stays.
+    same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
+    return values_of(saved) if same else of_any_backend(saved)
 
 
 def _backend_of(request: Request) -> str | None:
