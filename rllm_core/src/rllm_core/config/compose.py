@@ -145,11 +145,11 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     _require_unchanged(merged, decided)
     _require_own_sections(merged, backend, registry)
     tree = resolve(merged)
+    kept = from_environment(merged, tree)
     if problems := unlike_packaged(tree, merged, backend, profile):
         raise as_config_error(problems)
     composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
     in_force = _in_force(composed, registry, backend, user_layers)
-    kept = from_environment(merged, tree)
     return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
 
 
