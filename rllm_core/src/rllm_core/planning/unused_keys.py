@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Tier
 from rllm_core.config.packaged import DEFAULT
-from rllm_core.config.paths import ABSENT, KeyPath, put_at
+from rllm_core.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm_core.config.problems import show_value
 from rllm_core.config.unused import UnusedKeys, covers, idle_reason, same_value
 from rllm_core.contracts.chosen import Chosen, Registered
@@ -143,7 +143,7 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
         for key in sorted(composed.by_user):
             if instead := idle_reason(backend, key):
                 given = composed.given(key)
-                if same_value(composed.value(key), composed.in_force.get(key, ABSENT)):
+                if same_value(composed.value(key), value_at(composed.in_force, path_of(key))):
                     yield (
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
