@@ -192,3 +192,10 @@ def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked
     finally:
         first.kill()
         first.communicate()
+
+
+def test_a_config_of_a_run_is_given_to_eval_with_all_words_of_its_training(forked_rllm: Any, tmp_path: Path) -> None:
+    shown = forked_rllm("config", "show", "guess", "rllm.trainer.total_batches=3", "rllm.rollout.n_val=1")
+    (tmp_path / "given.yaml").write_text(shown.stdout)
+    played = forked_rllm("eval", "guess", "--config", "given.yaml")
+    assert played.returncode == 0, played.stderr

@@ -126,6 +126,13 @@ def test_text_like_an_interpolation_stays_text_whoever_resolves_the_tree(compose
     assert composed(Layer("x", resolved)).tree == composed(_given_back(first)).tree == first.tree
 
 
+def test_a_word_that_emptied_a_mapping_does_so_again(composed: Compose) -> None:
+    words = layers_from_overrides(["rllm.env.name=guess", "rllm.workflow.workflow_args={}"])
+    first = composed(*words)
+    assert first.value("rllm.workflow.workflow_args") == {}
+    assert composed(_given_back(first)).tree == first.tree
+
+
 def test_a_key_may_be_forgotten_whoever_gave_it(composed: Compose) -> None:
     first = composed({"rllm": {"rollout": {"n": 3, "n_val": 2}}})
     again = composed(forget(_given_back(first), [("rllm", "rollout", "n")]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.cli import Request, config_of_checkpoint, plan_for
-from rllm_core.config import COMMAND_LINE, covers
+from rllm_core.config import COMMAND_LINE, Tier, covers
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning import RunPlan
 from rllm_core.plugins.discovery import IN_PROCESS
@@ -93,7 +93,7 @@ def _refuse_training_keys(play: PlayPlan) -> None:
     composed = play.plan.composed
     shared = {each.native for each in play.plan.backend.plugin.shared_keys}
     for key in sorted(composed.by_user - shared):
-        if composed.origins[key] == COMMAND_LINE and not play.acts(key):
+        if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
             raise ConfigError(
                 f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",

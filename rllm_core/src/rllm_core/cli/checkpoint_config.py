@@ -9,7 +9,7 @@ from rllm_core.config.compose import BACKEND_KEY
 from rllm_core.config.layers import Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.paths import path_of, value_at
-from rllm_core.config.whole import of_any_backend
+from rllm_core.config.whole import of_any_backend, values_of
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.training.resuming import saved_config, saved_value
 
@@ -29,7 +29,9 @@ def config_of_checkpoint(request: Request) -> Layer | None:
         return None
     if request.environment not in (None, saved_value(saved, "rllm.env.name")):
         return None
-    return saved if _backend_of(request) in (None, saved_value(saved, BACKEND_KEY)) else of_any_backend(saved)
+    # Its model is the checkpoint now, for which there is no recipe: what that of the run's model said stays.
+    same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
+    return values_of(saved) if same else of_any_backend(saved)
 
 
 def _backend_of(request: Request) -> str | None:

@@ -1,5 +1,5 @@
 from .keys import known_keys as known_keys, section_of as section_of
-from .layers import COMMAND_LINE as COMMAND_LINE
+from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier
 from .overrides import read_override as read_override
 from .paths import leaves as leaves
 from .problems import as_config_error as as_config_error, describe as describe, parse as parse

@@ -24,7 +24,7 @@ from rllm_core.config.needed import require_packages
 from rllm_core.config.options_as_keys import option_hints
 from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
-from rllm_core.config.paths import ABSENT, KeyPath, leaves, path_of, picked, put_at, value_at, without
+from rllm_core.config.paths import KeyPath, leaves, path_of, picked, put_at, value_at, without
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
 from rllm_core.config.resolve import escape, from_environment, resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
@@ -57,7 +57,7 @@ class Composed:
     """How every value of `tree` came about, by dotted key."""
     warnings: tuple[str, ...] = ()
     in_force: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend's unused keys that a user set would be without the user, by dotted key."""
+    """What the backend's unused keys that a user set would be without the user: a tree."""
     from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
     """Values that hold those of the process's environment, which may be secrets: as written, and resolved."""
     unused: tuple[KeyPath, ...] = ()
@@ -145,28 +145,23 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     _require_unchanged(merged, decided)
     _require_own_sections(merged, backend, registry)
     tree = resolve(merged)
+    kept = from_environment(merged, tree)
     if problems := unlike_packaged(tree, merged, backend, profile):
         raise as_config_error(problems)
     composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
-    in_force = _in_force(composed, registry, backend, user_layers)
-    kept = from_environment(merged, tree)
+    unused = [path_of(key) for key in composed.by_user if idle_reason(backend, key)]
+    in_force = _in_force(registry, user_layers, unused) if unused else {}
     return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
 
 
-def _in_force(composed: Composed, registry: Registry, backend: Any, user_layers: Sequence[Layer]) -> Mapping[str, Any]:
-    unused = [key for key in composed.by_user if idle_reason(backend, key)]
-    if not unused:
-        return {}
-    paths = [path_of(key) for key in unused]
+def _in_force(registry: Registry, user_layers: Sequence[Layer], unused: Sequence[KeyPath]) -> Mapping[str, Any]:
     others = [
-        replace(layer, tree=without(layer.tree, *paths)) if layer.tier >= Tier.USER else layer for layer in user_layers
+        replace(layer, tree=without(layer.tree, *unused)) if layer.tier >= Tier.USER else layer for layer in user_layers
     ]
     try:
-        tree = _compose(registry, others).tree
+        return picked(_compose(registry, others).tree, unused)
     except ConfigError:
         return {}  # another key points to one of these, which has no value of its own
-    values = {key: value_at(tree, path_of(key)) for key in unused}
-    return {key: value for key, value in values.items() if value is not ABSENT}
 
 
 def _opened(layer: Layer, registry: Registry) -> list[Layer]:

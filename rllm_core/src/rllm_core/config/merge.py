@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from rllm_core.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
-from rllm_core.config.layers import Layer, Tier
+from rllm_core.config.layers import COMMAND_LINE, Layer, Tier
 from rllm_core.config.paths import ABSENT, KeyPath, value_at
 from rllm_core.config.problems import wrong_value
 from rllm_core.errors import ConfigError
@@ -108,7 +108,8 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise ConfigError(f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.")
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
-            clears = emptied and origin.tier is Tier.COMMAND_LINE
+            # Also a word of an earlier command line, which a whole configuration holds.
+            clears = emptied and (origin.tier is Tier.COMMAND_LINE or origin.label == COMMAND_LINE)
             if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
                 merge(earlier, value, path, origin)
             else:

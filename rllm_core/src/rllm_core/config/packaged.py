@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -188,14 +189,16 @@ def _own_hydra() -> Iterator[None]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.version import VersionBase
 
-    hydra, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
-    GlobalHydra.instance().hydra = None
+    under_way, base = GlobalHydra.instance(), VersionBase.instance().getbase()
+    apart = copy(under_way)
+    apart.clear()
+    GlobalHydra.set_instance(apart)
     try:
         yield
     finally:
-        # On the way out Hydra puts a copy in the place of the instance that was there.
-        GlobalHydra.instance().hydra = hydra
-        VersionBase.instance().version_base = version
+        GlobalHydra.set_instance(under_way)
+        if under_way.is_initialized() and base is not None:
+            VersionBase.instance().setbase(base)
 
 
 def _plain(config: Any, *, resolve: bool) -> dict[str, Any]:

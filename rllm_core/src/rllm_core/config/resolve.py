@@ -62,6 +62,8 @@ def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPat
 
     They may be secrets. What is written in their place means the same, since it is read in the same place.
     """
+    if not is_from_environment(merged.tree):
+        return {}
     written = {path: value for path, value in leaves(merged.tree) if "${" in str(value)}
     pairs = {path: (value, value_at(resolved, path)) for path, value in written.items()}
     secrets = {

@@ -10,6 +10,7 @@ from rllm_core.config.layers import layer_from_file
 from rllm_core.config.merge import merge_layers
 from rllm_core.config.resolve import resolve
 from rllm_core.config.yaml_text import as_yaml
+from rllm_core.files import write_atomically
 
 FILE_NAME = "config.yaml"
 
@@ -21,9 +22,7 @@ def save_config(tree: Mapping[str, Any], folder: str | Path) -> Path:
         tree: as it is read again; an interpolation in it is one.
     """
     file = Path(folder) / FILE_NAME
-    written = file.with_suffix(".yaml.tmp")
-    written.write_text(as_yaml(tree), encoding="utf-8")
-    written.replace(file)
+    write_atomically(file, as_yaml(tree))
     return file
 
 

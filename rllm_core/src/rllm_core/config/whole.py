@@ -73,6 +73,11 @@ def forget(layer: Layer, keys: Iterable[KeyPath]) -> Layer:
     return Layer(layer.origin, tree, layer.tier)
 
 
+def values_of(layer: Layer) -> Layer:
+    """The values of a whole configuration as a layer that is none: all stay what they are, whatever lies above them."""
+    return Layer(layer.origin, without(layer.tree, KEY), layer.tier)
+
+
 def of_any_backend(layer: Layer) -> Layer:
     """What of a whole configuration means the same with another backend: the core's own keys, but for that choice."""
     known = known_keys(RunConfig)

@@ -50,11 +50,8 @@ def read_yaml(text: str, name: str) -> Any:
     if len(text) > LONGEST:
         raise ConfigError(f"`{name}` has {len(text)} characters, and a configuration at most {LONGEST}.", _TOO_LARGE)
     try:
-        _require_shallow(text, name)
-        loader = _loader()(text)
-        node = loader.get_single_node()
-        _require_small(node, name)
-        return None if node is None else loader.construct_document(node)
+        _require_small(text, name)
+        return yaml.load(text, Loader=_loader())  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
         raise yaml_error(error, name) from error
     except RecursionError:
@@ -98,35 +95,26 @@ def too_large(name: str) -> ConfigError:
     return ConfigError(f"`{name}` holds more than {MOST_VALUES} keys and values.", _TOO_LARGE)
 
 
-def _require_shallow(text: str, name: str) -> None:
+def _require_small(text: str, name: str) -> None:
     """Looks at a text piece by piece: the reader of whole texts recurses, in C where nothing stops it."""
     import yaml
 
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_loader())):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
+    sizes: dict[str | None, int] = {}
+    """Values of what has an anchor: an alias stands for all of them."""
+    around: list[tuple[str | None, int]] = []
+    count = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = around.pop()
+            sizes[anchor] = count - before
+        else:
+            count += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            around.append((event.anchor, count))
+        if len(around) > DEEPEST:
             raise ConfigError(f"YAML error in {name}: nested deeper than {DEEPEST} levels.")
-        if count > 2 * MOST_VALUES:  # with ends of mappings and lists
+        if count > MOST_VALUES:
             raise too_large(name)
-
-
-def _require_small(root: Any, name: str) -> None:
-    """Aliases make a node one that stands in several places; its values are counted in each."""
-    sizes: dict[int, int] = {}
-
-    def size(node: Any) -> int:
-        if id(node) not in sizes:
-            sizes[id(node)] = 1  # stands for itself while its own alias within it is counted
-            inner = node.value if isinstance(node.value, list) else ()
-            parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
-            sizes[id(node)] += sum(map(size, parts))
-            if sizes[id(node)] > MOST_VALUES:
-                raise too_large(name)
-        return sizes[id(node)]
-
-    if root is not None:
-        size(root)
 
 
 @cache

@@ -146,8 +146,8 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
             if instead := idle_reason(backend, key, profile):
                 given = composed.given(key)
                 of_profile = idle_reason(backend, key) is None
-                default = value_at(packaged_values(backend, profile), path_of(key)) if of_profile else ABSENT
-                if same_value(composed.value(key), composed.in_force.get(key, default)):
+                without_user = packaged_values(backend, profile) if of_profile else composed.in_force
+                if same_value(composed.value(key), value_at(without_user, path_of(key))):
                     text = (
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
