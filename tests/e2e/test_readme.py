@@ -47,6 +47,19 @@ def test_the_section_runs_from_top_to_bottom(
     assert any(step["advantage/agent/max"] > 0 for step in trained)
 
 
+def test_the_task_of_others_trains_with_any_model(
+    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "sums.yaml").write_text(_file("sums.yaml", "yaml"))
+    (command,) = re.findall(r"^rllm (train reasoning_gym.*)$", README, re.MULTILINE)
+    pretrained = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert pretrained in command
+
+    done = forked_rllm(*command.replace(pretrained, "tiny").split(), *SHORT)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_plugin_computes_what_its_docstring_says() -> None:
     names: dict[str, Any] = {}
     try:
