@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from written_distribution import write_distribution
 
-from rllm_core.cli import PlayPlan
 from rllm_core.config import leaves
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import layer_from_dotted
@@ -19,6 +18,7 @@ from rllm_core.planning import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 from rllm_evals import engines
+from rllm_evals.plans import PlayPlan
 
 REGISTRY = Registry.load()
 TINY = ("--model", "tiny", "rllm.rollout.n_val=2")

@@ -320,3 +320,13 @@ def test_nothing_leaks_to_the_terminal_while_loading_and_saving(save: Callable[.
         env={"HF_HUB_OFFLINE": "1", "PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")
+
+
+def test_a_model_that_counts_positions_itself_is_refused(save: Callable[..., Path]) -> None:
+    from transformers import BartConfig, BartForCausalLM
+
+    config = BartConfig(
+        vocab_size=100, d_model=16, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16, is_decoder=True
+    )
+    error = _refusal(save(BartForCausalLM(config)))
+    assert "does not keep to the positions and attention masks that it is given" in error.message

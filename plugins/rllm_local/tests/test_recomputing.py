@@ -102,3 +102,21 @@ def test_a_model_without_layers_to_compute_again_is_refused() -> None:
         recomputing(torch.nn.Linear(2, 2)),
     ):
         pass
+
+
+def test_dropout_stays_off(
+    random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan], make_updater: Callable[..., Updater]
+) -> None:
+    """OPT's layers draw dropout by themselves when they train."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=80, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, dropout=0.5
+    )
+    found = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        updater = make_updater(OPTForCausalLM(config).eval(), gradient_checkpointing=recompute)
+        gradients, _ = _gradients(updater, random_batch(ROWS), make_plan())
+        found.append(gradients)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))

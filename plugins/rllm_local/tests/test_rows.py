@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_local.logprobs import token_outputs
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 
@@ -141,3 +143,21 @@ def _plain_batch(lengths: list[int], sampled: list[int]) -> TokenBatch:
         roles=("agent",),
         groups=(),
     )
+
+
+def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(
+    random_batch: Callable[..., TokenBatch], grouped_model: Any
+) -> None:
+    (part,) = micro_batches(random_batch([(60, 3)] * 8, attempts=8), np.arange(8), 1000, CPU)
+    width = part.input_ids.shape[1]
+    masks: set[int] = set()
+
+    def note(kept: torch.Tensor) -> torch.Tensor:
+        if kept.shape[-2:] == (width, width):
+            masks.add(kept.untyped_storage().data_ptr())
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+        outputs = token_outputs(grouped_model, part, 1.0)
+    assert outputs.logprobs.requires_grad
+    assert len(masks) == 1

@@ -98,7 +98,7 @@ def test_a_run_without_the_filter_is_replayed_without_it(
     configure({"rllm": {"compact_filtering": {"enable": True}, "pipeline": pipeline}})
     result = rescored()
     assert len(result.groups) == 1
-    assert result.strange_stages == ("not_here",)
+    assert result.third_party_stages == ("not_here",)
 
 
 def test_no_group_is_rejected_unless_asked_for(rescored: Rescore, keep: Keep, configure: Callable[..., None]) -> None:

@@ -120,7 +120,7 @@ def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, attempt: Ma
         ("format", {"pattern": "["}, "it is no regular expression"),
         ("length", {"target": 0}, "greater than 0"),
         ("choice", {"letters": "A"}, "pattern"),
-        ("python", {"function": "rewards.py"}, "pattern"),
+        ("python", {"function": "rewards"}, "write FILE.py:FUNCTION"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any], said: str, make: Make) -> None:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
-from rllm_core.config.merge import Merged, merge_layers, what_remains_of_choice
+from rllm_core.config.merge import Merged, merge_layers, remaining_options
 from rllm_core.schema.run_config import RunConfig
 
 leaf = st.none() | st.integers(0, 3) | st.sampled_from(["text", "???"]) | st.lists(st.integers(0, 3), max_size=2)
@@ -104,8 +104,8 @@ def test_options_of_a_replaced_plugin_do_not_reach_the_new_one(lower: Any, upper
 
 
 def test_the_rule_of_choices_is_one_function() -> None:
-    assert what_remains_of_choice({"name": "grpo", "x": 1}, {"name": "rloo"}) == {}
-    assert what_remains_of_choice({"name": "grpo", "x": 1}, {"y": 2}) == {"name": "grpo", "x": 1}
+    assert remaining_options({"name": "grpo", "x": 1}, {"name": "rloo"}) == {}
+    assert remaining_options({"name": "grpo", "x": 1}, {"y": 2}) == {"name": "grpo", "x": 1}
 
 
 def test_a_section_with_a_name_is_no_plugin_choice() -> None:

@@ -57,16 +57,12 @@ def sampled_entropy(inputs: LossInput) -> Tensor:
 
 def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
     """What losses are given of the sampled tokens of rows, whose log-probs are `logprobs`, (n_sampled,)."""
-    batch, sampled = rows.batch, rows.sampled
-    assert batch.old_logprobs is not None
-    assert batch.advantages is not None
-    lengths = [int(batch.loss_mask[start:end].sum()) for start, end in rows.spans]
-    return LossInput(
-        logprobs=logprobs,
-        old_logprobs=torch.from_numpy(batch.old_logprobs[sampled]),
-        advantages=torch.from_numpy(batch.advantages[sampled]),
-        row_ids=torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths)),
-        sampling_logprobs=torch.from_numpy(batch.sampling_logprobs[sampled]),
-        ref_logprobs=None if batch.ref_logprobs is None else torch.from_numpy(batch.ref_logprobs[sampled]),
-        seed=seed,
+    lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
+
+    def column(name: str) -> Tensor | None:
+        values = getattr(rows.batch, name)
+        return None if values is None else torch.from_numpy(values[rows.sampled])
+
+    return LossInput.from_columns(
+        logprobs, torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths)), column, seed
     )

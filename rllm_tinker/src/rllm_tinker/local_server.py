@@ -58,8 +58,10 @@ class LocalServer:
         try:
             server.url = await announced_url(announcement, server.process, longest)
         except EndedError:
+            how = server._how()
+            server.process.kill()  # what it may have started
             raise BackendError(
-                f"The local Tinker server could not be started: {server._how()}.",
+                f"The local Tinker server could not be started: {how}.",
                 "Try it by itself: `rllm tinker serve --model MODEL`.",
             ) from None
         except TimeoutError as error:

@@ -157,7 +157,7 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
-    assert "from runs/rllm-training/default/config.yaml" in to_local.error
+    assert "belongs to backend tinker, and this run has backend local. Add rllm/backend=tinker" in to_local.error
     assert find_damage(CHECKPOINTS / "latest") is None
 
 

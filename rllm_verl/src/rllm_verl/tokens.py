@@ -58,14 +58,8 @@ class SampledTokens:
         return column
 
     def loss_input(self, seed: int) -> LossInput:
-        return LossInput(
-            logprobs=self.logprobs,
-            old_logprobs=self.column("old_logprobs"),
-            advantages=self.column("advantages"),
-            row_ids=self.row_ids,
-            sampling_logprobs=self.column("sampling_logprobs"),
-            ref_logprobs=self.column("ref_logprobs") if "ref_logprobs" in self.data else None,
-            seed=seed,
+        return LossInput.from_columns(
+            self.logprobs, self.row_ids, lambda name: self.column(name) if name in self.data else None, seed
         )
 
     def entropies(self, inputs: LossInput) -> Tensor:

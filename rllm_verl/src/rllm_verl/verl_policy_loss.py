@@ -84,7 +84,7 @@ class VerlPolicyLoss:
             loss_scale_factor=aggregation.max_response_length,
             **options,
         )
-        logprobs, data = _as_verl_has_it(tokens, chosen, rollout_weights)
+        logprobs, data = _to_verl_inputs(tokens, chosen, rollout_weights)
         loss, metrics = ppo_loss(config, {"log_probs": logprobs}, data)
         if self.name in MEANS_OF_ROWS:
             loss = loss * len(data) / data["global_batch_size"] * data["dp_size"]
@@ -96,7 +96,7 @@ class VerlPolicyLoss:
         return loss, means
 
 
-def _as_verl_has_it(tokens: SampledTokens, chosen: Tensor, rollout_weights: Tensor | None) -> tuple[Tensor, TensorDict]:
+def _to_verl_inputs(tokens: SampledTokens, chosen: Tensor, rollout_weights: Tensor | None) -> tuple[Tensor, TensorDict]:
     """Log-probs, nested as engines give them, and what else `ppo_loss` looks at.
 
     To verl a row is a prompt and a response; all but the first token are the response here, and the mask does the rest.

@@ -172,7 +172,6 @@ def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str,
     [f"{ROLLOUT}.gpu_memory_utilization=0.9", f"{ROLLOUT}.engine_kwargs.vllm.seed=1", f"{ROLLOUT}.enforce_eager=true"],
 )
 def test_keys_of_vllm_are_refused_where_rollouts_are_not_vllms(plan: Any, word: str) -> None:
-    word = f"+{ROLLOUT}.{word[1:]}" if word.startswith("+") else f"{ROLLOUT}.{word}"
     with pytest.raises(ConfigError, match="and backend verl does not act on it") as caught:
         plan("rllm.profile=cpu", word)
     assert caught.value.hint == "It is vLLM's; the rollout server of the profile cpu is another."

@@ -103,6 +103,7 @@ def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings
         "gradients of the critic": trained,
         "activations": per_token,
         "logits": ["lower training.max_tokens_per_microbatch"],
+        "attention masks": ["lower training.max_tokens_per_microbatch"],
         "cached keys and values": ["lower local.kv_cache_gib"],
     }
     keys: dict[str, None] = {}

@@ -80,13 +80,23 @@ def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) ->
         logits = model(
             input_ids=part.input_ids,
             position_ids=part.position_ids,
-            attention_mask=part.attention_mask,
+            attention_mask=None if part.attention_mask is None else additive(part.attention_mask, model.dtype),
             use_cache=False,
             logits_to_keep=part.columns,
         ).logits
     finally:
         hook.remove()
     return logits[0], states[0]
+
+
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to its scores. Made once: of a bool mask each layer makes one, and keeps it for the gradient.
+
+    Args:
+        visible: bool.
+        dtype: of the model.
+    """
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _all(states: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from rllm_local.activations import kept_per_token
 from rllm_local.forward import cache_bytes_per_token
+from rllm_local.packing import WIDEST
 from rllm_local.settings import LocalConfig
 from rllm_local.vocabulary import CHUNK
 
@@ -69,6 +70,8 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
         "gradients of the critic": 4 * trained if load.critic else 0,
         "activations": int(activations),
         "logits": logits,
+        # Of rows in one sequence: what each position sees, a byte, and what attention adds to its scores.
+        "attention masks": load.micro_batch_tokens * min(load.micro_batch_tokens, WIDEST) * (1 + size),
         # In chunks it is summed up beside what earlier micro-batches gave.
         "gradient of the output layer": 4 * model_config.vocab_size * model_config.hidden_size
         if in_chunks and not rank

@@ -13,6 +13,7 @@ from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
 from rllm_local.fingerprints import fingerprint
+from rllm_local.given_masks import attends_as_told
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
@@ -168,6 +169,11 @@ def _check_attention(model: Any, name: str) -> None:
         raise ConfigError(
             f"model.name={name!r} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
             "Use a model whose layers all have full attention, such as Llama or Qwen3.",
+        )
+    if not attends_as_told(model):
+        raise ConfigError(
+            f"model.name={name!r} does not keep to the positions and attention masks that it is given.",
+            "The local engine and packed rows need that. Use another model, such as Llama or Qwen3.",
         )
 
 

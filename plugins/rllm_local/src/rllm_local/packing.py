@@ -18,6 +18,8 @@ from rllm_core.data.batch import TokenBatch
 PAIRS = 2048
 """Pairs of a query and a key that cost as much as a token costs elsewhere in a layer: about six times the width of the
 model's hidden states, so fewer than in any model that is trained for use. Rows are kept apart where it is close."""
+WIDEST = 4096
+"""Most positions of several rows in one sequence. Their mask has an entry for each pair of positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class Pack:
 
 
 def packs(batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int) -> Iterator[Pack]:
-    """All `rows`, each in one pack of at most `max_tokens` positions, or by itself.
+    """All `rows`, each in one pack of at most `max_tokens` and `WIDEST` positions, or by itself.
 
     Args:
         batch: where they are from.
@@ -52,10 +54,10 @@ def packs(batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int) -> Iterat
 
 def _packed(rows: Sequence[int], prompt: int, lengths: Sequence[int], max_tokens: int) -> Iterator[Pack]:
     members: list[int] = []
-    width = prompt
+    width, widest = prompt, min(max_tokens, WIDEST)
     for row, length in zip(rows, lengths, strict=True):
         longer = width + length - 1 - prompt
-        if members and (longer > max_tokens or _cost(longer) - _cost(width) > _cost(length - 1)):
+        if members and (longer > widest or _cost(longer) - _cost(width) > _cost(length - 1)):
             yield Pack(tuple(members), prompt, width)
             members, longer = [], length - 1
         members.append(row)

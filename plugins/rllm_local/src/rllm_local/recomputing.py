@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+from torch.utils.checkpoint import checkpoint
 
 from rllm_core.errors import ConfigError
 
@@ -13,8 +16,8 @@ from rllm_core.errors import ConfigError
 def recomputing(model: Any) -> Iterator[None]:
     """Within, forward passes of a `transformers` model keep the input of each layer alone, (n_row, width, n_hidden).
 
-    The model stays in evaluation mode: dropout stays off, and only its layers hear that they train. Outside they must
-    not, or they would sample without a cache.
+    `gradient_checkpointing_enable` acts on layers that train alone, and some of these draw dropout then; here the model
+    stays in evaluation mode.
 
     Raises:
         ConfigError: the model has no layers that can be computed again.
@@ -28,12 +31,10 @@ def recomputing(model: Any) -> Iterator[None]:
             "again.",
             "Leave it out; lower training.max_tokens_per_microbatch to save memory.",
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})
     for layer in layers:
-        layer.training = True
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     try:
         yield
     finally:
         for layer in layers:
-            layer.training = False
-        model.gradient_checkpointing_disable()
+            del layer.forward

@@ -50,17 +50,12 @@ class MicroBatch:
 
     def loss_input(self, batch: TokenBatch, logprobs: Tensor, seed: int) -> LossInput:
         """What losses are given: the micro-batch's share of a batch with `advantages` and `old_logprobs`."""
-        assert batch.advantages is not None
-        assert batch.old_logprobs is not None
-        return LossInput(
-            logprobs=logprobs,
-            old_logprobs=self.column(batch.old_logprobs),
-            advantages=self.column(batch.advantages),
-            row_ids=self.row_ids,
-            sampling_logprobs=self.column(batch.sampling_logprobs),
-            ref_logprobs=None if batch.ref_logprobs is None else self.column(batch.ref_logprobs),
-            seed=seed,
-        )
+
+        def column(name: str) -> Tensor | None:
+            values = getattr(batch, name)
+            return None if values is None else self.column(values)
+
+        return LossInput.from_columns(logprobs, self.row_ids, column, seed)
 
 
 def micro_batches(

@@ -75,7 +75,7 @@ def applied_to(result: Rescored) -> Applied:
         use_precomputed_advantage=config.algorithm.use_precomputed_advantage,
         normalize_by_steps=config.stepwise_advantage.enable and config.stepwise_advantage.normalize_by_steps,
         loss_agg_mode=config.algorithm.loss_agg_mode,
-        stages_not_replayed=result.strange_stages,
+        stages_not_replayed=result.third_party_stages,
         own_left_out=result.own_left_out or None,
     )
 

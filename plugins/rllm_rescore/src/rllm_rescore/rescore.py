@@ -21,7 +21,7 @@ from rllm_rescore.replay import Replay, Rules
 from rllm_rescore.scores import ScoredGroup, scored_groups
 from rllm_rescore.setups import Picker, Setup, label_of, setups_of
 from rllm_rescore.source import StoredEpisodes, find_episodes
-from rllm_rescore.stored_config import left_out_stages, read_stored_config, stored_registry, strange_stages
+from rllm_rescore.stored_config import left_out_stages, read_stored_config, stored_registry, third_party_stages
 from rllm_rescore.tallies import LossTallies, TokenTally, tally_tokens
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Rescored:
     rules: Rules
     as_run: bool
     """Whether grouping, reward check and rejection are those of the run."""
-    strange_stages: tuple[str, ...]
+    third_party_stages: tuple[str, ...]
     """Stages of the run's pipeline that are not the core's, and were not replayed."""
     setups: tuple[Setup, ...]
     """The reference first."""
@@ -129,7 +129,7 @@ async def rescore(request: Request, registry: Registry | None = None, on_progres
         source=source,
         rules=rules,
         as_run=source.run_folder is not None and _as_run(request, config),
-        strange_stages=strange_stages(config.rllm.pipeline),
+        third_party_stages=third_party_stages(config.rllm.pipeline),
         setups=tuple(setups),
         own_left_out=own_left_out,
         steps=tuple(collected.steps),

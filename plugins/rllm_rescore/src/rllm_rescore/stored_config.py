@@ -70,7 +70,7 @@ def stored_registry(config: RunConfig, modules: Sequence[str] = ()) -> Registry:
     return Registry.load(allow=config.rllm.plugins.allow)
 
 
-def strange_stages(settings: PipelineSection) -> tuple[str, ...]:
+def third_party_stages(settings: PipelineSection) -> tuple[str, ...]:
     """Stages of the run that are not the core's, by name."""
     placed = [*(settings.stages or ()), *(edit["stage"] for edit in settings.insert), *settings.replace.values()]
     return tuple(name for name in dict.fromkeys(map(_name, placed)) if name not in BUILT_IN)

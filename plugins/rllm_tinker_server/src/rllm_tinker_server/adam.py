@@ -13,6 +13,8 @@ from rllm_tinker_server.messages import AdamStep, RequestRefused
 KEYS = ("step", "exp_avg", "exp_avg_sq")
 """What torch keeps of a parameter: how many steps it has made, () float32, and the moments of its gradient."""
 
+LARGEST = torch.finfo(torch.float32).max
+
 State = dict[Tensor, dict[str, Tensor]]
 
 
@@ -97,8 +99,8 @@ class Adam:
 def _check(step: AdamStep) -> None:
     for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
         value = getattr(step, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise RequestRefused(f"{name}={value}: needed is a number that is not negative.")
+        if not 0 <= value <= LARGEST:
+            raise RequestRefused(f"{name}={value}: needed is a number in float32 that is not negative.")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(step, name) < 1:
             raise RequestRefused(f"{name}={getattr(step, name)}: needed is a number of 0 to below 1.")

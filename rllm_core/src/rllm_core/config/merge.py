@@ -100,7 +100,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
             if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
                 lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
             if isinstance(value, dict) and matches(path, choices):
-                lower[key] = earlier = what_remains_of_choice(earlier, value)
+                lower[key] = earlier = remaining_options(earlier, value)
                 if not earlier:
                     merged.forget(path)
                     merged.marks[path] = origin
@@ -129,7 +129,7 @@ def _is_plain_value(value: Any) -> bool:
     return value is not ABSENT and not isinstance(value, dict | None)
 
 
-def what_remains_of_choice(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
+def remaining_options(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
     """The rule of plugin choices: what is kept of a choice when a mapping is laid over it.
 
     - Another name: nothing. Options of the plugin that is no longer chosen mean nothing to the new one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
@@ -37,6 +37,23 @@ class LossInput:
     """float32, log-probs under the reference model; None unless a plugin's `needs` asks for them."""
     seed: int = 0
     """For random choices; the same for all micro-batches of one optimiser step. Derive from it and the row's id."""
+
+    @classmethod
+    def from_columns(
+        cls, logprobs: Tensor, row_ids: Tensor, column: Callable[[str], Tensor | None], seed: int
+    ) -> LossInput:
+        """What is given of a batch, so that a new column is a new field here and in `TokenBatch`, and no more.
+
+        Args:
+            logprobs: (n_sampled,) with a gradient.
+            row_ids: (n_sampled,) int64.
+            column: the sampled tokens' entries of a column of the batch, (n_sampled,) on the same device, by its name;
+                None where the batch has none.
+            seed: see the field.
+        """
+        others = {each.name for each in fields(cls)} - {"logprobs", "row_ids", "seed"}
+        columns: dict[str, Any] = {name: column(name) for name in others}
+        return cls(logprobs=logprobs, row_ids=row_ids, seed=seed, **columns)
 
     def at(self, chosen: Tensor) -> LossInput:
         """The tokens for which `chosen`, (n_sampled,) bool, is true."""
