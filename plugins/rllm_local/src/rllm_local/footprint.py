@@ -11,6 +11,7 @@ from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.adapter_files import adapter_folder, read_base
 from rllm_local.model_name import TINY, folder_of
+from rllm_local.packing import WIDEST
 from rllm_local.settings import LocalConfig
 
 GIB = 1 << 30
@@ -70,6 +71,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         cached_tokens=0 if hosted else min(settings.local.max_concurrency, rows) * longest,
         reference="ref_logprobs" in needs,
         critic="values" in needs,
+        widest_sequence=min(tokens, WIDEST) if run.rllm.rollout.n > 1 else 0,
     )
     return parts_of_memory(config, settings, load)
 

@@ -10,7 +10,6 @@ import torch
 
 from rllm_local.activations import kept_per_token
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.packing import WIDEST
 from rllm_local.settings import LocalConfig
 from rllm_local.vocabulary import CHUNK
 
@@ -36,6 +35,8 @@ class Load:
     """Tokens with cached keys and values, at most."""
     reference: bool
     critic: bool
+    widest_sequence: int = 0
+    """Positions of the longest sequence with several rows; 0: each row is one."""
 
 
 def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
@@ -71,7 +72,7 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
         "activations": int(activations),
         "logits": logits,
         # Of rows in one sequence: what each position sees, a byte, and what attention adds to its scores.
-        "attention masks": load.micro_batch_tokens * min(load.micro_batch_tokens, WIDEST) * (1 + size),
+        "attention masks": load.micro_batch_tokens * load.widest_sequence * (1 + size),
         # In chunks it is summed up beside what earlier micro-batches gave.
         "gradient of the output layer": 4 * model_config.vocab_size * model_config.hidden_size
         if in_chunks and not rank
