@@ -88,4 +88,4 @@ def test_a_program_that_an_error_of_ours_ends_shows_the_paragraph(call: str, deb
 
 def test_a_notebook_shows_the_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLLM_DEBUG", "0")
-    assert ConfigError("Wrong.", "Mend it.")._render_traceback_() == ["error: Wrong. Mend it."]
+    assert ConfigError("Wrong.", "Fix it.")._render_traceback_() == ["error: Wrong. Fix it."]

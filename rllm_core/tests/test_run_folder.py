@@ -203,7 +203,7 @@ def test_a_second_process_is_refused(open_folder: OpenFolder, trainer: TrainerSe
     folder = open_folder()
     with _hold(trainer) as second:
         said, _ = second.communicate("")
-    assert said.startswith(f"Another process is training in {folder.path}.")
+    assert said.startswith(f"Another process is training in {folder.path}, or")
     assert "rllm.trainer.experiment_name=NAME" in said
 
 

@@ -119,3 +119,14 @@ def test_a_dry_run_of_a_resumed_run_shows_the_origins_of_its_first_start(
     config.write_text(config.read_text().replace("test_freq: -1", "test_freq: 7"))
     edited = values_of(forked_rllm("train", "guess", "--resume", total, "--dry-run").stdout)
     assert edited["rllm.trainer.test_freq"].split() == ["7", "runs/rllm-training/default/config.yaml"]
+
+
+def test_a_resume_that_makes_no_step_leaves_what_the_run_says_of_itself(
+    stopped_after: int, forked_rllm: Any, tmp_path: Path
+) -> None:
+    config = tmp_path / RUNS / "default/config.yaml"
+    done = f"rllm.trainer.total_batches={stopped_after}"
+    before = config.read_text()
+    resumed = forked_rllm("train", "guess", "--resume", done, "rllm.rollout.n=2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert config.read_text() == before

@@ -12,7 +12,7 @@ REWARDS = """
 def broken(attempt):
     raise RuntimeError("the grader is down")
 
-def mended(attempt):
+def fixed(attempt):
     return {"value": 1.0 if attempt.reply.content == attempt.data["answer"] else 0.0, "correct": True}
 
 def partly(attempt):
@@ -50,8 +50,8 @@ def now(done: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("before", ["exact", "rewards.py:broken", "rewards.py:partly"])
 def test_rewards_are_those_of_an_evaluation_with_the_other_reward(rllm_here: Any, folder: Path, before: str) -> None:
     rllm_here(*EVAL, "--reward", before, "--save", "kept")
-    played = json.loads(rllm_here(*EVAL, "--reward", "rewards.py:mended", "--json").stdout)["environments"][0]
-    again = now(rllm_here("rescore", "kept", "--reward", "rewards.py:mended", "--json"))
+    played = json.loads(rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--json").stdout)["environments"][0]
+    again = now(rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--json"))
     assert again["passes"]["1"] == played["passes"]["1"]
     assert again["reward"] == played["reward"]
     assert again["metrics"] == played["metrics"]
@@ -69,7 +69,7 @@ def test_a_reward_that_fails_now_is_missing(rllm_here: Any, folder: Path) -> Non
 
 def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, folder: Path) -> None:
     rllm_here(*EVAL, "--reward", "exact", "--save", "kept")
-    rllm_here("rescore", "kept", "--reward", "rewards.py:mended", "--save", "anew")
+    rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--save", "anew")
     done = rllm_here("eval", "compare", "kept", "anew", "--json")
     assert json.loads(done.stdout)["environments"][0]["passed"]["second"] == 1.0
     assert (
@@ -88,8 +88,8 @@ def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, folder: Path) -> Non
 
 
 def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: Any, folder: Path) -> None:
-    rllm_here(*EVAL, "--reward", "rewards.py:mended", "--save", "kept")
+    rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--save", "kept")
     (folder / "rewards.py").write_text(REWARDS.replace('"value": 1.0', '"value": 0.5'))
-    done = rllm_here(*EVAL, "--reward", "rewards.py:mended", "--save", "kept", "rllm.rollout.n_val=8")
+    done = rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--save", "kept", "rllm.rollout.n_val=8")
     assert done.returncode == 2
     assert "the source of reward python: rewards.py" in done.stderr and "has changed" in done.stderr

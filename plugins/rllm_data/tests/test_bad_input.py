@@ -198,7 +198,7 @@ READ: dict[str, tuple[Callable[[str], object], str, str]] = {
         lambda path: write_parquet(path, [{"id": "x"}, {"id": "y"}, {"id": "x"}]),
         "a.parquet",
         "a.parquet, row 2: id 'x' is that of row 0 too. Ids must differ: seeds, groups and episodes are named by them. "
-        "Mend the ids, or take row numbers instead: drop_columns=[id].",
+        "Fix the ids, or take row numbers instead: drop_columns=[id].",
     ),
     "ids that are missing": (
         lambda path: write_parquet(path, [{"id": 1}, {"id": None}]),

@@ -100,7 +100,7 @@ def end_with_a_paragraph() -> None:
 
 @contextmanager
 def failures_as(
-    error_class: type[RllmError], who: str, hint: str = "Mend it; add --debug to see where it failed."
+    error_class: type[RllmError], who: str, hint: str = "Fix it; add --debug to see where it failed."
 ) -> Iterator[None]:
     """Run a plugin's code: what it raises becomes an error of this class that names `who`; ours stay as they are."""
     try:

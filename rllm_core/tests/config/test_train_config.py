@@ -150,3 +150,8 @@ def test_text_that_looks_like_an_interpolation_stays_text(installed: Registry) -
 def test_what_is_wrong_is_a_config_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_train_config(**arguments)
+
+
+def test_a_text_of_overrides_is_no_list_of_letters() -> None:
+    with pytest.raises(ConfigError, match=r"Give a list: overrides=\['rllm.rollout.n=3'\]"):
+        build_train_config(overrides="rllm.rollout.n=3")

@@ -53,7 +53,7 @@ def test_a_task_that_cannot_be_made_is_named() -> None:
         raise ZeroDivisionError("no rest")
 
     with pytest.raises(
-        PluginError, match=r"^Task 'b' could not be made: ZeroDivisionError: no rest \(.*\.py, line \d+\)\. Mend"
+        PluginError, match=r"^Task 'b' could not be made: ZeroDivisionError: no rest \(.*\.py, line \d+\)\. Fix"
     ):
         LazyTasks(["a", "b"], make)[1]
 

@@ -591,7 +591,7 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
         seen.append(data["n"])
 
     def refuse(params: Any, data: Any) -> None:
-        raise ConfigError(f"No {data['n']}.", "Mend it.")
+        raise ConfigError(f"No {data['n']}.", "Fix it.")
 
     registry.add(
         EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None, check_task=look)

@@ -38,10 +38,10 @@ def explained(error: BaseException, what: str) -> BackendError:
         case int() if status >= 500:
             return BackendError(f"{what}: the service failed ({status}): {said}.", RESUME)
         case int():
-            return BackendError(f"{what}: the service refused it ({status}): {said}.", "Mend what it names.")
+            return BackendError(f"{what}: the service refused it ({status}): {said}.", "Fix what it names.")
     category = str(getattr(error, "category", ""))
     if category.endswith("user"):
-        return BackendError(f"{what}: the service refused it: {said}.", "Mend what it names.")
+        return BackendError(f"{what}: the service refused it: {said}.", "Fix what it names.")
     if category:
         return BackendError(f"{what}: the service failed: {said}.", RESUME)
     if "expired/broken" in said:

@@ -39,7 +39,7 @@ def faulty_worker() -> type:
             raise ValueError("the weights\nhave no name")
 
         def fail_as_ours(self) -> None:
-            raise LossError("Loss 'mine' failed.", "Mend it.")
+            raise LossError("Loss 'mine' failed.", "Fix it.")
 
     return Worker
 
@@ -110,7 +110,7 @@ def test_an_error_in_a_worker_is_told_in_one_line(run: Callable[..., Any], worke
 
 
 def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:
-    with pytest.raises(LossError, match=r"^Loss 'mine' failed\. Mend it\.$"):
+    with pytest.raises(LossError, match=r"^Loss 'mine' failed\. Fix it\.$"):
         run(lambda: ray.get(worker.fail_as_ours.remote()))
 
 

@@ -52,7 +52,7 @@ def _explained(name: str, error: Exception) -> ConfigError:
     if isinstance(error, RepositoryNotFoundError):
         return ConfigError(
             f"There is no file or folder {name!r} here, and no such data set on the hub.",
-            "Mend `path`; for a private data set run `hf auth login`.",
+            "Fix `path`; for a private data set run `hf auth login`.",
         )
     return _out_of_reach(name, one_line(f"{type(error).__name__}: {error}", 160))
 
@@ -60,5 +60,5 @@ def _explained(name: str, error: Exception) -> ConfigError:
 def _out_of_reach(name: str, reason: str) -> ConfigError:
     return ConfigError(
         f"There is no file or folder {name!r} here, and the hub cannot be asked for it: {reason}.",
-        "Mend `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.",
+        "Fix `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.",
     )

@@ -47,7 +47,7 @@ def ids_of(split: Dataset, numbers: range | NDArray[np.int64], id_key: str, wher
         if first.setdefault(ids[-1], number) != number:
             raise ConfigError(
                 f"{where}, row {number}: id {ids[-1]!r} is that of row {first[ids[-1]]} too.",
-                "Ids must differ: seeds, groups and episodes are named by them. Mend the ids, or "
+                "Ids must differ: seeds, groups and episodes are named by them. Fix the ids, or "
                 + _DROP.format(id_key),
             )
     return ids

@@ -75,7 +75,7 @@ def _file(path: Path) -> Source:
             end = file.read()
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read: {error.strerror or error}.", "Mend `path`, or the file's rights."
+            f"{path} cannot be read: {error.strerror or error}.", "Fix `path`, or the file's rights."
         ) from error
     if not size:
         raise ConfigError(f"{path} is empty.", "Write rows into it, or name another file.")

@@ -11,7 +11,6 @@ from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.adapter_files import adapter_folder, read_base
 from rllm_local.model_name import TINY, folder_of
-from rllm_local.packing import WIDEST
 from rllm_local.settings import LocalConfig
 
 GIB = 1 << 30
@@ -60,6 +59,7 @@ def _config_of(name: str) -> Any:
 
 def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[str], device: str) -> Mapping[str, int]:
     from rllm_local.memory import Load, parts_of_memory
+    from rllm_local.packing import WIDEST
 
     rows = run.data.train_batch_size * run.rllm.rollout.n
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))

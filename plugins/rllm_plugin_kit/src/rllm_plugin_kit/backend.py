@@ -76,7 +76,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         except Exception as error:
             raise self.failure(
                 f"cannot be started: {type(error).__name__}: {error}",
-                "Mend its `start`, or name a model in `options` that is there.",
+                "Fix its `start`, or name a model in `options` that is there.",
             ) from error
 
     def test_what_it_can_do_exists(self) -> None:

@@ -70,9 +70,9 @@ class PluginContract(Generic[RecordT]):
         # A whole configuration makes no name.
         return [label if len(label) <= LONGEST_LABEL else f"options{number}" for number, label in enumerate(labels)]
 
-    def failure(self, what: str, mend: str) -> AssertionError:
-        """A failed test: which plugin, what is wrong with it, and how to mend it."""
-        return AssertionError(f"{self.who} {what.rstrip('.')}. {mend}")
+    def failure(self, what: str, fix: str) -> AssertionError:
+        """A failed test: which plugin, what is wrong with it, and how to fix it."""
+        return AssertionError(f"{self.who} {what.rstrip('.')}. {fix}")
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
         """An instance of the record's `params`, validated as config is; raises `ConfigError`."""
@@ -87,7 +87,7 @@ class PluginContract(Generic[RecordT]):
             implementation: Callable[..., Any] = self.plugin.load()
         except Exception as error:
             what = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise self.failure(what, "Mend what its `load` imports or builds.") from error
+            raise self.failure(what, "Fix what its `load` imports or builds.") from error
         if not callable(implementation):
             raise self.failure(f"loads {implementation!r:.80}", "Return the function or class itself from `load`.")
         return implementation
@@ -145,7 +145,7 @@ class PluginContract(Generic[RecordT]):
         except ValueError as error:
             problem = " ".join(str(error).split())
             raise self.failure(
-                f"has options that are refused when they are read back: {problem}", "Mend the defaults of its params."
+                f"has options that are refused when they are read back: {problem}", "Fix the defaults of its params."
             ) from error
         if again != params:
             raise self.failure(

@@ -74,7 +74,7 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         reason = f"{error}" or type(error).__name__
         raise ConfigError(
-            f"Generator {name!r} refuses its options {config!r}: {reason}.", "Mend rllm.env.env_args.config."
+            f"Generator {name!r} refuses its options {config!r}: {reason}.", "Fix rllm.env.env_args.config."
         ) from error
     return config
 

@@ -81,4 +81,4 @@ def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:
         return configs._config_class_for(family)(**options)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"rllm.renderer.options of family {family!r}: {problems}.", "Mend or drop them.") from error
+        raise ConfigError(f"rllm.renderer.options of family {family!r}: {problems}.", "Fix or drop them.") from error

@@ -97,7 +97,7 @@ def _filled(template: str, task: Mapping[str, Any]) -> str:
         if not isinstance(held, str | int | float):
             what = f"holds {held!r:.80}, which is no text" if column in task else f"is not there; it has {_names(task)}"
             raise ConfigError(
-                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Mend {TEMPLATE_KEY}."
+                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Fix {TEMPLATE_KEY}."
             )
         return str(held)
 

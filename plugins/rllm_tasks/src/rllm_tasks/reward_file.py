@@ -136,7 +136,7 @@ def _parsed(path: Path) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(
-            f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.", "Mend the file."
+            f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file."
         ) from error
 
 
@@ -152,7 +152,7 @@ def _run(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
-            f"{place_of(error, path)}: {type(error).__name__}: {error}.", "Mend the file; it is run once at the start."
+            f"{place_of(error, path)}: {type(error).__name__}: {error}.", "Fix the file; it is run once at the start."
         ) from error
     return module
 

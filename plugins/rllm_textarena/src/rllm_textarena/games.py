@@ -57,7 +57,7 @@ def check_game(name: str, options: Mapping[str, Any]) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.", "Mend rllm.env.env_args.options."
+            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.", "Fix rllm.env.env_args.options."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """How a request can be refused at once, with its HTTP status. What fails later is told through its result instead.
 
 The statuses follow from how clients react: 408, 409, 429 and all of 5xx are sent again for minutes, everything else
-below is final. So nothing that asking again cannot mend has one of those.
+below is final. So nothing that asking again cannot fix has one of those.
 """
 
 from __future__ import annotations

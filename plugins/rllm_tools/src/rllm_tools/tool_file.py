@@ -59,7 +59,7 @@ def _module(path: Path, changed_ns: int, size: int) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
-            f"{_place(error, path)}: {type(error).__name__}: {error}.", "Mend the file; it is run once at the start."
+            f"{_place(error, path)}: {type(error).__name__}: {error}.", "Fix the file; it is run once at the start."
         ) from error
     return module
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rllm_core.config.compose import chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
-from rllm_core.errors import end_with_a_paragraph
+from rllm_core.errors import ConfigError, end_with_a_paragraph
 from rllm_core.planning.planner import make_plan
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def build_train_config(
     """
     end_with_a_paragraph()
     files = [] if config_file is None else [layer_from_file(config_file)]
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides is the text {overrides!r}.", f"Give a list: overrides=[{overrides!r}].")
     words = layers_from_overrides(overrides)
     named: dict[str, Any] = {"rllm.backend": backend, "rllm.env.name": environment}
     arguments = _layer(named)

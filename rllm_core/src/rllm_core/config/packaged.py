@@ -99,7 +99,7 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
             files.append(profile_file(backend, profile))
     except ValueError as error:
         raise ConfigError(
-            f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or mend its package."
+            f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or fix its package."
         ) from error
     option = backend.name if profile is None else f"{backend.name}/{profile}"
     stamped = tuple((file, file.stat().st_mtime_ns) for file in files)

@@ -46,7 +46,7 @@ class LazyTasks(Sequence[Task]):
         except Exception as error:
             raise PluginError(
                 f"Task {self.ids[position]!r} could not be made: {described(error)}.",
-                "Mend the dataset or environment that makes it, or leave the task out.",
+                "Fix the dataset or environment that makes it, or leave the task out.",
             ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:
             raise PluginError(

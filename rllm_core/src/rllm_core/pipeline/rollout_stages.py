@@ -118,5 +118,5 @@ def _missing(episode: Episode, role: str) -> RewardError:
     return RewardError(
         f"The greedy attempt at task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
         "compares with it.",
-        "Mend the environment or workflow, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
+        "Fix the environment or workflow, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
     )

@@ -70,7 +70,7 @@ class Group:
         strangers = [] if not isinstance(groups, list) else [g for g in groups if not isinstance(g, TrajectoryGroup)]
         if not isinstance(groups, list) or strangers:
             what = f"a list with {strangers[0]!r:.80} in it" if strangers else f"{groups!r:.80}"
-            raise PipelineError(f"Grouping {name!r} returned {what}.", "Mend it: return a list of TrajectoryGroup.")
+            raise PipelineError(f"Grouping {name!r} returned {what}.", "Fix it: return a list of TrajectoryGroup.")
         return groups
 
 
@@ -136,5 +136,5 @@ def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     why = f" ({trajectory.info[REWARD_ERROR]})" if REWARD_ERROR in trajectory.info else ""
     return RewardError(
         f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}{why}.",
-        "Mend the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
+        "Fix the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
     )

@@ -44,7 +44,7 @@ class Process(ContextStage):
         if missing:
             raise PipelineError(
                 f"The backend did not fill {', '.join(missing)}, which estimators or losses of this run need.",
-                "Mend the backend's `process`, or its capabilities.",
+                "Fix the backend's `process`, or its capabilities.",
             )
         check_old_logprobs(step.batch)
 

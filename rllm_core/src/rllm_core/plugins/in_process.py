@@ -32,7 +32,7 @@ def register(record: Plugin[Any], source: str) -> None:
     try:
         check_record(record.kind, record)
     except UnusablePluginError as error:
-        raise PluginError(f"{error}.", "Mend it where it is registered.") from error
+        raise PluginError(f"{error}.", "Fix it where it is registered.") from error
     before = _entries.get((record.kind, record.name))
     if before is not None and before.source != source:
         raise PluginError(

@@ -122,7 +122,7 @@ class RolloutRunner:
         if self._settings.raise_on_error:
             raise RolloutError(
                 f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
-                "Mend the environment or workflow, or set rllm.workflow.raise_on_error=false to go on without it.",
+                "Fix the environment or workflow, or set rllm.workflow.raise_on_error=false to go on without it.",
             ) from error
         return Episode(
             id=uid,

@@ -49,9 +49,7 @@ def read_tasks(params: TaskFileParams) -> Sequence[Task]:
     if not rows:
         raise ConfigError(f"{path} holds no tasks.", "Write one JSON object per line.")
     if params.id_key != DEFAULT_ID_KEY and not any(params.id_key in row for row in rows.values()):
-        raise ConfigError(
-            f"No line of {path} has {params.id_key!r}.", "Mend `id_key`; without it ids are line numbers."
-        )
+        raise ConfigError(f"No line of {path} has {params.id_key!r}.", "Fix `id_key`; without it ids are line numbers.")
     ids = _ids(rows, params.id_key, lambda number: f"{path}, line {number}")
     return [
         Task(id=ids[number], data=row, data_source=params.data_source or _source(row) or path.stem)

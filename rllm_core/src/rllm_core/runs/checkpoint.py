@@ -51,7 +51,7 @@ class CheckpointStore:
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 f"The state of step {step} is no JSON data: {error}.",
-                "Mend the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
+                "Fix the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
             ) from error
         final = self._folder / f"step_{step:06d}"
         beside = self._folder / f".{final.name}.{os.getpid()}.tmp"

@@ -65,8 +65,9 @@ class RunFolder:
         except OSError as error:
             lock.close()
             raise RllmError(
-                f"Another process is training in {path}.",
-                "Wait for it, or choose another name with rllm.trainer.experiment_name=NAME.",
+                f"Another process is training in {path}, or another trainer of this program has it open.",
+                "Wait for it, or let go of it (`del trainer`), or choose another name with "
+                "rllm.trainer.experiment_name=NAME.",
             ) from error
         folder = cls(path, lock)
         try:

@@ -136,7 +136,8 @@ class TrainingLoop:
                 parts = _Parts(backend, runner, pipeline, trackers)
                 self.has_begun = True
                 await self._take_up(parts)
-                self.folder.begin(self.plan.composed.whole(), self.plan.registered())
+                if self._finished == 0 or self._makes_steps():
+                    self.folder.begin(self.plan.composed.whole(), self.plan.registered())
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()
@@ -165,6 +166,9 @@ class TrainingLoop:
             raise _StoppedError from None
         finally:
             self._interrupt = None
+
+    def _makes_steps(self) -> bool:
+        return self._finished < self.total_steps and not self._settings.val_only
 
     async def _loop(self, parts: _Parts) -> None:
         first = self._finished
