@@ -69,6 +69,7 @@ def evaluate(
     from rllm_evals.report import SCHEMA_VERSION, figures_as_json, print_figures
     from rllm_evals.saving import saving
     from rllm_evals.session import Session
+    from rllm_evals.stopping import StoppedError
     from rllm_evals.words import jobs_of
 
     jobs = jobs_of(words, model, model_name, files, flags)
@@ -78,7 +79,11 @@ def evaluate(
         session = Session(jobs, keeper)
         if keeper is not None and session.kept:
             click.echo(f"{save} has {session.kept} attempts; {session.missing} are missing", err=True)
-        ended_by = session.run()
+        code = 0
+        try:
+            session.run()
+        except StoppedError as error:
+            code = error.exit_code
     figures = [each for name, outcomes in session.outcomes.items() for each in figures_of(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
     if as_json:
@@ -86,11 +91,11 @@ def evaluate(
         click.echo(json.dumps(data | {"environments": figures_as_json(figures, best)}, indent=1))
     elif figures:
         print_figures(figures, best)
-    if ended_by is None:
+    if not code:
         return 0
     remedy = "" if save is None else f". The same command goes on with what is in {save}"
     click.echo(f"stopped: {session.missing} attempts are missing{remedy}", err=True)
-    return 128 + ended_by
+    return code
 
 
 def _announce(job: Job) -> None:

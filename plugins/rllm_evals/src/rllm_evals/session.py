@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from rllm_evals.engines import with_engines
 from rllm_evals.outcome import Outcome, outcome_of
 from rllm_evals.playing import Job, Played, play_job
 from rllm_evals.progress import PlayProgress
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from rllm_evals.stopping import until_stopped
 
 
 class Keeper(Protocol):
@@ -50,19 +47,13 @@ class Session:
         """How many attempts are still to be played."""
         return sum(self._missing(job) for job in self._jobs)
 
-    def run(self) -> int | None:
-        """Play what is missing. Returns the signal that ended it early; None: everything is played."""
-        return asyncio.run(self._run())
+    def run(self) -> None:
+        """Play what is missing.
 
-    async def _run(self) -> int | None:
-        playing = asyncio.ensure_future(self._play())
-        with _received_signals(playing.cancel) as received:
-            try:
-                await playing
-            except asyncio.CancelledError:
-                if not received:
-                    raise
-        return received[0] if received else None
+        Raises:
+            StoppedError: a signal ended it early.
+        """
+        asyncio.run(until_stopped(self._play()))
 
     async def _play(self) -> None:
         jobs = [job for job in self._jobs if self._missing(job)]
@@ -88,25 +79,3 @@ class Session:
     def _missing(self, job: Job) -> int:
         done = sum(outcome.index < job.attempts_per_task for outcome in self.outcomes[job.name])
         return job.attempts - done
-
-
-@contextmanager
-def _received_signals(stop: Callable[[], object]) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM calls `stop`; the next does what it did before. Yields what was received."""
-    received: list[int] = []
-    loop = asyncio.get_running_loop()
-
-    def handle(number: int) -> None:
-        received.append(number)
-        for each in SIGNALS:
-            loop.remove_signal_handler(each)
-        stop()
-
-    main = threading.current_thread() is threading.main_thread()
-    for number in SIGNALS if main else ():
-        loop.add_signal_handler(number, handle, number)
-    try:
-        yield received
-    finally:
-        for number in SIGNALS if main else ():
-            loop.remove_signal_handler(number)

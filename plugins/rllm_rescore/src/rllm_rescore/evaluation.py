@@ -22,6 +22,7 @@ from rllm_evals.figures import Figures, figures_of
 from rllm_evals.report import as_text
 from rllm_evals.rescoring import Rescored, rescore
 from rllm_evals.saving import require_saved
+from rllm_evals.stopping import StoppedError, until_stopped
 
 HERE = "--reward"
 
@@ -35,7 +36,11 @@ def rescore_evaluation(
         ConfigError: a reward is unknown, or see `rllm_evals.rescoring.rescore`.
     """
     rewards = rewards_of(words, _registry(folder, modules))
-    results = asyncio.run(rescore(folder, rewards, save))
+    try:
+        results = asyncio.run(until_stopped(rescore(folder, rewards, save)))
+    except StoppedError as error:
+        click.echo("interrupted", err=True)
+        click.get_current_context().exit(error.exit_code)
     if as_json:
         import json
 

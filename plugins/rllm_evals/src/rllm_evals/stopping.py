@@ -1,0 +1,53 @@
+"""Work that Ctrl-C and SIGTERM end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """A signal ended the work."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+        """Of a command that says which signal ended it."""
+
+
+async def until_stopped(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. The first Ctrl-C or SIGTERM cancels it; the next does what it did before.
+
+    The handlers are the event loop's: one of `signal.signal` is not heard where the signal comes just before the loop
+    waits.
+
+    Raises:
+        StoppedError: a signal has ended it.
+    """
+    task, received = asyncio.ensure_future(work), list[int]()
+    loop = asyncio.get_running_loop()
+    handled = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+
+    def handle(number: int) -> None:
+        received.append(number)
+        for each in handled:
+            loop.remove_signal_handler(each)
+        task.cancel()
+
+    for number in handled:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if received:
+            raise StoppedError(received[0]) from None
+        raise
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
