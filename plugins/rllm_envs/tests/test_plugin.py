@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_envs import plugin
 from rllm_envs.options import GuessParams, SumParams
@@ -25,6 +26,18 @@ def test_the_environments_are_guess_and_sum(records: dict[str, EnvironmentPlugin
         assert record.summary
         # Both only compute, so their methods need no thread.
         assert not record.blocking
+
+
+@pytest.mark.parametrize("name", ["guess", "sum"])
+def test_tasks_of_another_kind_are_refused_before_the_run(
+    records: dict[str, EnvironmentPlugin[Any]], name: str
+) -> None:
+    check, params = records[name].check_task, records[name].params()
+    assert check is not None
+    for task in records[name].load()(params).tasks("train", params):
+        check(params, task.data)
+    with pytest.raises(ConfigError, match="A task has answer, question, and this environment plays"):
+        check(params, {"question": "1+1", "answer": "2"})
 
 
 def test_the_entry_point_has_the_name_of_the_distribution() -> None:

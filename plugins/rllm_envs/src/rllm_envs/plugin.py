@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.errors import ConfigError
 from rllm_core.plugins import hookimpl
 from rllm_envs.options import GuessParams, SolverJudgeParams, SumParams
 from rllm_envs.recipes import GUESS_TINY, SUM_TINY, on_verl
@@ -26,6 +27,20 @@ def _sum() -> Callable[[Any], Environment]:
     return Sum
 
 
+def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
+    """A check that a task has whole numbers in these columns, as the tasks of the environment have."""
+
+    def check(params: Any, task: Mapping[str, Any]) -> None:
+        if not all(isinstance(task.get(column), int) for column in columns):
+            raise ConfigError(
+                f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
+                f"number in {' and '.join(columns)}.",
+                "Leave the dataset out: the environment has tasks. Or train `question`, which asks your own.",
+            )
+
+    return check
+
+
 def _solver_judge() -> Callable[..., Workflow]:
     from rllm_envs.solver_judge import SolverJudge
 
@@ -39,6 +54,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         summary="Find a number from 0 to 15 in five guesses (several turns).",
         params=GuessParams,
         load=_guess,
+        check_task=_of_numbers("number"),
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
         recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY, "verl/tiny": on_verl(GUESS_TINY)},
@@ -50,6 +66,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         summary="Add two small numbers (one turn, exact match).",
         params=SumParams,
         load=_sum,
+        check_task=_of_numbers("a", "b"),
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
         recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},

@@ -14,6 +14,8 @@ from rllm_tasks.options import QuestionParams
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
 """Where a prompt is looked for, in this order."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Of messages, as in OpenAI's chat API."""
 PLACES = re.compile(r"\\[A-Za-z]+\{\w*\}|\{\{\w+\}\}|\{(?P<column>[A-Za-z_]\w*)\}")
 """A LaTeX command with its braces, which stays: the answer must not end up in ``\\boxed{answer}``; a name in double
 braces, which stays in single ones; and the name of a column."""
@@ -49,6 +51,8 @@ class Question(Environment):
         """
         template, system = self._params.template, self._params.system_prompt
         asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
+        if isinstance(asked, str) and not asked.strip():
+            raise ConfigError("A task asks nothing: its prompt is empty.", "Leave such tasks out of the data.")
         if system is None:
             return asked
         messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -78,8 +82,15 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
 def _messages(value: Any, column: str) -> list[Message]:
     hint = f"A prompt is text, or a list of messages {{role, content}}; set {PROMPT_KEY} to a column that has one."
     shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
-    if not shaped or not all(isinstance(each.get("role"), str) and "content" in each for each in value):
+    if not shaped or not all("role" in each and "content" in each for each in value):
         raise ConfigError(f"Column {column!r} of a task holds {value!r:.80}, which is no prompt.", hint)
+    for each in value:
+        if each["role"] not in ROLES:
+            said = f"a message of role {each['role']!r}"
+            raise ConfigError(f"Column {column!r} of a task has {said}.", f"Roles are {', '.join(ROLES)}.")
+        if not isinstance(each["content"], str | list | tuple | None):
+            said = f"a message with the content {each['content']!r:.80}"
+            raise ConfigError(f"Column {column!r} of a task has {said}.", "Give text, or a list of parts.")
     if value[-1]["role"] == "assistant":
         raise ConfigError(
             f"Column {column!r} of a task ends with an answer, which the model is to give.",

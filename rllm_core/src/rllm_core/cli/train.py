@@ -88,6 +88,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     try:
         click.echo(
             f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
+            + (", which holds no run to resume: this one begins" if resume and not folder.holds_a_run() else "")
         )
         trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()

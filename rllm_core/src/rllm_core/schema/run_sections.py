@@ -107,7 +107,7 @@ class TrainerSection(Section):
     )
     project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
     experiment_name: str = Field("default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in its project.")
-    output_dir: str = Field("runs", description="Folder that holds all projects.")
+    output_dir: str = Field("runs", min_length=1, description="Folder that holds all projects.")
     test_freq: int = Field(5, ge=-1, description="Training steps between validations; 0 or -1 means never.")
     save_freq: int = Field(20, ge=-1, description="Training steps between checkpoints; 0 or -1 means only at the end.")
     keep_checkpoints: int = Field(3, ge=2, description="Newest checkpoints kept; two at least, so one can go bad.")
