@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import model_folder, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
@@ -50,7 +51,7 @@ def _load(name: str) -> Any:
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ConfigError(f"The tokenizer {name!r} is to be a folder, and there is none.", "Check its path.")
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
     except (OSError, ValueError, KeyError, ImportError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
@@ -74,7 +75,7 @@ def _stops_of_generation(name: str) -> Any:
     from transformers import GenerationConfig
 
     try:
-        return GenerationConfig.from_pretrained(name).eos_token_id
+        return GenerationConfig.from_pretrained(name, local_files_only=only_cached(name)).eos_token_id
     except (OSError, ValueError):
         return None  # many tokenizers are saved without
 

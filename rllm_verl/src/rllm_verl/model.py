@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import model_folder, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
@@ -64,7 +65,9 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        config, tokenizer = AutoConfig.from_pretrained(source), AutoTokenizer.from_pretrained(source)
+        cached = only_cached(source)
+        config = AutoConfig.from_pretrained(source, local_files_only=cached)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
     except (OSError, ValueError, KeyError, ImportError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
@@ -100,7 +103,7 @@ def _stops_of_generation(source: Path | str) -> Any:
     from transformers import GenerationConfig
 
     try:
-        return GenerationConfig.from_pretrained(source).eos_token_id
+        return GenerationConfig.from_pretrained(source, local_files_only=only_cached(source)).eos_token_id
     except (OSError, ValueError):
         return None  # many models are saved without
 

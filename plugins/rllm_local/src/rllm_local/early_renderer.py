@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import stop_ids
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
@@ -29,7 +30,8 @@ def _tokenizer(name: str) -> Any:
         return build_tokenizer()
     from transformers import AutoTokenizer
 
+    source = folder_of(name) or name
     try:
-        return AutoTokenizer.from_pretrained(folder_of(name) or name)
+        return AutoTokenizer.from_pretrained(source, local_files_only=only_cached(source))
     except (OSError, ValueError, KeyError, ImportError):
         return None  # Loading the model says what is wrong.

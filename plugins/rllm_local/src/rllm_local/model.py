@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
@@ -136,9 +137,14 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
 
     source = folder_of(name) or name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        cached = only_cached(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
         model, found = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+            source,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            local_files_only=cached,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")

@@ -1,0 +1,80 @@
+"""A hub that does not answer is given up in seconds; what it holds is left to transformers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import HFValidationError
+
+from rllm_backend_kit import hub
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_unanswered", {})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names that a hub without a network is asked for."""
+    names: list[str] = []
+
+    def fail(_: Any, name: str, timeout: float) -> None:
+        assert timeout <= hub.DEADLINE
+        names.append(name)
+        raise ConnectionError
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
+    return names
+
+
+def test_without_a_network_the_cache_is_all_there_is_and_the_hub_is_asked_once(asked: list[str]) -> None:
+    assert hub.only_cached("some-org/some-model")
+    assert hub.only_cached("some-org/some-model")
+    assert asked == ["some-org/some-model"]
+
+
+def test_a_network_that_comes_back_is_found(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub.only_cached("some-org/some-model")
+    monkeypatch.setattr(hub, "REMEMBERED", 0.0)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: None)
+    assert not hub.only_cached("some-org/some-model")
+
+
+def test_a_folder_and_an_offline_hub_are_not_asked_for(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not hub.only_cached(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert hub.only_cached("some-org/some-model")
+    assert not asked
+
+
+def test_what_is_wrong_with_a_name_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise HFValidationError
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
+    assert not hub.only_cached("no/such/name")
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub that takes the question and says nothing until the test is over."""
+    over = threading.Event()
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: over.wait())
+    yield
+    over.set()
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_hub_that_hangs_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub.DEADLINE < 10
+    monkeypatch.setattr(hub, "DEADLINE", 0.1)
+    assert hub.only_cached("some-org/some-model")
