@@ -58,6 +58,12 @@ class Reply:
     finish_reason: str = "stop"
     """As `Completion.finish_reason`: ``length`` where the reply was cut off."""
 
+    def ended_by(self, finish_reason: str) -> Reply:
+        """The same with another finish reason; quicker than `dataclasses.replace`, for it is done for every reply."""
+        made = object.__new__(Reply)
+        made.__dict__.update(self.__dict__, finish_reason=finish_reason)
+        return made
+
     @property
     def message(self) -> Message:
         """The reply as the assistant's message of a history."""

@@ -106,7 +106,7 @@ class TokenBuffer:
         if self.segment_starts:
             start = self.segment_starts[-1]
             so_far = self._ids[start : self._length]
-            if prompt.size >= so_far.size and np.array_equal(prompt[: so_far.size], so_far):
+            if prompt.size >= so_far.size and (prompt[: so_far.size] == so_far).all():
                 return start
         self.segment_starts.append(self._length)
         return self._length

@@ -71,7 +71,7 @@ class Conversation:
         """A reply of this conversation, taken apart: content, reasoning, tool calls."""
         reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
-        return reply if reply.finish_reason == reason else replace(reply, finish_reason=reason)
+        return reply if reply.finish_reason == reason else reply.ended_by(reason)
 
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer

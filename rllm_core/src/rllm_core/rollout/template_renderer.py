@@ -124,7 +124,7 @@ class TemplateRenderer:
         text = self.text(reply_ids)
         thought, said = self._thought_and_said(prompt_ids, np.asarray(reply_ids, np.int32))
         reasoning = None if thought is None else self.text(thought).strip()
-        content = self.text(said) if thought is None else self.text(said).strip()
+        content = text if thought is None else self.text(said).strip()
         if self.call_format is None:
             return Reply(text=text, content=content, reasoning=reasoning)
         rest, calls = self.call_format.read(self._with_marks(said) if self._marks_are_special else content)
