@@ -28,7 +28,7 @@ from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.notices import forget_warnings
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins, preflight
+from rllm_core.planning.preflight import check_plugins, check_to_train
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -244,7 +244,7 @@ def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
     ]
     offer(ours=lambda: train, theirs=lambda: val)
     given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
-    preflight(plan({"rllm.env.name": "world", **given}), train, val)
+    check_to_train(plan({"rllm.env.name": "world", **given}), train, val)
     assert (SHARING in capsys.readouterr().err) == (None not in names)
 
 
@@ -603,14 +603,14 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
         RewardPlugin(name="needy", summary="For tests.", params=NoParams, load=lambda: None, needs=frozenset({"key"}))
     )
     tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
-    preflight(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
+    check_to_train(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
     assert seen == [0, 1, 2, 5, 6, 7]
     with pytest.raises(ConfigError, match=r"No 0\."):
-        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
+        check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
     with pytest.raises(ConfigError, match="Reward 'needy' reads 'key', and task '0' has n"):
-        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
+        check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
     passed_over = {"rllm.algorithm.on_missing_reward": "drop", "rllm.reward": ["strict", "needy"]}
-    preflight(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
+    check_to_train(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
 
 
 def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[..., RunPlan], registry: Registry) -> None:
