@@ -167,9 +167,15 @@ def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> 
 def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
     plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
 ) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"id": "a"}\n')
-    planned = plan({"data.train_dataset": str(file), "data.val_dataset": {"name": "jsonl", "path": str(file)}})
+    class File(Params):
+        path: str
+
+    def read(params: File) -> list[Task]:
+        return [Task(id=Path(params.path).stem)]
+
+    lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, endings=frozenset({".lines"}))
+    registry.add(lines)
+    planned = plan({"data.train_dataset": str(tmp_path / "a.lines")})
     assert [task.id for task in tasks_of(planned, "train")] == ["a"]
 
 
@@ -298,16 +304,6 @@ def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
     with pytest.raises(error) as caught:
         tasks_of(plan({"data.train_dataset": "ours"}), "train")
     assert caught.value.message == message
-
-
-def test_a_file_of_json_lines_is_a_dataset(plan: Callable[..., RunPlan], tmp_path: Path) -> None:
-    file = tmp_path / "gsm.jsonl"
-    file.write_text('{"id": 7, "question": "2 + 2?"}\n')
-    made = plan({"data.train_dataset": {"name": "jsonl", "path": str(file)}})
-    assert tasks_of(made, "train") == [Task(id="7", data={"id": 7, "question": "2 + 2?"}, data_source="gsm")]
-    file.write_text("[]")
-    with pytest.raises(ConfigError, match=r"line 1: .* is no JSON object"):
-        tasks_of(made, "train")
 
 
 class Echoes:
