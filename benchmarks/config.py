@@ -20,14 +20,14 @@ TARGET_MS = 400
 PROGRAM = """
 import sys, time
 from rllm_core.cli.main import main
-import rllm_core.cli.configuring as configuring
-checked = configuring.checked_plan
+import rllm_inspect.checking as checking
+checked = checking.checked_plan
 def timed(*arguments):
     start = time.process_time()
     result = checked(*arguments)
     print("seconds", time.process_time() - start, file=sys.stderr)
     return result
-configuring.checked_plan = timed
+checking.checked_plan = timed
 sys.exit(main(sys.argv[1:]))
 """
 MODULE = """

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from rllm_core.config.paths import KeyPath
 from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.describe import Option, describe_field, options_of
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused
+from rllm_inspect.describe import Option, describe_field, options_of
 
 DISTRIBUTIONS = (
     "rllm-core",

@@ -18,7 +18,7 @@ ROWS = [{"id": str(number), "question": f"{number} + {number}?", "parts": [numbe
 
 
 class TestJsonl(DatasetContract):
-    name = "rllm-core/jsonl"
+    name = "rllm-tasks/jsonl"
     options: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"path": "tasks.jsonl"},
         {"path": "tasks.jsonl", "id_key": "question", "data_source": "sums"},

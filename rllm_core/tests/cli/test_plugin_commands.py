@@ -64,12 +64,12 @@ def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_com
 
 
 def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> None:
-    install_command("third-party", "config", "raise RuntimeError('imported')")
+    install_command("third-party", "train", "raise RuntimeError('imported')")
 
-    assert rllm("config", "--help").stdout.startswith("Usage: rllm config")
+    assert rllm("train", "--help").stdout.startswith("Usage: rllm train")
     assert "From third-party" not in rllm("--help").stdout
     assert (
-        "note: third-party 1.0: its command 'config' is ignored: `rllm config` is the core's"
+        "note: third-party 1.0: its command 'train' is ignored: `rllm train` is the core's"
         in rllm("plugins", "doctor").stdout
     )
 
@@ -185,7 +185,7 @@ def test_plugins_list_names_commands_and_their_distribution(rllm, install_comman
 def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
     install_command("third-party", "act")
     install_command("another", "play")
-    ours = "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-rescore,rllm-plugin-kit"
+    ours = "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-inspect,rllm-rescore,rllm-plugin-kit"
 
     checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
 

@@ -84,47 +84,6 @@ def test_a_blocked_plugin_is_not_imported(rllm, install, tmp_path) -> None:
     assert trace.exists()
 
 
-def test_info_shows_facts_and_options(rllm, install) -> None:
-    install("third-party")
-
-    printed = rllm("plugins", "info", "estimator", LONG).stdout
-
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
-    assert lines[0].startswith(f"estimator {LONG}: The reward itself")
-    assert "DEPRECATED: choose grpo" in lines
-    assert "comes from third-party 1.0" in lines
-    assert f"qualified name third-party/{LONG}" in lines
-    assert "level token" in lines
-    assert "scope group" in lines
-    assert "needs values" in lines
-    assert "scale number > 0 1.5 Multiplies every advantage." in lines
-    assert "target text required" in lines
-
-
-def test_info_lays_out_what_is_a_list(rllm) -> None:
-    """Not in the cells of one table, where it was a paragraph of thousands of letters."""
-    printed = rllm("plugins", "info", "backend", "verl", RLLM_BLOCK_PLUGINS="").stdout
-    assert max(map(len, printed.splitlines())) < 200
-    rows = [line.split() for line in printed.splitlines()]
-    for heading, row in (
-        ("Acts on:", ["rllm.renderer"]),
-        ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
-        ("Idle keys:", ["trainer.resume_mode", "Checkpoints"]),
-        ("Idle keys of profiles:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "It"]),
-    ):
-        after = rows[rows.index(heading.split()) + 1 :]
-        section = after[: after.index([])] if [] in after else after
-        assert row in [each[: len(row)] for each in section]
-
-
-def test_info_on_an_unknown_name_gets_the_nearest_one(rllm) -> None:
-    finished = rllm("plugins", "info", "estimator", "grop")
-
-    assert finished.returncode == 2
-    assert "Did you mean 'grpo'?" in finished.stderr
-    assert "Traceback" not in finished.stderr
-
-
 def test_doctor_exits_with_1_when_something_cannot_be_used(rllm, install) -> None:
     install("bad-plugin", "raise RuntimeError('half installed')")
 
@@ -146,7 +105,7 @@ def test_doctor_counts_what_it_could_not_load(rllm, install) -> None:
     assert f"error: estimator unloadable/{LONG}: it cannot be loaded: ZeroDivisionError" in finished.stdout
 
 
-@pytest.mark.parametrize("command", [["plugins"], ["plugins", "list"], ["plugins", "info"], ["plugins", "doctor"]])
+@pytest.mark.parametrize("command", [["plugins"], ["plugins", "list"], ["plugins", "doctor"]])
 def test_every_help_has_examples(rllm, command) -> None:
     finished = rllm(*command, "--help")
 

@@ -24,7 +24,7 @@ VALID = [
     ["rllm.algorithm.adv_estimator={name: grpo}", "rllm.algorithm.estimator_map={judge: {name: rloo, loss_fn: ppo}}"],
     ["rllm.workflow.name=multi_turn_workflow", "rllm.trainer.logger=[{name: console}]", "rllm.rollout.n=4"],
     ["rllm.rejection_sample.enable=true", "rllm.pipeline.remove=[log]", "rllm.compact_filtering.enable=true"],
-    ["rllm.episode_logging.log_episodes=true", "data.train_dataset={name: jsonl, path: tasks.jsonl}"],
+    ["rllm.episode_logging.log_episodes=true", "data.train_batch_size=7"],
 ]
 INTERPOLATIONS = [
     *("${", "${}", "${rllm}", "${.n}", "${..}", "${a.b}", "${model}", "${nope:1}", "${oc.env:HOME}"),

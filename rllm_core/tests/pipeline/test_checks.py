@@ -13,7 +13,7 @@ from rllm_core.planning.checks import CHECKS
 from rllm_core.planning.problem import Problem, settle
 
 WITH_TASKS = {"too_few_tasks"}
-"""What takes more than a plan; `preflight` asks it."""
+"""What takes more than a plan; `check_to_train` asks it."""
 
 
 @pytest.mark.parametrize("module", [group_checks, idle_checks, plugin_checks, term_checks])

@@ -18,7 +18,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
-from rllm_core.planning.preflight import preflight
+from rllm_core.planning.preflight import check_to_train
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]
@@ -72,7 +72,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 
     def lines(plan: RunPlan, *tasks: Any) -> list[str]:
         forget_warnings()
-        preflight(plan, *tasks)
+        check_to_train(plan, *tasks)
         return capsys.readouterr().err.splitlines()
 
     return lines
@@ -148,5 +148,5 @@ def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: A
 
 def test_a_run_without_training_tasks_is_refused(make: MakePlan) -> None:
     with pytest.raises(ConfigError, match="There are no training tasks"):
-        preflight(make({}), [], TASKS)
-    preflight(make({"rllm.trainer.val_only": True}), [], TASKS)
+        check_to_train(make({}), [], TASKS)
+    check_to_train(make({"rllm.trainer.val_only": True}), [], TASKS)

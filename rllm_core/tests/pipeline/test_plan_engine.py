@@ -16,7 +16,7 @@ from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
-from rllm_core.planning.preflight import preflight
+from rllm_core.planning.preflight import check_to_train
 from rllm_core.plugins.registry import Registry
 
 KEY = "rllm.rollout.engine"
@@ -96,4 +96,4 @@ def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(regist
 def test_what_an_engine_needs_and_is_not_installed_ends_the_run_before_it_starts(plan: MakePlan) -> None:
     made = plan({"rllm.backend": "host", KEY: "fast"})
     with pytest.raises(PluginError, match=r"needs the package fast\. pip install fast"):
-        preflight(made, [Task(id="a"), Task(id="b")], [])
+        check_to_train(made, [Task(id="a"), Task(id="b")], [])

@@ -28,7 +28,7 @@ from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.notices import forget_warnings
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins, preflight
+from rllm_core.planning.preflight import check_plugins, check_to_train
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -167,9 +167,15 @@ def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> 
 def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
     plan: Callable[..., RunPlan], registry: Registry, tmp_path: Path
 ) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"id": "a"}\n')
-    planned = plan({"data.train_dataset": str(file), "data.val_dataset": {"name": "jsonl", "path": str(file)}})
+    class File(Params):
+        path: str
+
+    def read(params: File) -> list[Task]:
+        return [Task(id=Path(params.path).stem)]
+
+    lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, endings=frozenset({".lines"}))
+    registry.add(lines)
+    planned = plan({"data.train_dataset": str(tmp_path / "a.lines")})
     assert [task.id for task in tasks_of(planned, "train")] == ["a"]
 
 
@@ -244,7 +250,7 @@ def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
     ]
     offer(ours=lambda: train, theirs=lambda: val)
     given = {f"data.{split}_dataset": name for split, name in zip(("train", "val"), names, strict=True) if name}
-    preflight(plan({"rllm.env.name": "world", **given}), train, val)
+    check_to_train(plan({"rllm.env.name": "world", **given}), train, val)
     assert (SHARING in capsys.readouterr().err) == (None not in names)
 
 
@@ -298,16 +304,6 @@ def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
     with pytest.raises(error) as caught:
         tasks_of(plan({"data.train_dataset": "ours"}), "train")
     assert caught.value.message == message
-
-
-def test_a_file_of_json_lines_is_a_dataset(plan: Callable[..., RunPlan], tmp_path: Path) -> None:
-    file = tmp_path / "gsm.jsonl"
-    file.write_text('{"id": 7, "question": "2 + 2?"}\n')
-    made = plan({"data.train_dataset": {"name": "jsonl", "path": str(file)}})
-    assert tasks_of(made, "train") == [Task(id="7", data={"id": 7, "question": "2 + 2?"}, data_source="gsm")]
-    file.write_text("[]")
-    with pytest.raises(ConfigError, match=r"line 1: .* is no JSON object"):
-        tasks_of(made, "train")
 
 
 class Echoes:
@@ -603,14 +599,14 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
         RewardPlugin(name="needy", summary="For tests.", params=NoParams, load=lambda: None, needs=frozenset({"key"}))
     )
     tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
-    preflight(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
+    check_to_train(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
     assert seen == [0, 1, 2, 5, 6, 7]
     with pytest.raises(ConfigError, match=r"No 0\."):
-        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
+        check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
     with pytest.raises(ConfigError, match="Reward 'needy' reads 'key', and task '0' has n"):
-        preflight(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
+        check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
     passed_over = {"rllm.algorithm.on_missing_reward": "drop", "rllm.reward": ["strict", "needy"]}
-    preflight(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
+    check_to_train(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
 
 
 def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[..., RunPlan], registry: Registry) -> None:

@@ -9,9 +9,9 @@ import pytest
 from rllm_core.config.compose import Composed
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
-from rllm_core.planning.explain import Explanation, explain_key
 from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
+from rllm_inspect.explain import Explanation, explain_key
 from rllm_verl.idle_keys import IDLE_KEYS
 
 Plan = Callable[..., RunPlan]

@@ -1,4 +1,4 @@
-"""Options of the environment `question`. Apart from what plays, so that listing plugins imports no numpy."""
+"""Options of `question` and `jsonl`, apart from what plays: listing plugins imports no numpy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
 
+DEFAULT_ID_KEY = "id"
 COLUMN = r"\{[A-Za-z_]\w*\}"
 """What names a column in a template."""
 
@@ -28,6 +29,21 @@ class QuestionParams(Params):
         pattern=COLUMN,
         description="The prompt made of columns, such as '{question} Answer with a number.'. Other braces stay, also "
         r"those of \boxed{answer}; {{x}} is {x}.",
+    )
+
+
+class TaskFileParams(Params):
+    """Options of ``jsonl``."""
+
+    path: str = Field(min_length=1, description="The file: one JSON object per line, the data of one task each.")
+    id_key: str = Field(
+        DEFAULT_ID_KEY, description="Field that holds the task's id; where no line has it, ids are line numbers."
+    )
+    data_source: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the tasks in validation tables; null means each line's own `data_source`, else the "
+        "file's name without its ending.",
     )
 
 

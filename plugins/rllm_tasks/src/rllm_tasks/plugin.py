@@ -1,4 +1,4 @@
-"""What rllm-tasks offers: the environment `question`, and rewards."""
+"""What rllm-tasks offers: the environment `question`, the dataset `jsonl`, and rewards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from rllm_core.contracts.dataset import Dataset, DatasetPlugin
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins import hookimpl
 from rllm_tasks.judge_options import JudgeParams, check_judge
-from rllm_tasks.options import QuestionParams, check_question
+from rllm_tasks.options import QuestionParams, TaskFileParams, check_question
 from rllm_tasks.reward_options import (
     AnswerParams,
     ChoiceParams,
@@ -37,6 +38,12 @@ def _question() -> Callable[[Any], Environment]:
     from rllm_tasks.question import Question
 
     return Question
+
+
+def _jsonl() -> Dataset:
+    from rllm_tasks.task_file import read_tasks
+
+    return read_tasks
 
 
 def _reward(module: str, name: str) -> Callable[[], Callable[[Any], Reward]]:
@@ -116,6 +123,17 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         check=check_question,
         needs_keys={"rllm.reward": "[exact]"},
         check_task=_check_question_task,
+    )
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="jsonl",
+        summary="Tasks from a file, one JSON object per line.",
+        params=TaskFileParams,
+        load=_jsonl,
+        endings=frozenset({".jsonl"}),
     )
 
 

@@ -28,12 +28,12 @@ from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, RllmError, end_with_a_paragraph
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.task_files import tasks_from_rows
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.training.loop import TrainingLoop

@@ -10,7 +10,6 @@ from rllm_core.builtin.algorithms import (
 )
 from rllm_core.builtin.playing import (
     rllm_agents as rllm_agents,
-    rllm_datasets as rllm_datasets,
     rllm_renderers as rllm_renderers,
     rllm_trackers as rllm_trackers,
     rllm_workflows as rllm_workflows,

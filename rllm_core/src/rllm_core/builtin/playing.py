@@ -1,4 +1,4 @@
-"""Workflows, agents, renderers, data sets and the tracker of the core."""
+"""Workflows, the agent, the renderer and the tracker of the core."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.agent import AgentPlugin
-from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
-from rllm_core.rollout.task_files import TaskFileParams
 
 
 @hookimpl
@@ -62,17 +60,6 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
         name="template",
         summary="The chat template of the model's tokenizer; the default.",
         load=load_from("rollout.template_renderer", "template_renderer"),
-    )
-
-
-@hookimpl
-def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
-    yield DatasetPlugin(
-        name="jsonl",
-        summary="Tasks from a file, one JSON object per line.",
-        params=TaskFileParams,
-        load=load_from("rollout.task_files", "read_tasks"),
-        endings=frozenset({".jsonl"}),
     )
 
 

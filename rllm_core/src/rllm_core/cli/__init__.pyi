@@ -1,9 +1,16 @@
 from .checkpoint_config import config_of_checkpoint as config_of_checkpoint
 from .configuring import (
+    FLAGS as FLAGS,
+    MODEL_FLAG as MODEL_FLAG,
+    PLANNING_FLAGS as PLANNING_FLAGS,
+    ROLE_KEY as ROLE_KEY,
     Request as Request,
     config_options as config_options,
+    plan_and_registry as plan_and_registry,
     plan_for as plan_for,
     read_request as read_request,
 )
+from .dry_run import show_values as show_values
+from .lazy_group import ForgivingGroup as ForgivingGroup
 from .role_flag import ROLE_FLAG as ROLE_FLAG, require_roles as require_roles
 from .tables import print_table as print_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -17,9 +17,6 @@ from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 from rllm_core.training.resuming import plan_resumed
-
-if TYPE_CHECKING:
-    from rllm_core.data.types import Task
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -143,14 +140,3 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
     return compose(registry, layers), registry
-
-
-def checked_plan(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
-    """Everything that is checked before a run starts: the plan, its training tasks and its validation tasks."""
-    from rllm_core.planning.preflight import preflight
-    from rllm_core.training.setup import tasks_of
-
-    plan = plan_for(request, beneath)
-    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
-    preflight(plan, train_tasks, val_tasks)
-    return plan, train_tasks, val_tasks

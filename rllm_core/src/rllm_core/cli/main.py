@@ -16,7 +16,6 @@ from rllm_core.errors import RllmError, tracebacks_wanted
 
 COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
-    "config": LazyCommand("rllm_core.cli.config", "config", "See, explain and check the configuration of a run."),
     "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
 }
 

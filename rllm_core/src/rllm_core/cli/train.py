@@ -66,24 +66,24 @@ def train(
 
 def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
-    from rllm_core.planning.preflight import load_plugins, preflight
+    from rllm_core.planning.preflight import check_to_train, load_plugins
     from rllm_core.runs.run_folder import RunFolder
     from rllm_core.training.setup import local_tasks_of
 
-    preflight(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
+    check_to_train(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
     load_plugins(plan)
     RunFolder.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm_core.cli.summary import show_summary
-    from rllm_core.planning.preflight import preflight
+    from rllm_core.planning.preflight import check_to_train
     from rllm_core.runs.run_folder import RunFolder
     from rllm_core.training.loop import TrainingLoop
     from rllm_core.training.setup import tasks_of
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
-    preflight(plan, train_tasks, val_tasks)
+    check_to_train(plan, train_tasks, val_tasks)
     folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(

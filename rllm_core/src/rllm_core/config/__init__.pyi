@@ -1,8 +1,16 @@
-from .keys import known_keys as known_keys, section_of as section_of
+from .keys import fields_of as fields_of, known_keys as known_keys, section_of as section_of
 from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier
 from .overrides import read_override as read_override
-from .paths import leaves as leaves
-from .problems import as_config_error as as_config_error, describe as describe, parse as parse
+from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
+from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, value_at as value_at
+from .problems import (
+    as_config_error as as_config_error,
+    describe as describe,
+    parse as parse,
+    show_value as show_value,
+    unknown_key as unknown_key,
+)
 from .run_registry import import_modules as import_modules
 from .save import FILE_NAME as FILE_NAME, read_config as read_config
-from .unused import covers as covers
+from .unused import covers as covers, idle_reason as idle_reason
+from .yaml_text import as_yaml as as_yaml

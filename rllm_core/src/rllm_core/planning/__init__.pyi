@@ -1,3 +1,7 @@
 from .plan import ByRole as ByRole, RunPlan as RunPlan
-from .preflight import check_to_play as check_to_play
-from .unused_keys import shared_options as shared_options
+from .preflight import (
+    check_to_play as check_to_play,
+    check_to_train as check_to_train,
+    load_plugins as load_plugins,
+)
+from .unused_keys import acting_plugins as acting_plugins, core_key as core_key, shared_options as shared_options

@@ -21,7 +21,7 @@ SLOW_TO_LOAD = ("backend", "loss")
 _GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
 
 
-def preflight(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
+def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
     """Check what a user asked for against the run's tasks, environment and backend; warnings are said once.
 
     Args:

@@ -22,7 +22,7 @@ from rllm_core.data.types import Task, TerminationReason
 from rllm_core.errors import CheckpointError, RolloutError
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import preflight
+from rllm_core.planning.preflight import check_to_train
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.runs.checkpoint import CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
@@ -65,7 +65,7 @@ class TrainingLoop:
         resume: bool = False,
         warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
     ) -> None:
-        preflight(plan, train_tasks, val_tasks)
+        check_to_train(plan, train_tasks, val_tasks)
         self.plan = plan
         self.folder = folder
         self._settings = plan.config.rllm.trainer

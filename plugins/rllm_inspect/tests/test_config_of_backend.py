@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from written_distribution import write_distribution
 
 BACKEND = """
 from pydantic import Field
@@ -43,9 +44,9 @@ WORDS = ("guess", "rllm/backend=remote", "service_url=here")
 
 
 @pytest.fixture
-def config(rllm: Any, install: Callable[[str, str], None]) -> Callable[..., Any]:
+def config(rllm: Any, tmp_path: Path) -> Callable[..., Any]:
     """Runs ``rllm config`` where the backend `remote` is installed."""
-    install("rllm-remote", BACKEND)
+    write_distribution(tmp_path, "rllm-remote", BACKEND)
 
     def run(*words: str) -> Any:
         return rllm("config", *words, RLLM_BLOCK_PLUGINS="rllm-tinker,rllm-verl", COLUMNS="200")

@@ -1,4 +1,4 @@
-"""What a plugin's record says about it, in words for people. Its options are for ``rllm_core.schema.describe``."""
+"""What a plugin's record says about it, in words for people. Its options are for ``rllm_inspect.describe``."""
 
 from __future__ import annotations
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from rllm_core.cli.configuring import (
+from rllm_core.cli import (
     FLAGS,
     MODEL_FLAG,
     PLANNING_FLAGS,
+    ROLE_FLAG,
     ROLE_KEY,
+    ForgivingGroup,
     config_options,
     read_request,
 )
-from rllm_core.cli.lazy_group import ForgivingGroup
-from rllm_core.cli.role_flag import ROLE_FLAG
 
 
 @click.group(cls=ForgivingGroup)
@@ -44,9 +44,8 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
       rllm config show guess --estimator rloo rllm.rollout.n=4
       rllm config show guess --origin | grep recipe
     """
-    from rllm_core.cli.configuring import plan_for
-    from rllm_core.cli.dry_run import show_values
-    from rllm_core.config.yaml_text import as_yaml
+    from rllm_core.cli import plan_for, show_values
+    from rllm_core.config import as_yaml
 
     plan = plan_for(read_request(words, model, files, flags))
     _warn(plan.warnings)
@@ -70,9 +69,8 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
       rllm config explain rllm.algorithm.eps_clip guess --loss reinforce
       rllm config explain rllm.algorithm
     """
-    from rllm_core.cli.configuring import plan_and_registry
-    from rllm_core.cli.tables import print_table
-    from rllm_core.planning.explain import Explanation, explain_key
+    from rllm_core.cli import plan_and_registry, print_table
+    from rllm_inspect.explain import Explanation, explain_key
 
     plan, registry = plan_and_registry(read_request(words, model, files, flags))
     found = explain_key(key, plan, registry)
@@ -96,8 +94,8 @@ def validate(file: Path, words: tuple[str, ...], model: str | None, files: tuple
       rllm config validate my.yaml
       rllm config validate my.yaml guess --backend local
     """
-    from rllm_core.cli.configuring import checked_plan
-    from rllm_core.planning.preflight import load_plugins
+    from rllm_core.planning import load_plugins
+    from rllm_inspect.checking import checked_plan
 
     plan, train_tasks, val_tasks = checked_plan(read_request(words, model, (str(file), *files), flags))
     load_plugins(plan)
@@ -122,11 +120,11 @@ def schema(as_json: bool, backend: str) -> None:
     """
     import json
 
-    from rllm_core.cli.tables import print_table
+    from rllm_core.cli import print_table
     from rllm_core.plugins.registry import Registry
-    from rllm_core.schema.describe import options_of
-    from rllm_core.schema.json_schema import editor_schema
     from rllm_core.schema.run_config import RunConfig
+    from rllm_inspect.describe import options_of
+    from rllm_inspect.json_schema import editor_schema
 
     params = Registry.load().get("backend", backend).plugin.params
     if as_json:

@@ -9,18 +9,25 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rllm_core.config.keys import fields_of, known_keys
-from rllm_core.config.packaged import DEFAULT, packaged_values
-from rllm_core.config.paths import ABSENT, KeyPath, value_at
-from rllm_core.config.problems import as_config_error, show_value, unknown_key
-from rllm_core.config.unused import idle_reason
+from rllm_core.config import (
+    ABSENT,
+    DEFAULT,
+    KeyPath,
+    as_config_error,
+    fields_of,
+    idle_reason,
+    known_keys,
+    packaged_values,
+    show_value,
+    unknown_key,
+    value_at,
+)
 from rllm_core.contracts.chosen import Chosen, Registered
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.unused_keys import acting_plugins, core_key
+from rllm_core.planning import RunPlan, acting_plugins, core_key
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.describe import Option, describe_field
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
+from rllm_inspect.describe import Option, describe_field
 
 
 @dataclass(frozen=True)

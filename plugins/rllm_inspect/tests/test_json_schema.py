@@ -10,13 +10,15 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field
 
-from rllm_core.config.compose import Composed
+from rllm_core.config.compose import compose
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import layer_from_file, layers_from_overrides
 from rllm_core.config.save import read_config, save_config
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.json_schema import editor_schema
+from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
+from rllm_inspect.json_schema import editor_schema
 
 
 class DataSection(Params):
@@ -127,13 +129,27 @@ def valid() -> Callable[[Any], bool]:
         ["rllm.algorithm.estimator_map={solver: {name: rloo}}", "rllm.pipeline.stages=[generate]", "model.name=big"],
     ],
 )
-def test_a_saved_configuration_is_valid(
-    valid: Callable[[Any], bool], composed: Callable[..., Composed], add_backend: Any, tmp_path: Path, words: list[str]
-) -> None:
-    add_backend("far", "# @package _global_\nmodel: {name: tiny}\n", params=Sections)
-    save_config(composed(*layers_from_overrides(["rllm.backend=far", *words])).whole(), tmp_path)
+def test_a_saved_configuration_is_valid(valid: Callable[[Any], bool], tmp_path: Path, words: list[str]) -> None:
+    registry = Registry.load(environ={})
+    registry.add(_backend(tmp_path))
+    save_config(compose(registry, layers_from_overrides(["rllm.backend=far", *words])).whole(), tmp_path)
     assert valid(read_config(tmp_path))
     assert valid(layer_from_file(tmp_path / "config.yaml").tree)
+
+
+def _backend(folder: Path) -> BackendPlugin[Sections]:
+    """The backend `far` with the keys of `Sections`."""
+    file = folder / "rllm" / "backend" / "far.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\nmodel: {name: tiny}\n")
+    return BackendPlugin(
+        name="far",
+        summary="A backend that is never started.",
+        params=Sections,
+        load=lambda: Backend,
+        config_yaml=lambda: file,
+        capabilities=Capabilities(),
+    )
 
 
 @pytest.mark.parametrize(

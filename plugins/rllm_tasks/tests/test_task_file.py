@@ -1,19 +1,19 @@
-"""Tasks from a file of JSON lines, and from rows that a program passes."""
+"""The dataset `jsonl`: tasks from a file of JSON lines."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.task_files import TaskFileParams, read_tasks, tasks_from_rows
+from rllm_tasks.options import TaskFileParams
+from rllm_tasks.task_file import read_tasks
 
 Write = Callable[[str | bytes], Path]
 
@@ -134,56 +134,3 @@ def test_a_file_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(
     assert error.message == "missing.jsonl cannot be read: No such file or directory."
     assert str(Path.cwd()) in error.hint
     assert _error(tmp_path).message == f"{tmp_path} cannot be read: Is a directory."
-
-
-def test_rows_of_a_program_are_tasks_or_their_data() -> None:
-    class Row(dict[str, Any]):
-        pass
-
-    def rows() -> Iterator[Any]:
-        yield Task(id="first", data={"q": 1})
-        yield {"id": np.int64(7), "q": 2}
-        yield Row(id="c", data_source="gsm")
-
-    assert tasks_from_rows(rows(), "train_dataset") == [
-        Task(id="first", data={"q": 1}),
-        Task(id="7", data={"id": 7, "q": 2}),
-        Task(id="c", data={"id": "c", "data_source": "gsm"}, data_source="gsm"),
-    ]
-    assert tasks_from_rows([], "train_dataset") == []
-
-
-def test_rows_without_ids_are_named_by_their_positions() -> None:
-    assert [task.id for task in tasks_from_rows([{}, Task(id="a"), {}], "train_dataset")] == ["0", "a", "2"]
-
-
-def test_a_row_that_is_changed_later_leaves_its_task_as_it_was() -> None:
-    row = {"q": 1}
-    (task,) = tasks_from_rows([row], "train_dataset")
-    row["q"] = 2
-    assert task.data == {"q": 1}
-
-
-@pytest.mark.parametrize(
-    ("rows", "complaint"),
-    [
-        (["question"], "train_dataset[0] is 'question'."),
-        ([{}, None], "train_dataset[1] is None."),
-        ([{"id": 1}, {}], "train_dataset[1] has no 'id', and train_dataset[0] has one."),
-        ([{"id": 1}, Task(id="1")], "train_dataset[1] has id '1', as train_dataset[0] has."),
-        ([Task(id="1"), {}], "train_dataset[1] has id '1', as train_dataset[0] has."),
-        ([{"id": None}], "train_dataset[0] has None as its 'id'."),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        tasks_from_rows(rows, "train_dataset")
-    assert caught.value.message == complaint
-
-
-@pytest.mark.parametrize("rows", [5, "tasks.jsonl", b"rows", {"a": 1}, None, object], ids=repr)
-def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        tasks_from_rows(rows, "train_dataset")
-    assert caught.value.message == f"train_dataset is {rows!r}."
-    assert caught.value.hint == "Pass a list of Task records, or of mappings with their data."

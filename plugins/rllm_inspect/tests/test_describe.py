@@ -10,9 +10,9 @@ from pydantic import Field
 
 from rllm_core.config.keys import known_keys
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.schema.describe import Option, describe_field, options_of, type_text
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
+from rllm_inspect.describe import Option, describe_field, options_of, type_text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Commands that look and change nothing: `rllm config` and `rllm plugins info`."""

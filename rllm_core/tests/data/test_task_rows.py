@@ -1,0 +1,66 @@
+"""Tasks from rows that a program passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.data.task_rows import tasks_from_rows
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+
+
+def test_rows_of_a_program_are_tasks_or_their_data() -> None:
+    class Row(dict[str, Any]):
+        pass
+
+    def rows() -> Iterator[Any]:
+        yield Task(id="first", data={"q": 1})
+        yield {"id": np.int64(7), "q": 2}
+        yield Row(id="c", data_source="gsm")
+
+    assert tasks_from_rows(rows(), "train_dataset") == [
+        Task(id="first", data={"q": 1}),
+        Task(id="7", data={"id": 7, "q": 2}),
+        Task(id="c", data={"id": "c", "data_source": "gsm"}, data_source="gsm"),
+    ]
+    assert tasks_from_rows([], "train_dataset") == []
+
+
+def test_rows_without_ids_are_named_by_their_positions() -> None:
+    assert [task.id for task in tasks_from_rows([{}, Task(id="a"), {}], "train_dataset")] == ["0", "a", "2"]
+
+
+def test_a_row_that_is_changed_later_leaves_its_task_as_it_was() -> None:
+    row = {"q": 1}
+    (task,) = tasks_from_rows([row], "train_dataset")
+    row["q"] = 2
+    assert task.data == {"q": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (["question"], "train_dataset[0] is 'question'."),
+        ([{}, None], "train_dataset[1] is None."),
+        ([{"id": 1}, {}], "train_dataset[1] has no 'id', and train_dataset[0] has one."),
+        ([{"id": 1}, Task(id="1")], "train_dataset[1] has id '1', as train_dataset[0] has."),
+        ([Task(id="1"), {}], "train_dataset[1] has id '1', as train_dataset[0] has."),
+        ([{"id": None}], "train_dataset[0] has None as its 'id'."),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tasks_from_rows(rows, "train_dataset")
+    assert caught.value.message == complaint
+
+
+@pytest.mark.parametrize("rows", [5, "tasks.jsonl", b"rows", {"a": 1}, None, object], ids=repr)
+def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tasks_from_rows(rows, "train_dataset")
+    assert caught.value.message == f"train_dataset is {rows!r}."
+    assert caught.value.hint == "Pass a list of Task records, or of mappings with their data."
