@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 
 from rllm_core.errors import BackendError, ConfigError
 
@@ -38,10 +40,11 @@ class Cluster:
     def connect(
         cls, ray_init: Mapping[str, Any], environment: Mapping[str, str], suggested: Mapping[str, str] | None = None
     ) -> Cluster:
-        """Join the cluster of this process, the one at ``address``, or start one.
+        """Join the cluster of this process, the one at ``address``, or start one that listens on loopback alone.
 
         Args:
-            ray_init: arguments of `ray.init` (``ray_kwargs.ray_init``).
+            ray_init: arguments of `ray.init` (``ray_kwargs.ray_init``). ``_node_ip_address`` is where a new cluster is
+                to listen instead.
             environment: variables that all worker processes need.
             suggested: further ones, beneath these.
 
@@ -62,8 +65,10 @@ class Cluster:
         # Ray would repeat every line that a worker prints on the terminal. They are in its log files, and errors
         # show their end.
         arguments = {"log_to_driver": False, "logging_level": "ERROR", **arguments}
+        loopback = address == NEW and "_node_ip_address" not in arguments
         try:
-            ray.init(runtime_env=runtime, **arguments)
+            with _on_loopback() if loopback else contextlib.nullcontext():
+                ray.init(runtime_env=runtime, **arguments)
         except (ConnectionError, OSError, RuntimeError, ValueError, TypeError) as error:
             where = "Ray cannot be started here" if address == NEW else f"no Ray cluster can be joined at {address}"
             raise BackendError(
@@ -94,6 +99,20 @@ class Cluster:
         """End the cluster where it was started here; leave another as it is."""
         if self._owned and ray.is_initialized():
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let `ray.init` give its node the address 127.0.0.1; all processes of the cluster then listen there.
+
+    Ray does so by itself on macOS and Windows. As an argument it would replace this address by the machine's own.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _require_environment(environment: Mapping[str, str]) -> None:

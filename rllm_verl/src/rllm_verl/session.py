@@ -19,6 +19,7 @@ from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_wor
 from rllm_verl.processes import Process
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.servers import Servers
+from rllm_verl.sockets import new_run
 from rllm_verl.update import Updater
 from rllm_verl.worker_group import WorkerGroup
 
@@ -36,7 +37,7 @@ class Session:
         self._wanted = Wanted(per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes)
         # verl's own variables, against what it knows of vLLM, NCCL and Megatron; the user's above them.
         of_verl = get_ppo_ray_runtime_env(native).get("env_vars") or {}
-        self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl)
+        self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl | new_run())
         try:
             self._cluster.check(self._wanted)
         except BaseException:

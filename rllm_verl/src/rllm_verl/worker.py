@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ray
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
@@ -11,10 +12,16 @@ from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
 from rllm_core.errors import CheckpointError
 from rllm_verl.shards import load_shard, save_shard
+from rllm_verl.sockets import name_socket
 
 
 class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl is not typed
     """One rank. Only for models sharded by FSDP2 does it know what verl's engine holds."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def init_model(self) -> None:
+        super().init_model()
+        name_socket(self.rollout, ray.get_runtime_context().get_job_id())
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def save_shard(self, folder: str) -> None:

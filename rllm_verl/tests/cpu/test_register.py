@@ -28,7 +28,6 @@ import json, os
 import torch
 import verl
 from types import SimpleNamespace
-from verl.checkpoint_engine.base import CheckpointEngineRegistry
 from verl.plugin.platform import get_platform, platform_manager
 from verl.utils import distributed
 from verl.utils.device import get_torch_device
@@ -61,7 +60,6 @@ facts["memory"] = 0 < device.mem_get_info()[0] <= device.mem_get_info()[1]
 facts["engine"] = EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__
 facts["replica"] = RolloutReplicaRegistry.get("rllm_hf").__name__
 facts["adapter"] = get_rollout_class("rllm_hf").__name__
-facts["transfer"] = CheckpointEngineRegistry.get("rllm_ray").__name__
 print(json.dumps(facts))
 """
 
@@ -110,7 +108,6 @@ def test_with_the_variable_verl_runs_on_the_cpu_and_never_guesses_that_it_should
         "engine": "CpuEngine",
         "replica": "CpuReplica",
         "adapter": "CpuRollout",
-        "transfer": "RayWeightTransfer",
     }
 
 

@@ -13,7 +13,7 @@ def wanted() -> bool:
 
 
 def register() -> None:
-    """Tell verl of the platform, its process groups, training engine, rollout replica and weight transfer."""
+    """Tell verl of the platform, its process groups, training engine and rollout replica."""
     # In this order: modules of verl that the later ones import ask for the platform, and copy the function.
     from rllm_verl.cpu import platform, process_group
 
@@ -23,12 +23,11 @@ def register() -> None:
     with warnings.catch_warnings():
         # verl warns of engines for GPUs that are not installed, and of what it uses of Ray: nobody here can act on it.
         warnings.simplefilter("ignore")
-        from rllm_verl.cpu import adapter, engine, replica, vllm_version, weight_transfer
+        from rllm_verl.cpu import adapter, engine, replica, vllm_version
 
     engine.register()
     replica.register()
     adapter.register()
-    weight_transfer.register()
     vllm_version.register()
 
 
