@@ -55,6 +55,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         config_search_path=config_search_path(),
         profiles={
             "cpu": "A machine without a GPU: the sampler of rllm-local, float32, gloo; the model is tiny by default.",
+            "cpu_vllm": "As cpu, with vLLM's build for CPUs as the rollout server; set a model.",
             "megatron": "Training by Megatron in place of FSDP.",
         },
         shared_keys=SHARED_KEYS,
