@@ -122,7 +122,8 @@ def test_the_readme_shows_a_config_file_that_works(
 
     (config,) = re.findall(r"```yaml\n(.*?)```", (packages.folder / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
     (tmp_path / "my.yaml").write_text(config)
-    environment = [] if kind == "environment" else ["guess"]
+    # The tasks of the dataset are two numbers to add.
+    environment = {"environment": [], "dataset": ["sum"]}.get(kind, ["guess"])
     planned = forked_rllm("train", *environment, "--dry-run", "--config", "my.yaml")
     assert planned.returncode == 0, planned.stderr
     assert f"my_{kind}" in planned.stdout
