@@ -69,6 +69,7 @@ from .observer import (
 )
 from .plugin import (
     API_VERSION as API_VERSION,
+    GIVES_FACT as GIVES_FACT,
     NoParams as NoParams,
     Params as Params,
     Plugin as Plugin,

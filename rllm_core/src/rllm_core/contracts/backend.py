@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rllm_core.contracts.plugin import ParamsT, Plugin
+from rllm_core.contracts.plugin import GIVES_FACT, ParamsT, Plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,7 +228,7 @@ class BackendPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "backend"
 
     load: Callable[[], type[Backend]]
-    config_yaml: Callable[[], Path] | None = None
+    config_yaml: Callable[[], Path] | None = field(default=None, metadata=GIVES_FACT)
     """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all. It begins
     with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. A section that another system reads is
     ``Annotated[dict[str, Any], AsPackaged()]`` in `params`: its keys and types are those of the composed YAML."""
