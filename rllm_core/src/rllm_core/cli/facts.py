@@ -19,7 +19,7 @@ HEADINGS = {
 }
 NOTHING: Rows = [("nothing",)]
 _COMMON = {field.name for field in fields(Plugin)} - {"honours"}
-_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote", "footprint", "fetch_model")
+_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote", "footprint", "fetch_model", "examine_gpus")
 """How the names of fields begin that give what a plugin does; a listing needs none of it."""
 _CALLED = {"honours": "acts on"}
 
