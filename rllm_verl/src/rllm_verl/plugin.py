@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
@@ -32,6 +33,12 @@ def _fetch_model(folder: Path, into: Path) -> None:
     fetch_model(folder, into)
 
 
+def _examine_gpus() -> Iterable[Finding]:
+    from rllm_verl.gpu_checks import examine_gpus
+
+    return examine_gpus()
+
+
 @hookimpl
 def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
     yield BackendPlugin(
@@ -55,12 +62,14 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         config_search_path=config_search_path(),
         profiles={
             "cpu": "A machine without a GPU: the sampler of rllm-local, float32, gloo; the model is tiny by default.",
+            "cpu_vllm": "As cpu, with vLLM's build for CPUs as the rollout server; set a model.",
             "megatron": "Training by Megatron in place of FSDP.",
         },
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
         fetch_model=_fetch_model,
+        examine_gpus=_examine_gpus,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
         idle_keys_of_profiles=IDLE_KEYS_OF_PROFILES,
         model_key=MODEL,

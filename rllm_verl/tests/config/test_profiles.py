@@ -8,7 +8,9 @@ import pytest
 
 from rllm_core.config.layers import Layer, Tier
 from rllm_core.config.save import read_config, save_config
+from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
 
 FSDP = "actor_rollout_ref.actor.fsdp_config"
 
@@ -23,6 +25,25 @@ def test_the_cpu_profile_holds_all_that_differs_without_a_gpu(run: Any) -> None:
     assert composed.value("actor_rollout_ref.ref.strategy") == "fsdp2"
     assert composed.value(f"{FSDP}.mixed_precision.param_dtype") == "fp32"
     assert composed.value("ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM") == "cpu"
+
+
+def test_the_profile_of_vllm_on_a_cpu_is_the_cpu_profile_with_another_server(run: Any) -> None:
+    composed = run("rllm.profile=cpu_vllm")
+    assert composed.value("trainer.device") == "cpu"
+    assert composed.value("actor_rollout_ref.rollout.name") == "vllm"
+    assert composed.value("actor_rollout_ref.rollout.dtype") == "float32"
+    assert composed.value("actor_rollout_ref.rollout.enable_chunked_prefill") is False
+    variables = composed.value("ray_kwargs.ray_init.runtime_env.env_vars")
+    assert {name: variables[name] for name in ("VERL_PLATFORM", "VLLM_HOST_IP")} == {
+        "VERL_PLATFORM": "cpu",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
+
+
+def test_keys_of_vllm_count_in_its_own_cpu_profile_alone(registry: Registry) -> None:
+    backend, key = registry.get("backend", "verl").plugin, "actor_rollout_ref.rollout.max_num_batched_tokens"
+    assert idle_reason(backend, key, "cpu_vllm") is None
+    assert idle_reason(backend, key, "cpu") == "It is vLLM's; the rollout server of the profile cpu is another."
 
 
 def test_ray_counts_a_gpu_for_each_worker_of_the_cpu_profile(run: Any) -> None:
@@ -70,7 +91,7 @@ def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
     with pytest.raises(ConfigError) as raised:
         run("rllm.profile=gpu")
     assert "backend verl has no such profile" in raised.value.message
-    assert "cpu, megatron" in raised.value.hint
+    assert "cpu, cpu_vllm, megatron" in raised.value.hint
 
 
 def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Any) -> None:

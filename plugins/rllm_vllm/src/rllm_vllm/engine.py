@@ -33,7 +33,6 @@ class VllmEngine:
 
     def __init__(self, options: VllmOptions) -> None:
         self._options = options
-        self._version = 0
         self._files: Path | None = None
         self._process: ServerProcess | None = None
         self._connection: Connection | None = None
@@ -67,19 +66,17 @@ class VllmEngine:
         with ExitStack() as stack:
             folder = await asyncio.to_thread(stack.enter_context, weight_files(weights))
             await self._running().ask(
-                LoadWeights(str(folder)),
+                LoadWeights(str(folder), version),
                 "Giving vLLM new weights",
                 within=self._options.load_timeout,
                 option="load_timeout",
             )
-        self._version = version
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
         """See `RolloutEngine.generate`. Raises BackendError when vLLM fails, ends, or takes too long."""
         prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
-        version = self._version
         asked = Generate(
             prompt_ids=tuple(prompt.tolist()),
             max_tokens=room,
@@ -96,7 +93,8 @@ class VllmEngine:
             token_ids=np.array(sampled.token_ids, np.int32),
             logprobs=np.array(sampled.logprobs, np.float32),
             finish_reason=sampled.finish_reason,
-            weight_version=version,
+            weight_version=min(span.version for span in sampled.version_spans),
+            version_spans=sampled.version_spans,
         )
 
     async def end_session(self, session: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rllm_core.data.version_spans import VersionSpan
+
 HEAD = 8
 """Bytes that say how long a frame is."""
 
@@ -46,6 +48,8 @@ class Sampled:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
+    version_spans: tuple[VersionSpan, ...]
+    """Of all tokens, in order."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class LoadWeights:
     """Take all weights from the safetensors files in a folder, and forget what is cached; answered with None."""
 
     folder: str
+    version: int
+    """What `Sampled` says of the tokens that they sample."""
 
 
 @dataclass(frozen=True)

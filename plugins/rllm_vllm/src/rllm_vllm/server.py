@@ -15,6 +15,7 @@ import socket
 import sys
 from typing import Any
 
+from rllm_core.contracts.engine import FinishReason
 from rllm_vllm.cpu_arguments import cpu_arguments
 from rllm_vllm.messages import (
     Abort,
@@ -31,6 +32,7 @@ from rllm_vllm.messages import (
     read,
     write,
 )
+from rllm_vllm.token_versions import TokenVersions, count_tokens
 
 SHUTDOWN = 1.0
 """Seconds that vLLM has to end by itself."""
@@ -46,6 +48,7 @@ class Server:
         self._writer = writer
         self._engine: Any = None
         self._full_logprobs = False
+        self._versions = TokenVersions()
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self) -> None:
@@ -88,9 +91,9 @@ class Server:
             case Start():
                 return await self._start(body)
             case Generate():
-                return await self._generate(str(number), body)
+                return await self._counted(str(number), body)
             case LoadWeights():
-                await self._load_weights(body.folder)
+                await self._load_weights(body)
                 return None
             case Abort():
                 raise TypeError("an abort is not answered")
@@ -106,10 +109,23 @@ class Server:
             # vLLM's sampler would be compiled even then.
             os.environ["TORCHDYNAMO_DISABLE"] = "1"
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        count_tokens(self._engine.output_processor, self._versions)
         self._full_logprobs = all(await self._engine.collective_rpc("rllm_prepare"))
         return Started(self._engine.model_config.max_model_len)
 
-    async def _generate(self, request_id: str, asked: Generate) -> Sampled:
+    async def _counted(self, request_id: str, asked: Generate) -> Sampled:
+        self._versions.begin(request_id)
+        try:
+            tokens, logprobs, finish_reason = await self._generate(request_id, asked)
+        finally:
+            spans = self._versions.end(request_id)
+        if not spans:
+            raise RuntimeError("vLLM ended a request without a token")
+        return Sampled(tokens, logprobs, finish_reason, spans)
+
+    async def _generate(
+        self, request_id: str, asked: Generate
+    ) -> tuple[tuple[int, ...], tuple[float, ...], FinishReason]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -133,15 +149,16 @@ class Server:
             if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
                 # This sampler's are those of what top-p and top-k leave.
                 logprobs = (math.nan,) * len(tokens)
-            return Sampled(tokens, logprobs, "stop" if reply.finish_reason == "stop" else "length")
+            return tokens, logprobs, "stop" if reply.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
 
-    async def _load_weights(self, folder: str) -> None:
+    async def _load_weights(self, asked: LoadWeights) -> None:
         # Requests that are under way wait, and compute what they had cached again.
         await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("rllm_load_weights", args=(folder,))
+        await self._engine.collective_rpc("rllm_load_weights", args=(asked.folder,))
         if not await self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM could not forget what it had cached under other weights")
+        self._versions.change(asked.version)
         await self._engine.resume_generation()
 
 

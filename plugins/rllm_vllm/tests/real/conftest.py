@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from heads_of_32 import MAX_CONTEXT, save_model
 
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_local import tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import Hosting
 from rllm_local.model import LoadedModel, load_model
@@ -25,7 +25,6 @@ from rllm_vllm.engine import VllmEngine
 from rllm_vllm.options import VllmOptions
 
 torch.set_num_threads(1)
-MAX_CONTEXT = 256
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,29 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama with grouped heads of size 32, and the tokenizer of `tiny`."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    tokenizer = tiny.build_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=MAX_CONTEXT,
-        tie_word_embeddings=True,
-        initializer_range=0.12,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=2,
-    )
-    torch.manual_seed(0)
     path = tmp_path_factory.mktemp("tiny32")
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    save_model(path)
     return path
 
 

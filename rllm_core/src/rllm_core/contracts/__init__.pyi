@@ -51,6 +51,10 @@ from .estimator import (
     Level as Level,
     Scope as Scope,
 )
+from .finding import (
+    Finding as Finding,
+    Severity as Severity,
+)
 from .grouping import (
     MIXED_ROLES as MIXED_ROLES,
     Compared as Compared,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rllm_core.contracts.chosen import Chosen
     from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
+    from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
@@ -266,4 +267,7 @@ class BackendPlugin(Plugin[ParamsT]):
     fetch_model: Callable[[Path, Path], None] | None = None
     """For ``rllm export``. Takes the folder that `Backend.save` filled and an empty one, and writes the model there, as
     transformers or peft open it. Raises CheckpointError where it cannot. None: checkpoints hold it as ``model``."""
+    examine_gpus: Callable[[], Iterable[Finding]] | None = None
+    """For ``rllm plugins doctor --gpu``: what this machine has and lacks for training on its GPUs. Starts nothing, and
+    takes seconds. None: the backend has nothing to do with GPUs."""
     capabilities: Capabilities

@@ -1,0 +1,40 @@
+"""vLLM behind verl, as a user runs it: the servers sample with the trainer's weights of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+LARGE_STEPS = "actor_rollout_ref.actor.optim.lr=0.01"
+"""Weights of the step before are far from those of a step then."""
+LORA = "actor_rollout_ref.model.lora_rank=8"
+MERGED = "actor_rollout_ref.model.lora.merge=true"
+
+
+@pytest.mark.parametrize(
+    ("words", "closest"),
+    [
+        pytest.param((), 1e-4, id="all weights"),
+        # verl rounds merged weights to bfloat16 on their way to the servers.
+        pytest.param((LORA, MERGED), 2e-2, id="LoRA merged"),
+    ],
+)
+def test_replies_are_sampled_with_the_weights_of_their_step(
+    train: Callable[..., Any], words: tuple[str, ...], closest: float
+) -> None:
+    done = train("rllm.trainer.total_batches=3", "rllm.trainer.test_freq=-1", LARGE_STEPS, *words)
+    assert done.returned == 0, done.said
+    assert [step["train/weight_version"] for step in done.steps] == [1, 2, 3]
+    assert max(step["actor/rollout_logprob_difference"] for step in done.steps) < closest
+    assert not done.left
+
+
+def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) -> None:
+    """verl 0.9.1 asks vLLM 0.31 for a method that is gone, and would wait until `deadlines.publish`."""
+    done = train(LORA)
+    assert done.returned == 2, done.said
+    assert "verl 0.9.1 loads adapters into vLLM 0.24.0 alone" in " ".join(done.said.split())
+    assert MERGED in "".join(done.said.split())
+    assert not done.steps
