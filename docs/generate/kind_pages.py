@@ -34,6 +34,7 @@ LONG_FACTS = frozenset(
 )
 """What would be a page of its own; `rllm plugins info` prints it."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
+EMPTY |= {"field(default=None, metadata=GIVES_FACT)": "None"}
 """How people write these defaults."""
 SAYS_NO = ("no", "nothing", "")
 

@@ -2,10 +2,11 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import discover
-from rllm_core.plugins.doctor import Finding, examine
+from rllm_core.plugins.doctor import examine, examine_gpus
 from rllm_core.plugins.registry import Registry
 
 
@@ -152,3 +153,35 @@ def test_the_worst_findings_come_first(site, estimator) -> None:
     registry.add(estimator("empty"), distribution="two")
 
     assert [finding.severity for finding in examine(registry)] == ["error", "warning", "note"]
+
+
+def test_what_several_backends_say_of_gpus_is_said_once() -> None:
+    driver, flash = (
+        Finding(severity="note", subject=each, problem="fine", remedy="nothing") for each in ("GPU", "flash")
+    )
+
+    def broken() -> list[Finding]:
+        raise OSError("libcuda.so is damaged")
+
+    registry = Registry()
+    registry.add(_backend("one", lambda: [driver]))
+    registry.add(_backend("two", lambda: [driver, flash]))
+    registry.add(_backend("silent", None))
+    registry.add(_backend("broken", broken))
+    first, second, of_broken = examine_gpus(registry)
+    assert (first, second) == (driver, flash)
+    assert (of_broken.severity, of_broken.problem) == (
+        "error",
+        "it cannot look at GPUs: OSError: libcuda.so is damaged",
+    )
+
+
+def _backend(name: str, examine: Any) -> BackendPlugin[Any]:
+    return BackendPlugin(
+        name=name,
+        summary="S.",
+        params=NoParams,
+        load=lambda: Backend,
+        capabilities=Capabilities(),
+        examine_gpus=examine,
+    )

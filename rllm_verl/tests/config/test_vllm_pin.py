@@ -13,7 +13,7 @@ import pytest
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_verl import vllm_pin
-from rllm_verl.vllm_pin import PINNED, check_vllm
+from rllm_verl.vllm_pin import GOES_WITH, PINNED, check_vllm
 
 MODEL = "actor_rollout_ref.model"
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -28,7 +28,7 @@ def test_the_extra_pins_what_verls_own_extra_pins() -> None:
     extra = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]["vllm"]
     ours = dict(requirement.split("==") for requirement in extra)
     assert ours == {name: of_verl[name] for name in ("vllm", "torch", "transformers")}
-    assert ours["vllm"] == PINNED
+    assert ours == {"vllm": PINNED, **GOES_WITH}
 
 
 @pytest.fixture

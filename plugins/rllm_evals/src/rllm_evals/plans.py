@@ -7,31 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.cli import Request, config_of_checkpoint, plan_for
-from rllm_core.config import COMMAND_LINE, Tier, covers
+from rllm_core.config import COMMAND_LINE, Tier, covers, path_of, where_acts
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.planning import RunPlan
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.runs.run_folder import PLUGINS
 from rllm_core.schema.run_config import RunConfig
-
-PLAYED = (
-    "rllm.backend",
-    "rllm.profile",
-    "rllm.env.",
-    "rllm.workflow.",
-    "rllm.agent.",
-    "rllm.plugins.",
-    "rllm.rollout.n_val",
-    "rllm.trainer.seed",
-    "rllm.reward",
-    "rllm.renderer",
-    "rllm.disable_thinking",
-    "rllm.accumulate_reasoning",
-    "data.val_",
-    "data.max_",
-    "sampling.val.",
-)
-"""Keys of the core that matter when nothing is trained, or how they begin."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +35,7 @@ class PlayPlan:
         """
         backend = self.plan.backend.plugin
         if key.split(".")[0] in RunConfig.model_fields:
-            return key.startswith(PLAYED)
+            return where_acts(RunConfig, path_of(key)) == "playing"
         shared = any(key == each.native for each in backend.shared_keys)
         return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rllm_core.contracts.backend import DerivedKey, SharedKey
-from rllm_core.contracts.plugin import Plugin
+from rllm_core.contracts.plugin import GIVES_FACT, Plugin
 
 Rows = list[tuple[str, ...]]
 """A fact that is a list: a name with a word or two on it in each row."""
@@ -19,8 +19,6 @@ HEADINGS = {
 }
 NOTHING: Rows = [("nothing",)]
 _COMMON = {field.name for field in fields(Plugin)} - {"honours"}
-_IMPLEMENTATIONS = ("load", "open", "sources", "check", "is_remote", "footprint", "fetch_model")
-"""How the names of fields begin that give what a plugin does; a listing needs none of it."""
 _CALLED = {"honours": "acts on"}
 
 
@@ -39,9 +37,10 @@ def in_words(rows: Rows) -> str:
 
 def _facts(record: Any) -> Iterator[tuple[str, Rows]]:
     for field in fields(record):
-        if field.name in _COMMON or field.name.startswith(_IMPLEMENTATIONS):
-            continue
         value = getattr(record, field.name)
+        # A function is what a plugin does, unless its field says that it gives a fact.
+        if field.name in _COMMON or (callable(value) and field.metadata != GIVES_FACT):
+            continue
         value = value() if callable(value) else value
         if is_dataclass(value):
             yield from _facts(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
+from rllm_core.contracts.finding import Finding
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
@@ -20,6 +21,13 @@ def _load() -> type[Backend]:
     return LocalBackend
 
 
+def _examine_gpus() -> Iterable[Finding]:
+    from rllm_backend_kit.gpu_checks import examine_machine
+    from rllm_backend_kit.machine import look
+
+    return examine_machine(look())
+
+
 @hookimpl
 def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
     yield BackendPlugin(
@@ -29,6 +37,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         load=_load,
         check=check_model,
         footprint=footprint,
+        examine_gpus=_examine_gpus,
         honours=frozenset(
             {
                 "rllm.renderer",

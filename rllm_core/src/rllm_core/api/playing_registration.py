@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from rllm_core.api.offering import NONE, ThingT, frozen, offering, registering, summary_of
+from rllm_core.api.offering import NONE, ThingT, frozen, registering, summary_of
 from rllm_core.api.python_plugins import workflow_plugin
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -70,25 +70,25 @@ def register_rllm_environment(
     Arguments are the fields of `EnvironmentPlugin`; see `register_rllm_workflow` for the errors.
     """
 
-    def check(thing: Any) -> None:
+    def record(thing: Any) -> EnvironmentPlugin[Any]:
         if not (isclass(thing) and issubclass(thing, Environment)) or thing.__abstractmethods__:
             raise PluginError(
                 f"register_rllm_environment({name!r}) stands above {thing!r:.80}.",
                 "Write a subclass of rllm_core.contracts.Environment with tasks, reset and step.",
             )
+        return EnvironmentPlugin(
+            name=name,
+            summary=summary or summary_of(thing),
+            load=lambda: thing,
+            params=params,
+            blocking=blocking,
+            defaults=dict(defaults or {}),
+            needs_keys=dict(needs_keys or {}),
+            best_possible=dict(best_possible or {}),
+            honours=frozen(honours),
+        )
 
-    decorate: Callable[[ThingT], ThingT] = offering(
-        EnvironmentPlugin,
-        name,
-        summary,
-        params=params,
-        blocking=blocking,
-        defaults=dict(defaults or {}),
-        needs_keys=dict(needs_keys or {}),
-        best_possible=dict(best_possible or {}),
-        honours=honours,
-    )
-    return _checked(check, decorate)
+    return registering("register_rllm_environment", name, record)
 
 
 def register_rllm_reward(
@@ -121,14 +121,6 @@ def register_rllm_reward(
         )
 
     return registering("register_rllm_reward", name, record)
-
-
-def _checked(check: Callable[[Any], None], decorate: Callable[[ThingT], ThingT]) -> Callable[[ThingT], ThingT]:
-    def decorated(thing: ThingT) -> ThingT:
-        check(thing)
-        return decorate(thing)
-
-    return decorated
 
 
 def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], Reward]:

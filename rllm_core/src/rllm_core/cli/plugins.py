@@ -70,8 +70,9 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
 
 
 @plugins.command()
+@click.option("--gpu", is_flag=True, help="And this machine's GPUs, with what backends need to train on them.")
 @click.pass_obj
-def doctor(debug: bool | None) -> int:
+def doctor(debug: bool | None, gpu: bool) -> int:
     """Check every installed plugin and command, and say what to do about what is wrong.
 
     Loads everything, so it takes a few seconds. Exits with 1 when something cannot be used.
@@ -79,10 +80,11 @@ def doctor(debug: bool | None) -> int:
     \b
     Examples:
       rllm plugins doctor
+      rllm plugins doctor --gpu            (on a machine with GPUs, before the first run)
       rllm plugins doctor --debug          (with the traceback of each broken plugin)
     """
     from rllm_core.plugins.command_doctor import examine_commands
-    from rllm_core.plugins.doctor import examine, worst_first
+    from rllm_core.plugins.doctor import examine, examine_gpus, worst_first
     from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.package_doctor import examine_packages
     from rllm_core.plugins.registry import Registry
@@ -90,7 +92,8 @@ def doctor(debug: bool | None) -> int:
     registry = Registry.load()
     commands = _commands_in(registry.discovery)
     of_packages = examine_packages(registry.discovery)
-    findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands)])
+    of_gpus = examine_gpus(registry) if gpu else []
+    findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
         if debug and finding.traceback:

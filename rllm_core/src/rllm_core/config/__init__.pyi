@@ -1,8 +1,13 @@
-from .keys import fields_of as fields_of, known_keys as known_keys, section_of as section_of
+from .keys import (
+    fields_of as fields_of,
+    known_keys as known_keys,
+    section_of as section_of,
+    where_acts as where_acts,
+)
 from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier
 from .overrides import read_override as read_override
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
-from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, value_at as value_at
+from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, path_of as path_of, value_at as value_at
 from .problems import (
     as_config_error as as_config_error,
     describe as describe,

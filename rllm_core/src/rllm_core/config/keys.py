@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.paths import KeyPath
-from rllm_core.schema.section import HoldsChoice
+from rllm_core.schema.section import ActsIn, HoldsChoice
 
 ANY_KEY = "*"
 """Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
@@ -61,6 +61,13 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
 def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Sections of a schema that cannot be null."""
     return frozenset(path for path, field in fields_of(schema).items() if _is_section(field.annotation))
+
+
+def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "playing"] | None:
+    """What the nearest mark says, that of the key itself or of a section above it; None where there is no mark."""
+    fields = fields_of(schema)
+    nearest = (fields[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in fields)
+    return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, ActsIn)), None)
 
 
 def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.config.overrides import read_override
+from rllm_core.config.paths import ABSENT, NoSectionError, path_of, put_at, value_at
 from rllm_core.config.yaml_text import DEEPEST, MOST_VALUES, read_yaml, too_large
 from rllm_core.errors import ConfigError
 
@@ -87,17 +88,17 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
     """Make nested mappings of dotted keys: ``{"rllm.workflow.name": "x"}``."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        *sections, last = key.split(".") if isinstance(key, str) else [""]
-        if not all((*sections, last)):
+        path = path_of(key) if isinstance(key, str) else ()
+        if not path or not all(path):
             raise ConfigError(f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n")
-        node = tree
-        for section in sections:
-            node = node.setdefault(section, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"`{key}` (from {origin}) lies within a key that has a value in the same place.")
-        if last in node:
+        if value_at(tree, path) is not ABSENT:
             raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.")
-        node[last] = dict(value) if isinstance(value, Mapping) else value
+        try:
+            put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
+        except NoSectionError as error:
+            raise ConfigError(
+                f"`{key}` (from {origin}) lies within a key that has a value in the same place."
+            ) from error
     return Layer(origin, tree, tier)
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from rllm_core.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm_core.config.layers import COMMAND_LINE, Layer, Tier
-from rllm_core.config.paths import ABSENT, KeyPath, value_at
+from rllm_core.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
 from rllm_core.config.problems import wrong_value
 from rllm_core.errors import ConfigError
 
@@ -60,17 +60,12 @@ class Merged:
 
     def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
         """Set a value, as a layer above all others would."""
-        node = self.tree
-        for depth, part in enumerate(path[:-1]):
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                section = path[: depth + 1]
-                raise ConfigError(
-                    f"{wrong_value(section, node, self.origin(section))} and cannot hold `{'.'.join(path)}`.",
-                    "Write its keys one by one.",
-                )
         self.forget(path)
-        node[path[-1]] = deepcopy(value)
+        try:
+            put_at(self.tree, path, deepcopy(value))
+        except NoSectionError as error:
+            given = wrong_value(error.path, error.value, self.origin(error.path))
+            raise ConfigError(f"{given} and cannot hold `{'.'.join(path)}`.", "Write its keys one by one.") from error
         self.marks[path] = Origin(origin, tier)
 
     def forget(self, path: KeyPath) -> None:

@@ -24,10 +24,24 @@ def value_at(tree: Any, path: KeyPath) -> Any:
     return tree
 
 
+class NoSectionError(Exception):
+    """A value stands where a section would have to."""
+
+    def __init__(self, path: KeyPath, value: Any) -> None:
+        super().__init__(".".join(path))
+        self.path, self.value = path, value
+
+
 def put_at(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set a value in a tree, with the sections above it."""
-    for part in path[:-1]:
+    """Set a value in a tree, with the sections above it.
+
+    Raises:
+        NoSectionError: one of these is a value.
+    """
+    for depth, part in enumerate(path[:-1], 1):
         tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise NoSectionError(path[:depth], tree)
     tree[path[-1]] = value
 
 

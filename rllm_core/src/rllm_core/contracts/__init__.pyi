@@ -51,6 +51,10 @@ from .estimator import (
     Level as Level,
     Scope as Scope,
 )
+from .finding import (
+    Finding as Finding,
+    Severity as Severity,
+)
 from .grouping import (
     MIXED_ROLES as MIXED_ROLES,
     Compared as Compared,
@@ -69,6 +73,7 @@ from .observer import (
 )
 from .plugin import (
     API_VERSION as API_VERSION,
+    GIVES_FACT as GIVES_FACT,
     NoParams as NoParams,
     Params as Params,
     Plugin as Plugin,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rllm_core.contracts.plugin import ParamsT, Plugin
+from rllm_core.contracts.plugin import GIVES_FACT, ParamsT, Plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rllm_core.contracts.chosen import Chosen
     from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
+    from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
@@ -228,7 +229,7 @@ class BackendPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "backend"
 
     load: Callable[[], type[Backend]]
-    config_yaml: Callable[[], Path] | None = None
+    config_yaml: Callable[[], Path] | None = field(default=None, metadata=GIVES_FACT)
     """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all. It begins
     with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. A section that another system reads is
     ``Annotated[dict[str, Any], AsPackaged()]`` in `params`: its keys and types are those of the composed YAML."""
@@ -266,4 +267,7 @@ class BackendPlugin(Plugin[ParamsT]):
     fetch_model: Callable[[Path, Path], None] | None = None
     """For ``rllm export``. Takes the folder that `Backend.save` filled and an empty one, and writes the model there, as
     transformers or peft open it. Raises CheckpointError where it cannot. None: checkpoints hold it as ``model``."""
+    examine_gpus: Callable[[], Iterable[Finding]] | None = None
+    """For ``rllm plugins doctor --gpu``: what this machine has and lacks for training on its GPUs. Starts nothing, and
+    takes seconds. None: the backend has nothing to do with GPUs."""
     capabilities: Capabilities

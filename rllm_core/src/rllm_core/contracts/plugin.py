@@ -12,6 +12,9 @@ API_VERSION = 1
 """Version of the records in this package. A plugin module may state ``requires_api = 1``; another major
 version is refused by name before any of its hooks is called."""
 
+GIVES_FACT = {"gives_fact": True}
+"""Metadata of a record's field: its function gives a fact, and ``rllm plugins info`` calls it to show that."""
+
 
 class Params(BaseModel):
     """Base of a plugin's own options: unknown options are errors, and options never change after start."""

@@ -5,34 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rllm_core.config.keys import where_acts
 from rllm_core.config.layers import Tier
+from rllm_core.config.paths import path_of
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.problem import Problem, unused, warning
 from rllm_core.plugins.discovery import CORE
+from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 from rllm_core.schema.section import ReadsStepRewards, ShapesStepRewards, marked
 
-OF_TRAINING = (
-    "rllm.algorithm.",
-    "rllm.compact_filtering.",
-    "rllm.episode_logging.",
-    "rllm.mask_truncated_samples",
-    "rllm.pipeline.",
-    "rllm.rejection_sample.",
-    "rllm.rollout.n",
-    "rllm.stepwise_advantage.",
-    "rllm.trainer.keep_checkpoints",
-    "rllm.trainer.save_freq",
-    "rllm.trainer.test_freq",
-    "rllm.trainer.total_",
-    "rllm.trainer.val_before_train",
-    "rllm.transform.",
-    "data.train_batch_size",
-    "sampling.train.",
-)
-"""Keys of the core that nothing acts on while nothing is trained, or how they begin."""
 NEVER = (0, -1)
 """Values of a frequency that mean never."""
 NAMED = 5
@@ -114,7 +98,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
     if not plan.config.rllm.trainer.val_only:
         return
     composed = plan.composed
-    idle = [key for key in sorted(composed.by_user) if _is_of_training(key)]
+    idle = [key for key in sorted(composed.by_user) if where_acts(RunConfig, path_of(key)) == "training"]
     typed = [key for key in idle if composed.tiers[key] is Tier.COMMAND_LINE]
     for key in typed:
         yield unused(
@@ -128,7 +112,3 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
             "rllm.trainer.val_only",
             f"rllm.trainer.val_only is true, and nothing is trained: {', '.join(idle[:NAMED])}{more} have no effect",
         )
-
-
-def _is_of_training(key: str) -> bool:
-    return key.startswith(OF_TRAINING) and not key.startswith("rllm.rollout.n_val")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
+from rllm_core.contracts.finding import Finding
 from rllm_core.errors import PluginError
 from rllm_core.plugins.commands import PluginCommands, load_command, offers_of, remedy_of
-from rllm_core.plugins.doctor import Finding
 
 
 def examine_commands(commands: PluginCommands) -> Iterator[Finding]:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.backend_files import search_folder
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, normalise
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import reason_of
 from rllm_core.plugins.registry import Registry
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing worth knowing. An ``error`` means that something installed cannot be used."""
-
-    severity: Severity
-    subject: str
-    """What it is about: a plugin, a name or a setting."""
-    problem: str
-    remedy: str
-    traceback: str = ""
 
 
 def examine(registry: Registry) -> list[Finding]:
@@ -42,6 +28,25 @@ def examine(registry: Registry) -> list[Finding]:
         *_blocked(registry),
     ]
     return worst_first(findings)
+
+
+def examine_gpus(registry: Registry) -> list[Finding]:
+    """What backends say of this machine's GPUs and of what they need there. What several say is said once."""
+    findings: list[Finding] = []
+    for entry in registry.all("backend"):
+        if entry.plugin.examine_gpus is None:
+            continue
+        try:
+            findings.extend(entry.plugin.examine_gpus())
+        except Exception as error:  # noqa: BLE001  (another's code; the checkup goes on)
+            problem = f"it cannot look at GPUs: {reason_of(error)}"
+            remedy = f"report it to the authors of {entry.distribution}"
+            findings.append(
+                Finding(
+                    severity="error", subject=f"{entry.kind} {entry.qualified_name}", problem=problem, remedy=remedy
+                )
+            )
+    return list(dict.fromkeys(findings))
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

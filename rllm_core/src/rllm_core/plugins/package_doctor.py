@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rllm_core.contracts.finding import Finding
 from rllm_core.plugins.discovery import CORE, Discovery, normalise
-from rllm_core.plugins.doctor import Finding
 from rllm_core.plugins.requirements import missing, outside
 
 

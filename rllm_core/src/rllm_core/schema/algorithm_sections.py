@@ -23,6 +23,7 @@ from rllm_core.schema.section import (
     SharedOption,
     WhileOff,
     WhileOffAs,
+    section,
 )
 
 OF_ALGORITHMS = SharedOption(("estimator", "loss"))
@@ -138,10 +139,8 @@ class AlgorithmSection(Section):
     warmup_steps_ratio: Annotated[float | None, ByPlugins()] = Field(
         None, ge=0, le=1, description="Share of the run in which the learning rate rises; null: the backend's own key."
     )
-    entropy: EntropySection = Field(default_factory=EntropySection, description="Entropy bonus and its schedule.")
-    rollout_correction: RolloutCorrectionSection = Field(
-        default_factory=RolloutCorrectionSection, description="Truncated importance sampling."
-    )
+    entropy: EntropySection = section(EntropySection)
+    rollout_correction: RolloutCorrectionSection = section(RolloutCorrectionSection)
     on_missing_reward: Annotated[Literal["error", "drop", "zero"], ByPlugins()] = Field(
         "error", description="What to do with a missing, NaN or infinite reward; always counted in metrics."
     )

@@ -6,7 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rllm_core.schema.section import ByPlugins, Choice, Names, PositiveInt, Section, TakenOver
+from rllm_core.schema.section import (
+    PLAYING,
+    TRAINING,
+    ByPlugins,
+    Choice,
+    Names,
+    PositiveInt,
+    Section,
+    TakenOver,
+    section,
+)
 
 
 class DataSection(Section):
@@ -16,16 +26,20 @@ class DataSection(Section):
         None,
         description="Training tasks: name of a dataset, or a file that one reads; null means the environment's own.",
     )
-    val_dataset: Annotated[Choice | None, Names("dataset")] = Field(
+    val_dataset: Annotated[Choice | None, Names("dataset"), PLAYING] = Field(
         None,
         description="Validation tasks: name of a dataset, or a file that one reads; null means the environment's own.",
     )
-    train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",))] = Field(
+    train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",)), TRAINING] = Field(
         64, description="Tasks per training step; never more than there are."
     )
-    val_batch_size: PositiveInt = Field(32, description="Tasks per validation batch.")
-    max_prompt_length: PositiveInt = Field(2048, description="Most tokens a model call may start from.")
-    max_response_length: PositiveInt = Field(2048, description="Most tokens one model call may sample.")
+    val_batch_size: Annotated[PositiveInt, PLAYING] = Field(32, description="Tasks per validation batch.")
+    max_prompt_length: Annotated[PositiveInt, PLAYING] = Field(
+        2048, description="Most tokens a model call may start from."
+    )
+    max_response_length: Annotated[PositiveInt, PLAYING] = Field(
+        2048, description="Most tokens one model call may sample."
+    )
 
 
 class TrainSamplingSection(Section):
@@ -49,5 +63,5 @@ class ValSamplingSection(Section):
 class SamplingSection(Section):
     """How tokens are drawn."""
 
-    train: TrainSamplingSection = Field(default_factory=TrainSamplingSection, description="Sampling in training.")
-    val: ValSamplingSection = Field(default_factory=ValSamplingSection, description="Sampling in validation.")
+    train: Annotated[TrainSamplingSection, TRAINING] = section(TrainSamplingSection)
+    val: Annotated[ValSamplingSection, PLAYING] = section(ValSamplingSection)

@@ -30,7 +30,7 @@ from rllm_core.schema.run_sections import (
     WorkflowSection,
 )
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_core.schema.section import ByPlugins, Choice, Names, Refused, Section
+from rllm_core.schema.section import PLAYING, TRAINING, ByPlugins, Choice, Names, Refused, Section, section
 
 
 class RllmSection(Section):
@@ -41,38 +41,36 @@ class RllmSection(Section):
         description="Written into whole configurations (`config.yaml`, `build_train_config`): what you gave to make "
         "them, and where. What is still as that gives it does not count as set by you.",
     )
-    backend: Annotated[str, Names("backend")] = Field(
+    backend: Annotated[str, Names("backend"), PLAYING] = Field(
         "local", description="Backend, by name; also written rllm/backend=NAME."
     )
-    profile: str | None = Field(
+    profile: Annotated[str | None, PLAYING] = Field(
         None, description="Ready-made settings of the backend for one kind of machine, by name, such as `cpu` of verl."
     )
-    agent: AgentSection = Field(default_factory=AgentSection, description="Who plays, and limits of one attempt.")
-    env: EnvSection = Field(default_factory=EnvSection, description="What is played.")
-    workflow: WorkflowSection = Field(default_factory=WorkflowSection, description="How an attempt is made.")
-    rollout: RolloutSection = Field(default_factory=RolloutSection, description="How many attempts are made.")
-    trainer: TrainerSection = Field(default_factory=TrainerSection, description="The training loop.")
-    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection, description="From rewards to gradients.")
-    stepwise_advantage: StepwiseAdvantageSection = Field(
-        default_factory=StepwiseAdvantageSection, description="How an advantage reaches the steps of a trajectory."
-    )
-    reward: Annotated[list[Choice], ByPlugins(), Names("reward")] = Field(
+    agent: Annotated[AgentSection, PLAYING] = section(AgentSection)
+    env: Annotated[EnvSection, PLAYING] = section(EnvSection)
+    workflow: Annotated[WorkflowSection, PLAYING] = section(WorkflowSection)
+    rollout: RolloutSection = section(RolloutSection)
+    trainer: TrainerSection = section(TrainerSection)
+    algorithm: Annotated[AlgorithmSection, TRAINING] = section(AlgorithmSection)
+    stepwise_advantage: Annotated[StepwiseAdvantageSection, TRAINING] = section(StepwiseAdvantageSection)
+    reward: Annotated[list[Choice], ByPlugins(), Names("reward"), PLAYING] = Field(
         default_factory=list,
         description="Rewards of an attempt, by name, added to what the environment gives: `[exact]`, or "
         "`[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
-    renderer: Annotated[Choice, ByPlugins(), Names("renderer")] = Field(
+    renderer: Annotated[Choice, ByPlugins(), Names("renderer"), PLAYING] = Field(
         "template", description="How messages become tokens, and tokens replies, by name."
     )
-    disable_thinking: Annotated[bool, ByPlugins()] = Field(
+    disable_thinking: Annotated[bool, ByPlugins(), PLAYING] = Field(
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."
     )
-    accumulate_reasoning: Annotated[bool, ByPlugins("workflow")] = Field(
+    accumulate_reasoning: Annotated[bool, ByPlugins("workflow"), PLAYING] = Field(
         False,
         description="Keep what the model thought (up to `</think>`) in prompts after the user has spoken again. While "
         "it calls tools its thoughts stay anyway.",
     )
-    mask_truncated_samples: Annotated[bool, ByPlugins()] = Field(
+    mask_truncated_samples: Annotated[bool, ByPlugins(), TRAINING] = Field(
         False, description="Take trajectories whose last answer was cut off out of the gradient."
     )
     filter_token_mismatch: Annotated[
@@ -82,30 +80,24 @@ class RllmSection(Section):
             "no filter to switch off. Remove the key."
         ),
     ] = Field(True, description="Accepted for configurations of rLLM; mismatches cannot happen here.")
-    compact_filtering: CompactFilteringSection = Field(
-        default_factory=CompactFilteringSection, description="Attempts masked by how they ended."
-    )
-    transform: TransformSection = Field(default_factory=TransformSection, description="From episodes to groups.")
-    rejection_sample: RejectionSection = Field(default_factory=RejectionSection, description="Groups not trained on.")
-    pipeline: PipelineSection = Field(default_factory=PipelineSection, description="The stages of a training step.")
-    episode_logging: EpisodeLoggingSection = Field(
-        default_factory=EpisodeLoggingSection, description="Episodes kept on disk."
-    )
-    async_training: AsyncTrainingSection = Field(
-        default_factory=AsyncTrainingSection, description="Rollouts that go on while weights are updated."
-    )
-    sdk: SdkSection = Field(default_factory=SdkSection, description="Traces of agents outside of workflows.")
+    compact_filtering: Annotated[CompactFilteringSection, TRAINING] = section(CompactFilteringSection)
+    transform: Annotated[TransformSection, TRAINING] = section(TransformSection)
+    rejection_sample: Annotated[RejectionSection, TRAINING] = section(RejectionSection)
+    pipeline: Annotated[PipelineSection, TRAINING] = section(PipelineSection)
+    episode_logging: Annotated[EpisodeLoggingSection, TRAINING] = section(EpisodeLoggingSection)
+    async_training: AsyncTrainingSection = section(AsyncTrainingSection)
+    sdk: SdkSection = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
         "error",
         description="What happens to a value of yours that nothing in the run acts on. `warn` is for sweeps, of which "
         "one key or another does not apply to every run.",
     )
-    plugins: PluginsSection = Field(default_factory=PluginsSection, description="Which plugins there are.")
+    plugins: Annotated[PluginsSection, PLAYING] = section(PluginsSection)
 
 
 class RunConfig(Section):
     """The core's part of a config."""
 
-    rllm: RllmSection = Field(default_factory=RllmSection, description="Backend-agnostic settings.")
-    data: DataSection = Field(default_factory=DataSection, description="Tasks, batches and lengths.")
-    sampling: SamplingSection = Field(default_factory=SamplingSection, description="How tokens are drawn.")
+    rllm: RllmSection = section(RllmSection)
+    data: DataSection = section(DataSection)
+    sampling: SamplingSection = section(SamplingSection)

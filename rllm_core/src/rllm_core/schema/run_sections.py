@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rllm_core.schema.section import (
+    PLAYING,
+    TRAINING,
     ByPlugins,
     Choice,
     IdleWhen,
@@ -79,8 +81,8 @@ class WorkflowSection(Section):
 class RolloutSection(Section):
     """How many attempts are made, and by which engine."""
 
-    n: Annotated[PositiveInt, ByPlugins()] = Field(8, description="Rollouts per task during training.")
-    n_val: PositiveInt = Field(1, description="Rollouts per task during validation.")
+    n: Annotated[PositiveInt, ByPlugins(), TRAINING] = Field(8, description="Rollouts per task during training.")
+    n_val: Annotated[PositiveInt, PLAYING] = Field(1, description="Rollouts per task during validation.")
     engine: Annotated[Choice | None, ByPlugins(), Names("engine")] = Field(
         None, description="Rollout engine that the backend hosts, by name; null means the backend's own."
     )
@@ -93,10 +95,10 @@ def _console() -> list[Choice]:
 class TrainerSection(Section):
     """The training loop."""
 
-    total_epochs: Annotated[PositiveInt, WHILE_COUNTED_IN_BATCHES] = Field(
+    total_epochs: Annotated[PositiveInt, WHILE_COUNTED_IN_BATCHES, TRAINING] = Field(
         10, description="Passes over the training tasks."
     )
-    total_batches: PositiveInt | Literal[-1] = Field(
+    total_batches: Annotated[PositiveInt | Literal[-1], TRAINING] = Field(
         -1, description="Training steps; -1 means as many as `total_epochs` gives."
     )
     logger: Annotated[list[Choice], Names("tracker")] = Field(
@@ -108,17 +110,25 @@ class TrainerSection(Section):
     project_name: str = Field("rllm-training", pattern=r"^[\w-][\w.-]*$", description="Folder of the project's runs.")
     experiment_name: str = Field("default", pattern=r"^[\w-][\w.-]*$", description="Folder of this run in its project.")
     output_dir: str = Field("runs", min_length=1, description="Folder that holds all projects.")
-    test_freq: int = Field(5, ge=-1, description="Training steps between validations; 0 or -1 means never.")
-    save_freq: int = Field(20, ge=-1, description="Training steps between checkpoints; 0 or -1 means only at the end.")
-    keep_checkpoints: int = Field(3, ge=2, description="Newest checkpoints kept; two at least, so one can go bad.")
-    val_before_train: bool = Field(True, description="Validate before the first step.")
+    test_freq: Annotated[int, TRAINING] = Field(
+        5, ge=-1, description="Training steps between validations; 0 or -1 means never."
+    )
+    save_freq: Annotated[int, TRAINING] = Field(
+        20, ge=-1, description="Training steps between checkpoints; 0 or -1 means only at the end."
+    )
+    keep_checkpoints: Annotated[int, TRAINING] = Field(
+        3, ge=2, description="Newest checkpoints kept; two at least, so one can go bad."
+    )
+    val_before_train: Annotated[bool, TRAINING] = Field(True, description="Validate before the first step.")
     val_only: bool = Field(False, description="Validate and stop.")
     on_changed_reward: Literal["error", "warn"] = Field(
         "error",
         description="What --resume does where the source of a reward, such as the file of a reward function, differs "
         "from that in the checkpoint: stop, or warn and go on. Holds for one start.",
     )
-    seed: NonNegativeInt = Field(0, description="Every random draw of a run is a function of this seed.")
+    seed: Annotated[NonNegativeInt, PLAYING] = Field(
+        0, description="Every random draw of a run is a function of this seed."
+    )
 
 
 class AsyncTrainingSection(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rllm_core.schema.section import ByPlugins, Section
+from rllm_core.schema.section import ByPlugins, Section, section
 
 PUBLIC_TOKEN = "my-shared-secret"
 """What rLLM ships as default token, so everybody knows it."""
@@ -51,11 +51,9 @@ class ProxySection(Section):
 class SdkSection(Section):
     """Traces of agents that are not run by a workflow."""
 
-    store: StoreSection = Field(default_factory=StoreSection, description="Where traces are kept.")
-    processing: ProcessingSection = Field(
-        default_factory=ProcessingSection, description="How traces become trajectories."
-    )
-    proxy: ProxySection = Field(default_factory=ProxySection, description="The proxy between an agent and the model.")
+    store: StoreSection = section(StoreSection)
+    processing: ProcessingSection = section(ProcessingSection)
+    proxy: ProxySection = section(ProxySection)
 
 
 def is_loopback(host: str) -> bool:

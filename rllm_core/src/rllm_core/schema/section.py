@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from inspect import getdoc
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +21,18 @@ ROLE_LOSS = "loss_fn"
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class ActsIn:
+    """Where the key, or every key of the section, acts. One without this mark acts in a run of ``rllm train``, also in
+    one that only validates."""
+
+    where: Literal["training", "playing"]
+    """``training``: not where tasks are only played. ``playing``: wherever they are, also in ``rllm eval``."""
+
+
+TRAINING, PLAYING = ActsIn("training"), ActsIn("playing")
 
 
 @dataclass(frozen=True)
@@ -165,3 +178,8 @@ class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values never change after start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def section(model: type[Section]) -> Any:
+    """The field of a section: its values are defaults, its description is the docstring of its model."""
+    return Field(default_factory=model, description=getdoc(model))

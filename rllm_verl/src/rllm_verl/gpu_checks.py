@@ -1,0 +1,83 @@
+"""What `rllm plugins doctor --gpu` says of verl: versions that go together, flash attention, shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rllm_backend_kit.gpu_checks import GIB, examine_machine, major
+from rllm_backend_kit.machine import Machine, look
+from rllm_core.contracts.finding import Finding
+from rllm_verl.vllm_pin import GOES_WITH, INSTALL, PINNED
+
+FLASH = "flash-attn"
+NEWEST_FLASH = "2.8.3"
+"""Built against torch 2.11."""
+LOOKED_AT = ("verl", "vllm", "torch", "transformers", "ray", FLASH)
+SUBJECT = "backend verl on GPUs"
+SHARED_MEMORY = 8 * GIB
+"""Free bytes of /dev/shm that Ray's store and the weights on their way to vLLM have room in. Docker gives 64 MiB."""
+
+
+def examine_gpus() -> Iterable[Finding]:
+    """See `BackendPlugin.examine_gpus`."""
+    machine = look(LOOKED_AT)
+    return [*examine_machine(machine), *examine_verl(machine)]
+
+
+def examine_verl(machine: Machine) -> Iterator[Finding]:
+    """What the backend needs beside a working torch."""
+    yield from _versions(machine)
+    yield from _flash(machine)
+    yield from _shared_memory(machine)
+
+
+def _versions(machine: Machine) -> Iterator[Finding]:
+    vllm = machine.packages.get("vllm")
+    if vllm is None:
+        yield Finding(severity="error", subject=SUBJECT, problem="vllm is not installed, which samples", remedy=INSTALL)
+        return
+    for name, wanted in {"vllm": PINNED, **GOES_WITH}.items():
+        found = machine.packages.get(name)
+        if found != wanted:
+            yield Finding(
+                severity="warning",
+                subject=SUBJECT,
+                problem=f"{name} is {found or 'not installed'}; verl is written for {wanted}",
+                remedy=INSTALL,
+            )
+
+
+def _flash(machine: Machine) -> Iterator[Finding]:
+    if (found := machine.packages.get(FLASH)) is not None:
+        yield Finding(severity="note", subject=FLASH, problem=f"version {found}", remedy="nothing")
+        return
+    yield Finding(
+        severity="warning",
+        subject=FLASH,
+        problem="it is not installed: attention is slower, and sequences cannot be shared by GPUs",
+        remedy=f"{_compiler(machine)}pip install setuptools wheel packaging ninja psutil && "
+        f"pip install '{FLASH}=={NEWEST_FLASH}' --no-build-isolation; or go without: "
+        "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+    )
+
+
+def _compiler(machine: Machine) -> str:
+    """What to do before it can be compiled."""
+    if machine.cuda is None:
+        return "install torch with CUDA, then "
+    if machine.nvcc is None:
+        return f"install nvcc (the CUDA toolkit {machine.cuda}), then "
+    if major(machine.nvcc) != major(machine.cuda):
+        return f"install nvcc of CUDA {machine.cuda} (this one is of {machine.nvcc}), then "
+    return ""
+
+
+def _shared_memory(machine: Machine) -> Iterator[Finding]:
+    free = machine.shared_memory
+    if free is not None and free < SHARED_MEMORY:
+        yield Finding(
+            severity="warning",
+            subject="/dev/shm",
+            problem=f"{free / GIB:.2f} GiB are free; Ray's store and weights on their way to vLLM lie there",
+            remedy=f"`docker run --shm-size={2 * SHARED_MEMORY // GIB}g`, or `mount -o remount,size=…` of /dev/shm",
+        )

@@ -1,0 +1,82 @@
+"""What the doctor says of verl on GPUs, from machines that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from rllm_backend_kit.gpu_checks import GIB
+from rllm_backend_kit.machine import Machine
+from rllm_core.plugins.registry import Registry
+from rllm_verl.gpu_checks import FLASH, examine_verl
+from rllm_verl.vllm_pin import GOES_WITH, PINNED
+
+READY = Machine(
+    torch="2.11.0",
+    cuda="13.0",
+    nvcc="13.0",
+    visible=8,
+    shared_memory=64 * GIB,
+    packages={"verl": "0.9.1", "vllm": PINNED, **GOES_WITH, FLASH: "2.8.3"},
+)
+
+
+def _with(packages: Mapping[str, str | None]) -> Machine:
+    together = READY.packages | packages
+    return replace(READY, packages={name: version for name, version in together.items() if version is not None})
+
+
+def _said(machine: Machine) -> list[str]:
+    return [
+        f"{each.severity}: {each.problem}; {each.remedy}" for each in examine_verl(machine) if each.severity != "note"
+    ]
+
+
+def test_versions_that_go_together_are_fine() -> None:
+    assert not _said(READY)
+
+
+def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
+    (said,) = _said(_with({"vllm": None}))
+    assert said == "error: vllm is not installed, which samples; pip install 'rllm-verl[vllm]'"
+
+
+@pytest.mark.parametrize("name", ["vllm", "torch", "transformers"])
+def test_each_version_that_is_not_verls_is_named(name: str) -> None:
+    (said,) = _said(_with({name: "9.9.9"}))
+    wanted = {"vllm": PINNED, **GOES_WITH}[name]
+    assert said == f"warning: {name} is 9.9.9; verl is written for {wanted}; pip install 'rllm-verl[vllm]'"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "nvcc", "first"),
+    [
+        ("13.0", "13.0", "pip install setuptools"),
+        ("13.0", None, "install nvcc (the CUDA toolkit 13.0), then pip install"),
+        ("13.0", "12.4", "install nvcc of CUDA 13.0 (this one is of 12.4), then pip install"),
+        (None, None, "install torch with CUDA, then pip install"),
+    ],
+)
+def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
+    cuda: str | None, nvcc: str | None, first: str
+) -> None:
+    (said,) = _said(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
+    assert said.startswith("warning: it is not installed: attention is slower")
+    assert f"; {first}" in said
+    assert "pip install 'flash-attn==2.8.3' --no-build-isolation" in said
+    assert "attn_implementation=sdpa" in said
+
+
+def test_dockers_shared_memory_is_too_small() -> None:
+    (said,) = _said(replace(READY, shared_memory=64 << 20))
+    assert said.startswith("warning: 0.06 GiB are free")
+    assert "docker run --shm-size=16g" in said
+    assert not _said(replace(READY, shared_memory=None))
+
+
+def test_the_doctor_asks_the_backend(registry: Registry) -> None:
+    examine = registry.get("backend", "verl").plugin.examine_gpus
+    assert examine is not None
+    assert FLASH in {finding.subject for finding in examine()}
