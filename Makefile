@@ -30,7 +30,7 @@ VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
 DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM)) rllm_verl
 
-.PHONY: help install demo test test-long test-gpu test-vllm test-verl-vllm test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -42,6 +42,7 @@ help:
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
+	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
 	@echo "make docs     make the pages of docs/reference that schemas and records give"
 	@echo "make clean    remove the virtual environment"
 
@@ -133,6 +134,10 @@ PYTHON_GPU ?= $(BIN)/python
 test-gpu:
 	PYTHONPATH=rllm_core/src:plugins/rllm_backend_kit/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
 	  -o addopts="--import-mode=importlib -p rllm_core --strict-markers -ra" -m gpu plugins/rllm_local/tests/gpu
+
+# The first day on GPUs, with what $(PYTHON_GPU) has installed: a run that lacks something is skipped and says what.
+smoke-gpu:
+	PYTHONPATH=tests/tools $(PYTHON_GPU) benchmarks/smoke_gpu.py
 
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md

@@ -13,7 +13,7 @@ import pytest
 
 from rllm_core.contracts.reward import Attempt
 from rllm_core.errors import ConfigError, PluginError
-from rllm_serving.line_process import DiedError
+from rllm_serving.line_process import DiedError, LineProcess
 from rllm_tasks import math_reward, plugin
 from rllm_tasks.reward_options import MathParams
 from rllm_tasks.worker_pool import WorkerPool
@@ -70,9 +70,7 @@ def test_comparisons_that_hang_are_killed_and_the_others_go_on(
 def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
     question = {"said": "4", "answers": ["4"], "seconds": 60}
     assert pool.ask(question)["correct"]
-    process = pool._places.get()
-    assert process is not None
-    pool._places.put(process)
+    process = _free(pool)
     os.kill(process.pid, signal.SIGKILL)
     while process.exit_code is None:
         pass
@@ -81,11 +79,29 @@ def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
     assert pool.ask(question)["correct"]
 
 
+def test_a_question_that_is_known_to_be_fatal_ends_no_process(pool: WorkerPool) -> None:
+    fatal = {"said": ENDLESS, "answers": ["7"], "seconds": 1}
+    with pytest.raises(DiedError, match=f"ended with -{signal.SIGALRM.value}"):
+        pool.ask(fatal)
+    pool.start()
+    before = _free(pool)
+    with pytest.raises(DiedError, match="over the same question before"):
+        pool.ask(fatal)
+    assert _free(pool) is before
+    assert before.exit_code is None
+
+
+def _free(pool: WorkerPool) -> LineProcess:
+    """The process that the next question goes to."""
+    process = pool._places.get()
+    pool._places.put(process)
+    assert process is not None
+    return process
+
+
 def test_closing_ends_the_processes(pool: WorkerPool) -> None:
     pool.ask({"said": "4", "answers": ["4"], "seconds": 60})
-    process = pool._places.get()
-    assert process is not None
-    pool._places.put(process)
+    process = _free(pool)
     pool.close()
     assert process.exit_code is not None
 

@@ -51,12 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train(folder: Path, tmp_path: Path) -> Callable[..., Finished]:
-    """Runs `rllm train sum` on that model with further words."""
+    """Runs `rllm train guess` on that model with further words."""
 
     def run(*words: str) -> Finished:
         mark = uuid.uuid4().hex
         program = str(Path(sys.executable).with_name("rllm"))
-        command = [program, "train", "sum", "rllm/backend=verl", "--profile", "cpu_vllm", "--model", str(folder)]
+        command = [program, "train", "guess", "rllm/backend=verl", "--profile", "cpu_vllm", "--model", str(folder)]
         done = subprocess.run(
             [*command, "data.train_batch_size=8", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false", *words],
             cwd=tmp_path,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-LARGE_STEPS = "actor_rollout_ref.actor.optim.lr=0.01"
-"""Weights of the step before are far from those of a step then."""
+LARGE_STEPS = ("actor_rollout_ref.actor.optim.lr=0.01", "rllm.algorithm.entropy.coeff=0.1")
+"""Weights of the step before are far from those of a step then, whoever wins."""
 LORA = "actor_rollout_ref.model.lora_rank=8"
 MERGED = "actor_rollout_ref.model.lora.merge=true"
 
@@ -24,9 +24,10 @@ MERGED = "actor_rollout_ref.model.lora.merge=true"
 def test_replies_are_sampled_with_the_weights_of_their_step(
     train: Callable[..., Any], words: tuple[str, ...], closest: float
 ) -> None:
-    done = train("rllm.trainer.total_batches=3", "rllm.trainer.test_freq=-1", LARGE_STEPS, *words)
+    done = train("rllm.trainer.total_batches=3", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *words)
     assert done.returned == 0, done.said
     assert [step["train/weight_version"] for step in done.steps] == [1, 2, 3]
+    assert min(step["actor/grad_norm"] for step in done.steps) > 0, "the weights must have changed"
     assert max(step["actor/rollout_logprob_difference"] for step in done.steps) < closest
     assert not done.left
 

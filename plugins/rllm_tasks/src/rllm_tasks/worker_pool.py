@@ -74,9 +74,11 @@ class WorkerPool:
             LateError: it was.
         """
         process = self._places.get()
+        # Now, and not before the wait for a place: the process of another thread may have ended over it meanwhile.
+        if line in self._fatal:
+            self._places.put(process)
+            raise DiedError("its process ended over the same question before")
         try:
-            if line in self._fatal:
-                raise DiedError("its process ended over the same question before")
             process = process or self._started()
             answer = process.ask(line, seconds)
         except BaseException as error:  # also when the thread is interrupted: the process may still write the answer

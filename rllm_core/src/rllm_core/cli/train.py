@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator
@@ -92,8 +93,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         )
         trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
-        with _stopping_on_signals(trainer) as received:
-            trainer.fit()
+        received = asyncio.run(_fit(trainer))
         seconds = time.monotonic() - started
         if trainer.stopped_early and not trainer.has_begun:
             click.echo(f"stopped before anything began; {folder.path} is as it was")
@@ -110,10 +110,21 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     return 0
 
 
+async def _fit(trainer: TrainingLoop) -> list[int]:
+    """Train; returns the signals that were received meanwhile."""
+    with stopping_on_signals(trainer) as received:
+        await trainer.fit_async()
+    return received
+
+
 @contextmanager
-def _stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received."""
+def stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received.
+
+    Entered on the event loop.
+    """
     received: list[int] = []
+    loop = asyncio.get_running_loop()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if received:
@@ -123,9 +134,19 @@ def _stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
         doing = "finishing this step, then saving" if trainer.has_begun else "stopping"
         click.echo(f"\n{doing}; once more to stop at once", err=True)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        # The loop's own handler does nothing but wake the loop: a signal just before it waits would be seen when
+        # something else wakes it. Ours is called by Python at once, also while an environment keeps the loop busy.
+        loop.add_signal_handler(number, _awake)
+        signal.signal(number, handle)
     try:
         yield received
     finally:
         for number, handler in before.items():
+            loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def _awake() -> None:
+    """Called by the event loop after it woke."""

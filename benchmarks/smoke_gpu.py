@@ -1,0 +1,115 @@
+"""The first day on GPUs: five steps of each way to train, on one device and on eight: ``make smoke-gpu``.
+
+    python benchmarks/smoke_gpu.py                 # all that the machine has devices and packages for
+    python benchmarks/smoke_gpu.py --only local    # the runs with such a name
+    python benchmarks/smoke_gpu.py --device cpu --only float32    # tries the script itself, anywhere
+
+Each run says which numbers it found and which are expected. One that fails says what failed, why that may be, its
+command and the end of its log, and the others go on. Exit code 0: all that ran is as expected; 1: something is not;
+2: there is no device, and nothing ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from heads_of_32 import save_model
+from smoke_sides.running import Outcome, run
+from smoke_sides.scenarios import SAVED, SCENARIOS, SEVERAL, Scenario
+from smoke_sides.verdicts import figures, last_lines, memory_left, problems
+
+from rllm_backend_kit.gpu_checks import examine_machine
+from rllm_backend_kit.machine import Machine, look
+
+NOTHING_RAN = 2
+GIVEN_BACK = 30.0
+"""Seconds in which a device's memory is free again when its processes have gone."""
+NEEDED = {"local": ("rllm_local",), "verl": ("rllm_verl", "vllm")}
+INSTALL = {"local": "pip install 'rllm-local[lora]'", "verl": "pip install 'rllm-verl[vllm]'"}
+
+
+def missing(scenario: Scenario, device: str, devices: int) -> str | None:
+    """Why a run cannot be made here; None: it can."""
+    if scenario.several and devices < 2:
+        return f"needs 2 to {SEVERAL} devices, and there is {devices}"
+    modules = [name for name in NEEDED[scenario.backend] if not (device == "cpu" and name == "vllm")]
+    lacking = [name for name in modules if find_spec(name) is None]
+    return f"needs {', '.join(lacking)}: {INSTALL[scenario.backend]}" if lacking else None
+
+
+def no_device(machine: Machine) -> str | None:
+    """What is said where no run on a GPU can be made; None where one can."""
+    errors = [finding for finding in examine_machine(machine) if finding.severity == "error"]
+    if not errors:
+        return None
+    said = [f"  {finding.subject}: {finding.problem}\n    to do: {finding.remedy}" for finding in errors]
+    return "\n".join(["No GPU can be trained on here; nothing was run.", *said])
+
+
+def make(scenario: Scenario, words: Sequence[str], folder: Path) -> Outcome:
+    """Make a run, in two parts where it is to be killed."""
+    if not scenario.killed:
+        return run(words, folder)
+    first = run(words, folder, kill_behind=SAVED)
+    return first if first.left else run([*words, "--resume"], folder)
+
+
+def free_memory(at_least: Sequence[int] = ()) -> list[int]:
+    """Free bytes of each device; waits until they are about what they were."""
+    deadline = time.monotonic() + GIVEN_BACK
+    while True:
+        free = [gpu.free for gpu in look().gpus]
+        if not at_least or not any(memory_left(at_least, free)) or time.monotonic() > deadline:
+            return free
+        time.sleep(1)
+
+
+def judge(scenario: Scenario, device: str, devices: int, folder: Path) -> bool:
+    """Make a run and print what came of it. Returns whether all is as expected."""
+    words = scenario.command(str(folder / "model"), device, devices)
+    before = free_memory()
+    outcome = make(scenario, words, folder / scenario.name.replace(", ", "-").replace(" ", "-"))
+    wrong = [*problems(scenario, outcome), *memory_left(before, free_memory(before))]
+    if not wrong:
+        print(f"ok      {scenario.name} ({outcome.seconds:.0f} s): {figures(scenario, outcome)}", flush=True)
+        return True
+    print(f"FAILED  {scenario.name} ({outcome.seconds:.0f} s):")
+    for each in wrong:
+        print(f"    - {each}")
+    print(
+        f"    command: rllm {shlex.join(words)}\n    the end of {outcome.log}:\n{last_lines(outcome.log)}", flush=True
+    )
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="runs with this in their name")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    machine = look()
+    if options.device == "cuda" and (why := no_device(machine)) is not None:
+        print(why)
+        return NOTHING_RAN
+    present = min(SEVERAL, machine.visible) if options.device == "cuda" else 1
+    folder = Path(tempfile.mkdtemp(prefix="rllm-smoke-"))
+    save_model(folder / "model")
+    results = []
+    for scenario in (each for each in SCENARIOS if options.only in each.name):
+        if (why := missing(scenario, options.device, present)) is not None:
+            print(f"skipped {scenario.name}: {why}")
+            continue
+        results.append(judge(scenario, options.device, present if scenario.several else 1, folder))
+    print(f"{sum(results)} of {len(results)} runs are as expected; everything is in {folder}")
+    return int(not all(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What a smoke run says, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from smoke_sides.running import LIMIT, Outcome
+from smoke_sides.scenarios import STEPS, Scenario
+
+TAIL = 20
+"""Last lines of a failed run's log that are shown."""
+MEMORY = 1 << 30
+"""Bytes of a device that another process may take or give back during a run."""
+
+
+def problems(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
+    """What failed, and why that may be; nothing when all is as expected."""
+    if outcome.returned is None:
+        yield f"it has not ended after {LIMIT:g} s: look for what waits in its log"
+    elif outcome.returned:
+        yield f"it ended with exit code {outcome.returned}"
+    if outcome.left:
+        yield f"it left processes behind: {', '.join(outcome.left)}"
+    if not outcome.returned and len(outcome.steps) != STEPS:
+        yield f"it made {len(outcome.steps)} steps, and {STEPS} are expected"
+    for expectation in scenario.expectations:
+        problem = expectation.problem(outcome.steps)
+        if problem is not None:
+            yield problem
+
+
+def memory_left(before: Sequence[int], after: Sequence[int]) -> Iterator[str]:
+    """What is said of devices (free bytes, before and after) on which memory was not given back."""
+    for number, (had, has) in enumerate(zip(before, after, strict=True)):
+        if had - has > MEMORY:
+            yield f"GPU {number} has {(had - has) / (1 << 30):.1f} GiB less free than before: a process still holds it"
+
+
+def figures(scenario: Scenario, outcome: Outcome) -> str:
+    """The numbers of a run in which all is as expected."""
+    return "; ".join(expectation.summary(outcome.steps) for expectation in scenario.expectations)
+
+
+def last_lines(log: Path) -> str:
+    """The end of a log, indented."""
+    return "\n".join(f"      {line}" for line in log.read_text(errors="replace").splitlines()[-TAIL:])

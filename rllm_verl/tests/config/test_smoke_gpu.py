@@ -1,0 +1,165 @@
+"""`make smoke-gpu` without a device: its words, its numbers, and what it says."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rllm_backend_kit.gpu_checks import GIB
+from rllm_backend_kit.machine import Gpu, Machine
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layers_from_overrides
+from rllm_core.plugins.registry import Registry
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+GOOD = {
+    "train/weight_version": 1.0,
+    "actor/grad_norm": 0.1,
+    "actor/rollout_logprob_difference": 0.004,
+    "actor/kl_ref": 0.0,
+    "actor/loss": 0.0,
+}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    # At the end: benchmarks/verl.py has the name of the library.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(BENCHMARKS)])
+    return importlib.import_module
+
+
+@pytest.fixture
+def scenario(load: Callable[[str], ModuleType]) -> Any:
+    """The one with a reference model, which expects most."""
+    (found,) = (each for each in load("smoke_sides.scenarios").SCENARIOS if "reference" in each.name)
+    return found
+
+
+@pytest.fixture
+def outcome(load: Callable[[str], ModuleType], tmp_path: Path) -> Any:
+    """Of a run in which all is as expected."""
+    log = tmp_path / "log.txt"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    steps = [GOOD | {"train/weight_version": float(number)} for number in range(1, 6)]
+    return load("smoke_sides.running").Outcome(returned=0, seconds=9.0, steps=steps, log=log)
+
+
+def _with(outcome: Any, step: int, **figures: float) -> Any:
+    changed = [dict(each) for each in outcome.steps]
+    changed[step - 1] |= {name.replace("__", "/"): value for name, value in figures.items()}
+    return replace(outcome, steps=changed)
+
+
+def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: Any) -> None:
+    verdicts = load("smoke_sides.verdicts")
+    assert not [*verdicts.problems(scenario, outcome)]
+    assert "actor/rollout_logprob_difference 0.004 to 0.004 (below 0.02)" in verdicts.figures(scenario, outcome)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (
+            {"actor__rollout_logprob_difference": 0.3},
+            "is 0.3 in step 2, and below 0.02 is expected: the sampler has other",
+        ),
+        ({"actor__rollout_logprob_difference": float("nan")}, "is nan in step 2"),
+        ({"actor__grad_norm": 0.0}, "is 0 in step 2, and more than 0 is expected: nothing was learnt"),
+        ({"train__weight_version": 1.0}, "is 1 in step 2, and the number of the step is expected: a step was lost"),
+    ],
+)
+def test_a_number_that_is_not_expected_is_said_with_its_meaning(
+    load: Any, scenario: Any, outcome: Any, figures: dict[str, float], said: str
+) -> None:
+    (problem,) = load("smoke_sides.verdicts").problems(scenario, _with(outcome, 2, **figures))
+    assert said in problem
+
+
+def test_training_starts_at_its_reference(load: Any, scenario: Any, outcome: Any) -> None:
+    problems = load("smoke_sides.verdicts").problems
+    assert not [*problems(scenario, _with(outcome, 2, actor__kl_ref=0.5))]
+    (problem,) = problems(scenario, _with(outcome, 1, actor__kl_ref=0.5))
+    assert "actor/kl_ref is 0.5 in step 1" in problem
+
+
+def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scenario: Any, outcome: Any) -> None:
+    verdicts = load("smoke_sides.verdicts")
+    failed = replace(outcome, returned=1, steps=[], left=["71 VLLM::EngineCore"])
+    said = [*verdicts.problems(scenario, failed)]
+    assert said[:2] == ["it ended with exit code 1", "it left processes behind: 71 VLLM::EngineCore"]
+    (hung, *_) = verdicts.problems(scenario, replace(outcome, returned=None))
+    assert hung.startswith("it has not ended after 1200 s")
+    (short,) = verdicts.problems(scenario, replace(outcome, steps=outcome.steps[:3]))
+    assert short == "it made 3 steps, and 5 are expected"
+    assert verdicts.last_lines(outcome.log).splitlines()[0].strip() == "line 80"
+
+
+def test_memory_that_is_not_given_back_is_said_of_its_device(load: Any) -> None:
+    left = load("smoke_sides.verdicts").memory_left
+    assert not [*left([80 * GIB, 80 * GIB], [80 * GIB, 79 * GIB])]
+    assert [*left([80 * GIB, 80 * GIB], [80 * GIB, 40 * GIB])] == [
+        "GPU 1 has 40.0 GiB less free than before: a process still holds it"
+    ]
+
+
+def test_a_run_that_fails_says_what_it_was(
+    load: Any, scenario: Any, outcome: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smoke = load("smoke_gpu")
+    monkeypatch.setattr(smoke, "free_memory", lambda at_least=(): [])
+    monkeypatch.setattr(smoke, "make", lambda scenario, words, folder: replace(outcome, returned=3))
+    assert not smoke.judge(scenario, "cuda", 1, Path("/somewhere"))
+    said = capsys.readouterr().out
+    assert said.startswith("FAILED  verl, offloaded, with a reference model (9 s):\n    - it ended with exit code 3\n")
+    assert "command: rllm train guess" in said
+    assert "line 99" in said
+
+
+def test_without_a_device_nothing_runs(
+    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smoke = load("smoke_gpu")
+    monkeypatch.setattr(smoke, "look", lambda: Machine(no_driver="nvidia-smi is not installed", torch="2.13.0+cpu"))
+    monkeypatch.setattr(sys, "argv", ["smoke_gpu.py"])
+    assert smoke.main() == smoke.NOTHING_RAN
+    said = capsys.readouterr().out
+    assert said.startswith("No GPU can be trained on here; nothing was run.\n  GPU: there is none")
+    gpu = Gpu(name="H100", capability=(9, 0), total=80 * GIB, free=80 * GIB, driver="580.1")
+    assert smoke.no_device(Machine(gpus=(gpu,), torch="2.11.0", cuda="13.0", visible=1)) is None
+
+
+def test_what_a_run_lacks_is_said(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke, scenarios = load("smoke_gpu"), load("smoke_sides.scenarios").SCENARIOS
+    monkeypatch.setattr(smoke, "find_spec", lambda name: None if name == "vllm" else object())
+    of = {each.name: smoke.missing(each, "cuda", 1) for each in scenarios}
+    assert of["local, float32"] is None
+    assert of["verl"] == "needs vllm: pip install 'rllm-verl[vllm]'"
+    assert of["verl, all devices"] == "needs 2 to 8 devices, and there is 1"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_run_has_a_configuration(load: Any, registry: Registry, device: str) -> None:
+    for each in load("smoke_sides.scenarios").SCENARIOS:
+        train, environment, *words = each.command("/a/model", device, 2)
+        assert (train, environment) == ("train", "guess")
+        composed = compose(registry, layers_from_overrides(_as_keys(words)))
+        assert composed.config.rllm.trainer.total_batches == 5
+
+
+def _as_keys(words: list[str]) -> list[str]:
+    """Flags of the command as the keys that they stand for, with the backend first."""
+    backend = "verl" if "rllm/backend=verl" in words else "local"
+    flags = {
+        "--model": "actor_rollout_ref.model.path" if backend == "verl" else "model.name",
+        "--profile": "rllm.profile",
+    }
+    named = [f"{flags[flag]}={value}" for flag, value in pairwise(words) if flag in flags]
+    return [f"rllm.backend={backend}", *named, *(word for word in words if "=" in word and word != "rllm/backend=verl")]
