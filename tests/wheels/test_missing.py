@@ -11,9 +11,9 @@ from .environments import Environment
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """rllm-core, and rllm-tinker without anything that it asks for."""
+    """rllm-core and rllm-inspect, and rllm-tinker without anything that it asks for."""
     environment = Environment.make(tmp_path_factory.mktemp("bare") / "venv", dist, ["rllm-core"])
-    environment.install(["--no-deps", "--find-links", str(dist), "rllm-tinker"])
+    environment.install(["--no-deps", "--find-links", str(dist), "rllm-inspect", "rllm-tinker"])
     return environment
 
 
