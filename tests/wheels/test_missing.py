@@ -24,7 +24,7 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
     (line,) = done.stderr.splitlines()
     for name in ("rllm-envs for environment 'sum'", "transformers", "tinker,", "rllm-tinker-server", "rllm-trackers"):
         assert name in line
-    assert line.endswith("Run: pip install rllm-envs 'rllm-tinker[local]'")
+    assert line.endswith("Run: pip install 'rllm-tinker[local]' rllm-envs")
 
 
 def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
