@@ -11,9 +11,9 @@ from .environments import Environment
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """rllm-core, and rllm-tinker without anything that it asks for."""
+    """rllm-core and rllm-inspect, and rllm-tinker without anything that it asks for."""
     environment = Environment.make(tmp_path_factory.mktemp("bare") / "venv", dist, ["rllm-core"])
-    environment.install(["--no-deps", "--find-links", str(dist), "rllm-tinker"])
+    environment.install(["--no-deps", "--find-links", str(dist), "rllm-inspect", "rllm-tinker"])
     return environment
 
 
@@ -24,7 +24,7 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
     (line,) = done.stderr.splitlines()
     for name in ("rllm-envs for environment 'sum'", "transformers", "tinker,", "rllm-tinker-server", "rllm-trackers"):
         assert name in line
-    assert line.endswith("Run: pip install rllm-envs 'rllm-tinker[local]'")
+    assert line.endswith("Run: pip install 'rllm-tinker[local]' rllm-envs")
 
 
 def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:

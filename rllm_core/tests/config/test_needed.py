@@ -36,23 +36,29 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
     [
         (
             ["rllm.env.name=sum"],
-            "rllm-envs for environment 'sum'; rllm-local for backend 'local'",
-            "rllm-envs rllm-local",
+            "rllm-local for backend 'local'; rllm-envs for environment 'sum'",
+            "rllm-local rllm-envs",
         ),
         (
             ["rllm.env.name=sum", "rllm.backend=tinker", "tinker_base_url=local", "rllm.algorithm.loss_fn={name: dro}"],
-            "rllm-envs for environment 'sum'; rllm-tinker for backend 'tinker'; rllm-estimators for loss 'dro'",
-            "rllm-envs 'rllm-tinker[local]' rllm-estimators",
+            "rllm-tinker for backend 'tinker'; rllm-envs for environment 'sum'; rllm-estimators for loss 'dro'",
+            "'rllm-tinker[local]' rllm-envs rllm-estimators",
         ),
         (
             ["rllm.backend=verl", "rllm.profile=cpu", "rllm.rollout.engine=vllm", "rllm.workflow.name=solver_judge"],
-            "rllm-envs for workflow 'solver_judge'; rllm-verl for backend 'verl'; rllm-vllm for engine 'vllm'",
-            "rllm-envs 'rllm-verl[cpu]' 'rllm-vllm[gpu]' (without a GPU 'rllm-vllm[cpu]')",
+            "rllm-verl for backend 'verl'; rllm-envs for workflow 'solver_judge'; rllm-vllm for engine 'vllm'",
+            "'rllm-verl[cpu]' rllm-envs 'rllm-vllm[gpu]' (without a GPU 'rllm-vllm[cpu]')",
         ),
         (
             ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
             "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
             "rllm-local rllm-estimators",
+        ),
+        (
+            ["rllm.reward=[exact]", "rllm.trainer.logger=[console, wandb]", "data.train_dataset={name: hf, path: p}"],
+            "rllm-local for backend 'local'; rllm-trackers for tracker 'wandb'; rllm-tasks for reward 'exact'; "
+            "rllm-data for dataset 'hf'",
+            "rllm-local rllm-trackers rllm-tasks rllm-data",
         ),
         (
             ["rllm.backend=verl"],
@@ -83,8 +89,8 @@ def test_what_an_installed_plugin_lacks_is_named_in_the_same_error(
 
     error = _refusal(core_alone, "rllm.env.name=world")
 
-    assert "absent-one, absent-two for lacking-envs; rllm-local for backend 'local'" in error.message
-    assert error.hint == "Run: pip install lacking-envs rllm-local"
+    assert "rllm-local for backend 'local'; absent-one, absent-two for lacking-envs" in error.message
+    assert error.hint == "Run: pip install rllm-local lacking-envs"
 
 
 def test_what_is_named_for_one_plugin_is_not_named_again_for_another(
@@ -101,7 +107,7 @@ def test_what_is_named_for_one_plugin_is_not_named_again_for_another(
     error = _refusal(core_alone, "rllm.env.name=sum", "rllm.workflow.name=flow")
 
     assert error.message.count("rllm-envs") == 1
-    assert error.hint == "Run: pip install rllm-envs rllm-local"
+    assert error.hint == "Run: pip install rllm-local rllm-envs"
 
 
 def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:

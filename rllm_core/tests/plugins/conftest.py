@@ -1,84 +1,22 @@
-"""Plugins for tests: a folder with a module and a dist-info is all that an installed one is."""
+"""Plugins that only tests install."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from plugin_site import Site, estimator_record, installed_in
 
-from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.notices import forget_warnings
-from rllm_core.plugins.registry import Registry
-
-ESTIMATOR = """
-from rllm_core.contracts.estimator import Advantages, EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.plugins import hookimpl
-
-def raw(inputs, params):
-    return Advantages(values=inputs.rewards)
-
-@hookimpl
-def rllm_estimators():
-    return [EstimatorPlugin(name="{name}", summary="The reward itself.", params=NoParams, load=lambda: raw)]
-"""
-
-
-class Site:
-    """A folder of installed plugins, in front of everything else on the path of this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.distributions: list[str] = []
-        self.modules: list[str] = []
-
-    def install(
-        self,
-        distribution: str,
-        code: str,
-        *,
-        entry_point: str = "",
-        module: str = "",
-        version: str = "1.0",
-        metadata: str = "",
-    ) -> None:
-        """`module` is for plugins that share one; `entry_point` for those not named like their distribution.
-
-        `metadata` is lines of the distribution's, such as ``Requires-Dist: rllm-core<0.2``.
-        """
-        module = module or distribution.replace("-", "_").lower()
-        (self.folder / f"{module}.py").write_text(code)
-        info = self.install_package(distribution, version, metadata)
-        (info / "entry_points.txt").write_text(f"[rllm.plugins]\n{entry_point or distribution} = {module}\n")
-        self.distributions.append(distribution)
-        self.modules.append(module)
-
-    def install_package(self, distribution: str, version: str, metadata: str = "") -> Path:
-        """Metadata and nothing else; returns their folder."""
-        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        head = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
-        (info / "METADATA").write_text(f"{head}{metadata}")
-        return info
-
-    def install_estimator(self, distribution: str, name: str, version: str = "1.0", metadata: str = "") -> None:
-        self.install(distribution, ESTIMATOR.replace("{name}", name), version=version, metadata=metadata)
-
-    def load(self, block: str = "") -> Registry:
-        """A registry of the core and of what is installed here, whatever else this machine has."""
-        return Registry.load(allow=self.distributions, environ={"RLLM_BLOCK_PLUGINS": block})
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.syspath_prepend(tmp_path)
-    site = Site(tmp_path)
-    yield site
-    for module in site.modules:
-        sys.modules.pop(module, None)
+    with installed_in(tmp_path, monkeypatch) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +27,4 @@ def _every_warning_is_new() -> None:
 @pytest.fixture
 def estimator() -> Callable[..., EstimatorPlugin[NoParams]]:
     """Makes records that differ from a valid one in what is given."""
-
-    def make(name: str = "raw", **changes: object) -> EstimatorPlugin[NoParams]:
-        def raw(inputs: object, params: object) -> Advantages:
-            raise NotImplementedError
-
-        fields = {"name": name, "summary": "The reward itself.", "params": NoParams, "load": lambda: raw}
-        return EstimatorPlugin(**{**fields, **changes})  # type: ignore[arg-type]
-
-    return make
+    return estimator_record

@@ -1,4 +1,4 @@
-"""Versions that do not fit: of the core, which makes a plugin unusable; of other packages, which the doctor finds."""
+"""Versions of the core that do not fit, which make a plugin unusable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from rllm_core import __version__
-from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
-from rllm_core.plugins.command_doctor import examine_commands
-from rllm_core.plugins.commands import PluginCommands, load_command
+from rllm_core.plugins.commands import load_command
 from rllm_core.plugins.discovery import Candidate
-from rllm_core.plugins.doctor import examine
-from rllm_core.plugins.package_doctor import examine_packages
 from rllm_core.plugins.requirements import missing, outside
 
 NEWER, OLDER = "Requires-Dist: rllm-core<9,>=8.1\n", "Requires-Dist: rllm_core[torch]<0.0.1\n"
@@ -24,10 +20,6 @@ SAID = {
     OLDER: ("needs rllm-core<0.0.1", "pip install --upgrade misfit"),
     "Requires-Dist: rllm-core==8.*\n": ("needs rllm-core==8.*", "pip install 'rllm-core==8.*'"),
 }
-
-
-def _about(findings: list[Finding], subject: str) -> list[Finding]:
-    return [finding for finding in findings if finding.subject.startswith(subject)]
 
 
 @pytest.mark.parametrize("metadata", SAID)
@@ -43,9 +35,8 @@ def test_a_plugin_for_another_core_is_refused_by_name_with_what_to_run(
     reason = f"misfit 1.0 {needs}, and rllm-core {__version__} is installed"
     assert not trace.exists(), "it may not even import with this core"
     assert capsys.readouterr().err == f"warning: plugin misfit is broken: {reason}. {remedy}\n"
-    (finding,) = _about([*examine(registry), *examine_packages(registry.discovery)], "misfit")
-    assert (finding.severity, finding.problem) == ("error", f"broken: {reason}")
-    assert finding.remedy.startswith(remedy)
+    (broken,) = registry.broken
+    assert (broken.reason, broken.remedy) == (reason, remedy)
     with pytest.raises(PluginError) as raised:
         registry.get("estimator", "misfit/raw")
     assert reason in raised.value.message
@@ -81,57 +72,9 @@ def test_a_command_for_another_core_is_refused_with_what_to_run() -> None:
 
     with pytest.raises(PluginError) as raised:
         load_command(command)
-    (finding,) = examine_commands(PluginCommands(usable=(command,), hidden=(), blocked=()))
 
     assert "needs rllm-core<9,>=8.1" in raised.value.message
-    assert raised.value.hint == finding.remedy == "pip install 'rllm-core<9,>=8.1'"
-
-
-@pytest.fixture
-def findings(site) -> Callable[..., list[Finding]]:
-    """What the doctor says of a plugin with these lines of metadata."""
-
-    def of(metadata: str) -> list[Finding]:
-        site.install_estimator("asking", "raw", metadata=metadata)
-        return _about([*examine_packages(site.load().discovery)], "asking")
-
-    return of
-
-
-def test_the_doctor_finds_packages_outside_the_bounds(site, findings: Callable[[str], list[Finding]]) -> None:
-    site.install_package("somelib", "2.0+cpu")
-    site.install_package("fine", "1.4.post1+cpu")
-
-    (finding,) = findings("Requires-Dist: somelib<2,>=1.1\nRequires-Dist: fine<1.5,>=1.4\n")
-
-    assert finding.severity == "warning"
-    assert finding.problem == "asks for somelib<2,>=1.1, and 2.0+cpu is installed, which is not tested"
-    assert finding.remedy == "pip install 'somelib<2,>=1.1'"
-
-
-def test_the_doctor_finds_packages_that_are_missing(site, findings: Callable[[str], list[Finding]]) -> None:
-    site.install_package("host", "1.0", "Provides-Extra: gpu\nRequires-Dist: absent-two>=2; extra == 'gpu'\n")
-
-    found = findings("Requires-Dist: absent-one\nRequires-Dist: host[gpu]\nRequires-Dist: no; python_version < '3'\n")
-
-    assert [finding.severity for finding in found] == ["error", "error"]
-    assert [finding.remedy for finding in found] == ["pip install 'absent-one'", "pip install 'absent-two>=2'"]
-
-
-@pytest.mark.parametrize("complete", [False, True])
-def test_packages_of_an_extra_count_once_all_of_them_are_there(
-    site, findings: Callable[[str], list[Finding]], complete: bool
-) -> None:
-    site.install_package("somelib", "1.0")
-    if complete:
-        site.install_package("other", "1.0")
-
-    found = findings(
-        "Provides-Extra: more\nRequires-Dist: somelib>=1.1; extra == 'more'\nRequires-Dist: other; extra == 'more'\n"
-    )
-
-    assert [each.problem.partition(",")[0] for each in found] == ["asks for somelib>=1.1"] * complete
-    assert [each.name for each in missing("asking", ["more"])] == ["other"] * (not complete)
+    assert raised.value.hint == "pip install 'rllm-core<9,>=8.1'"
 
 
 @pytest.mark.parametrize("function", [missing, outside])

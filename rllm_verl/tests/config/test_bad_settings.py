@@ -10,8 +10,8 @@ import pytest
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
-from rllm_core.plugins.doctor import examine
 from rllm_core.plugins.registry import Registry
+from rllm_inspect.doctor import examine
 from rllm_verl import installed
 from rllm_verl.attention import sequence_parallel_size
 from rllm_verl.checks import check_config

@@ -1,1 +1,1 @@
-"""Commands that look and change nothing: `rllm config` and `rllm plugins info`."""
+"""Commands that look and change nothing: `rllm config`, `rllm plugins info` and `rllm plugins doctor`."""

@@ -116,7 +116,7 @@ def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
 
 
 def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
-    """A key of a section whose keys are those of a packaged YAML; whose the section is knows what it means."""
+    """A key of a section that another system reads, from the packaged YAML; that system says what it means."""
     section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
     if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
         return
@@ -129,7 +129,7 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
 
 
 def _owner(path: KeyPath, plan: RunPlan) -> Chosen[Any] | None:
-    """The plugin of whose options a key is one, where these are keys of a section of their own."""
+    """The plugin that has the key as an option, where its options lie in a separate section."""
     players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
     return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
 

@@ -103,7 +103,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="update",
-        summary="Update the weights and publish them.",
+        summary="Update the weights and sync them to the rollout engine.",
         load=load_from("pipeline.update_stages", "Update"),
         reads=frozenset({"batch", "batch.old_logprobs", "batch.advantages"}),
         writes=frozenset({"weights"}),

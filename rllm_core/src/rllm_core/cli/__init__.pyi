@@ -12,5 +12,6 @@ from .configuring import (
 )
 from .dry_run import show_values as show_values
 from .lazy_group import ForgivingGroup as ForgivingGroup
+from .plugins import commands_in as commands_in
 from .role_flag import ROLE_FLAG as ROLE_FLAG, require_roles as require_roles
 from .tables import print_table as print_table

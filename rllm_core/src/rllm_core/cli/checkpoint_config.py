@@ -15,7 +15,7 @@ from rllm_core.training.resuming import saved_config, saved_value
 
 
 def config_of_checkpoint(request: Request) -> Layer | None:
-    """A layer for beneath the request; None where its model is no checkpoint, or was trained on another environment.
+    """A layer to put beneath the request; None where its model is not a checkpoint, or is from another environment.
 
     A checkpoint lies in ``<run>/checkpoints/<step>``, its model deeper still.
     On another environment the prompts and lengths of the run mean nothing.

@@ -36,7 +36,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float) -> None:
 
 
 def results_console() -> Console:
-    """A console wide enough for `results_table`: figures that are cut off are no use to anybody."""
+    """A console wide enough for `results_table`: nobody can use figures that are cut off."""
     console = Console(highlight=False, soft_wrap=True)
     return Console(highlight=False, soft_wrap=True, width=NARROWEST) if console.width < NARROWEST else console
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm_core.config.paths import KeyPath
-from rllm_core.schema.section import ActsIn, HoldsChoice
+from rllm_core.schema.section import ActsIn, HoldsChoice, Names
 
 ANY_KEY = "*"
 """Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
@@ -41,6 +41,13 @@ def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
         if _is_choice(field.annotation):
             patterns.add(path)
     return frozenset(patterns)
+
+
+@cache
+def plugin_keys(schema: type[BaseModel]) -> dict[KeyPath, str]:
+    """Keys that name plugins -> the kind of these."""
+    marks = ((path, mark) for path, field in fields_of(schema).items() for mark in field.metadata)
+    return {path: mark.kind for path, mark in marks if isinstance(mark, Names)}
 
 
 @cache

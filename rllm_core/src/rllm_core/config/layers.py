@@ -1,8 +1,7 @@
 """Layers: named sources of configuration values, before they are merged.
 
-A layer is a nested mapping and the name of where it came from, so that every message about a value can say whose it
-is. Layers are made from YAML files, from ``key=value`` words of a command line, and from the flat mappings of dotted
-keys that plugins give.
+A layer is a nested mapping and the name of its source, so that every message about a value can name it. Layers come
+from YAML files, from ``key=value`` words of a command line, and from flat mappings of dotted keys that plugins give.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging layers, and remembering which layer every value came from.
 
 Mappings merge key by key, everything else is replaced, and ``???`` in a layer leaves an earlier value alone: what
-``OmegaConf.merge`` does (a test compares the two), with three additions. Plugin choices follow a rule of their own; a
+``OmegaConf.merge`` does (a test compares the two), with three additions. Plugin choices follow their own rule; a
 value of another kind (a list over a mapping) replaces too, so that validation can name it; and an empty mapping on the
 command line empties a mapping, which nothing else could.
 """

@@ -6,25 +6,17 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rllm_core.config.keys import ANY_KEY, choice_keys, plugin_keys
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.first_party import extras_of, home_of, to_install
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.requirements import is_installed, missing
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import ROLE_LOSS
 
 Value = Callable[[str], Any]
 """The value of a dotted key, None when there is none."""
-
-_CHOICES = {
-    "rllm.env.name": "environment",
-    "rllm.workflow.name": "workflow",
-    "rllm.backend": "backend",
-    "rllm.rollout.engine": "engine",
-    "rllm.algorithm.adv_estimator": "estimator",
-    "rllm.algorithm.loss_fn": "loss",
-}
-_CHOICES_BY_ROLE = {"rllm.algorithm.estimator_map": "estimator", "rllm.algorithm.loss_map": "loss"}
-
 
 _complete: set[str] = set()
 """Distributions, with extras, that have been found to lack nothing: looking again takes some milliseconds."""
@@ -76,14 +68,14 @@ def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
 
 def _chosen(value: Value) -> Iterator[tuple[str, str]]:
     """Kind and name of the plugins that keys choose."""
-    for key, kind in _CHOICES.items():
-        yield from _named(kind, value(key))
-    for key, kind in _CHOICES_BY_ROLE.items():
-        roles = value(key)
-        for choice in roles.values() if isinstance(roles, Mapping) else ():
+    for path, kind in plugin_keys(RunConfig).items():
+        held = value(".".join(path))
+        by_role = (*path, ANY_KEY) in choice_keys(RunConfig)
+        choices = held.values() if by_role and isinstance(held, Mapping) else held if isinstance(held, list) else [held]
+        for choice in choices:
             yield from _named(kind, choice)
-            if isinstance(choice, Mapping):
-                yield from _named("loss", choice.get("loss_fn"))
+            if by_role and isinstance(choice, Mapping):
+                yield from _named("loss", choice.get(ROLE_LOSS))
 
 
 def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words: which key, whose value, what was expected, and what was meant."""
+"""What is wrong with a configuration, in words: which key and value, what was expected, and what was meant."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shared keys: settings that a backend keeps under paths of its own, held equal to the core's.
+"""Shared keys: settings that a backend keeps under its own paths, held equal to the core's.
 
 Per key, highest first: the core's value on the command line, the native one there; the same for configuration files,
-for an environment's values and for packaged YAML. A null of the core is no value: it leaves the native one alone.
+for an environment's values and for packaged YAML. A null of the core leaves the native value alone.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
 
 
 def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
-    """Whether a native key has no value of its own.
+    """Whether a native key holds nothing that somebody set.
 
-    Where null of the core's key means "as another key", a packaged default is none. Nor is what was put there for such
-    a null, by sharing a second time.
+    Where null of the core's key means "as another key", a packaged default does not count. Nor does what an earlier
+    sharing put there for such a null.
     """
     if not native.is_set or row.while_null is None:
         return not native.is_set

@@ -110,13 +110,13 @@ class _Made:
 
     by: str
     sources: frozenset[str]
-    """What the stage read and left as it was. A key that a stage writes together with another is part of that one."""
+    """What the stage read and left as it was. A key that a stage writes together with another is part of it."""
     changed_by: str = ""
     """A later stage that rewrote one of the sources."""
 
 
 def _mark_changed(made: dict[str, _Made], key: str, by: str) -> None:
-    """Everything made from `key`, and from that, is of another time from here on."""
+    """Mark every value that is derived from `key` as stale."""
     for name, entry in made.items():
         if key in entry.sources and not entry.changed_by:
             entry.changed_by = by

@@ -50,8 +50,8 @@ class RunPlan:
     composed: Composed
     backend: Registered[BackendPlugin[Any]]
     engine: Chosen[EnginePlugin[Any]] | None
-    renderer: Chosen[RendererPlugin[Any]]
     """The rollout engine that the backend hosts; None: its own."""
+    renderer: Chosen[RendererPlugin[Any]]
     environment: Chosen[EnvironmentPlugin[Any]] | None
     train_dataset: Chosen[DatasetPlugin[Any]] | None
     """Where training tasks come from; None: the environment."""
@@ -63,7 +63,7 @@ class RunPlan:
     rejection: Chosen[RejectionPlugin[Any]]
     estimators: ByRole[Chosen[EstimatorPlugin[Any]]]
     losses: ByRole[Chosen[LossPlugin[Any]]]
-    """`default` is the loss of `estimators.default`; roles with an estimator of their own have its default loss."""
+    """`default` is the loss of `estimators.default`; a role with another estimator has the default loss of that one."""
     trackers: tuple[Chosen[TrackerPlugin[Any]], ...]
     observers: tuple[Chosen[ObserverPlugin[Any]], ...]
     stages: tuple[ChosenStage, ...]

@@ -54,7 +54,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
 
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """A task that is trained on measures memory. Tasks are equal whose data are, whatever their ids and places."""
+    """A task that is trained on measures memory. Tasks with equal data are the same, whatever their ids and places."""
     trained = {_digest(task) for task in islice(train_tasks, COMPARED)}
     shared = [task.id for task in islice(val_tasks, COMPARED) if _digest(task) in trained]
     if shared:

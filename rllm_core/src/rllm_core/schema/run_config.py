@@ -1,7 +1,6 @@
 """Every config key of the core: name, type, default and meaning. Unknown keys are errors.
 
-A backend adds its own top-level sections (``model``, ``training``, …) with a model of its own, and may add keys of its
-own to ``data`` and ``sampling``.
+A backend adds its own top-level sections (``model``, ``training``, …), and may add keys to ``data`` and ``sampling``.
 """
 
 from __future__ import annotations

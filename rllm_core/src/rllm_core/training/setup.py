@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,10 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
     config = plan.config
     workflow_class = plan.workflow.registered.load()
     workflow_args = plan.workflow.params.model_dump()
-    make_agent, make_environment = _agent_maker(plan), _environment_maker(plan)
-    blocks = plan.environment.plugin.blocking if plan.environment else True
+    make_agent: Callable[[], Agent] = partial(plan.agent.registered.load(), plan.agent.params)
+    make_environment: Callable[[], Environment] | None = None
+    if plan.environment is not None:
+        make_environment = partial(plan.environment.registered.load(), plan.environment.params)
 
     def make_workflow(attempt: AttemptSetup) -> Workflow:
         context = WorkflowContext(
@@ -137,7 +140,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
             accumulate_reasoning=config.rllm.accumulate_reasoning,
             make_agent=make_agent,
             make_environment=make_environment,
-            environment_blocks=blocks,
+            environment_blocks=plan.environment is None or plan.environment.plugin.blocking,
             label=attempt.label,
             attempt=attempt.number,
             score=make_score(),
@@ -164,16 +167,3 @@ def _time_limit(plan: RunPlan) -> float | None:
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
     own = [getattr(params, name) for name in marked(type(params), AttemptSeconds)]
     return min([*own, *([] if limit is None else [limit])], default=None)
-
-
-def _agent_maker(plan: RunPlan) -> Callable[[], Agent]:
-    agent, params = plan.agent.registered.load(), plan.agent.params
-    return lambda: agent(params)
-
-
-def _environment_maker(plan: RunPlan) -> Callable[[], Environment] | None:
-    if plan.environment is None:
-        return None
-    chosen = plan.environment
-    environment = chosen.registered.load()
-    return lambda: environment(chosen.params)

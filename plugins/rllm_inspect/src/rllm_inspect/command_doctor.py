@@ -11,7 +11,7 @@ from rllm_core.plugins.commands import PluginCommands, load_command, offers_of, 
 
 
 def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
-    """Import every command, which may take a while. That a blocked plugin has commands needs no finding of its own."""
+    """Import every command, which may take a while. Commands of a blocked plugin are left out."""
     for candidate in commands.usable:
         try:
             load_command(candidate)

@@ -6,8 +6,8 @@ from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import PluginError
 from rllm_core.plugins.discovery import discover
-from rllm_core.plugins.doctor import examine, examine_gpus
 from rllm_core.plugins.registry import Registry
+from rllm_inspect.doctor import examine, examine_gpus
 
 
 def _only(registry: Registry) -> Finding:
