@@ -23,6 +23,7 @@ DISTRIBUTIONS = (
     "rllm-estimators",
     "rllm-local",
     "rllm-reasoning-gym",
+    "rllm-record",
     "rllm-renderers",
     "rllm-tasks",
     "rllm-textarena",

@@ -29,7 +29,17 @@ from rllm_core.schema.run_sections import (
     WorkflowSection,
 )
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_core.schema.section import PLAYING, TRAINING, ByPlugins, Choice, Names, Refused, Section, section
+from rllm_core.schema.section import (
+    PLAYING,
+    TRAINING,
+    ByPlugins,
+    Choice,
+    Names,
+    Refused,
+    Section,
+    SharedOption,
+    section,
+)
 
 
 class RllmSection(Section):
@@ -84,6 +94,12 @@ class RllmSection(Section):
     rejection_sample: Annotated[RejectionSection, TRAINING] = section(RejectionSection)
     pipeline: Annotated[PipelineSection, TRAINING] = section(PipelineSection)
     episode_logging: Annotated[EpisodeLoggingSection, TRAINING] = section(EpisodeLoggingSection)
+    record: Annotated[Literal["off", "fates", "tokens"] | None, SharedOption(("tracker",)), TRAINING] = Field(
+        None,
+        description="What is kept of every step, in `record/` of the run folder: `fates` (ids, numbers and rules: what "
+        "became of each trajectory, and why), `tokens` (texts and tokens too) or `off`. null: `fates` where "
+        "`rllm-record` is installed.",
+    )
     async_training: AsyncTrainingSection = section(AsyncTrainingSection)
     sdk: SdkSection = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
