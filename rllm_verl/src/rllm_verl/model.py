@@ -39,6 +39,14 @@ class Model:
     """Bound on its logits; None where it has none."""
 
 
+def digest_of(name: str) -> str | None:
+    """`Model.digest` of what a name stands for; None for `tiny`, whose weights follow from the run's seed."""
+    if name == TINY:
+        return None
+    found = model_folder(Path(name).expanduser())
+    return model_digest(found) if found is not None else hashlib.sha256(name.encode()).hexdigest()
+
+
 def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
     """Read all of a model but its weights.
 
@@ -54,10 +62,12 @@ def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) ->
     if name == TINY:
         _write_tiny(folder, seed)
         return _opened(folder, TINY, str(folder), model_digest(folder), without_thinking)
+    digest = digest_of(name)
+    assert digest is not None
     found = model_folder(Path(name).expanduser())
     if found is not None:
-        return _opened(found, str(found.resolve()), str(found.resolve()), model_digest(found), without_thinking)
-    return _opened(name, name, name, hashlib.sha256(name.encode()).hexdigest(), without_thinking)
+        return _opened(found, str(found.resolve()), str(found.resolve()), digest, without_thinking)
+    return _opened(name, name, name, digest, without_thinking)
 
 
 def _opened(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:
