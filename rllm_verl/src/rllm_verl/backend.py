@@ -15,11 +15,12 @@ from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import say, warn_once
 from rllm_core.seeding import derive_seed
 from rllm_verl.deadlines import Driver, take_back_sigterm
+from rllm_verl.fetching import fetch_model
 from rllm_verl.model import Model, digest_of, open_model
 from rllm_verl.native import native_config, worker_environment
 from rllm_verl.quiet import quieten
 from rllm_verl.settings import VerlConfig
-from rllm_verl.state import SHARDS, MadeBy, check_made_by, check_resumable, move_model, write_made_by
+from rllm_verl.state import MODEL, SHARDS, MadeBy, check_made_by, check_resumable, move_model, write_made_by
 
 if TYPE_CHECKING:
     from rllm_verl.processes import Process
@@ -90,6 +91,9 @@ class VerlBackend(Backend):
         await self._run(lambda: session.save(folder / SHARDS, self._version), "saving a checkpoint", "checkpoint")
         move_model(folder)
         write_made_by(folder, self._made_by())
+        if session.saves_adapter:
+            (folder / MODEL).mkdir()
+            await self._run(lambda: fetch_model(folder, folder / MODEL), "saving the adapter", "checkpoint")
 
     async def load(self, folder: Path) -> None:
         session = self._started()
@@ -161,7 +165,7 @@ class VerlBackend(Backend):
             strategy=session.strategy,
             verl=version(),
             base=self._model.name,
-            seed=self._seed_of_model,
+            seed=self._model.seed,
         )
 
     async def _start(self, call: Callable[[], T], doing: str) -> T:

@@ -66,6 +66,12 @@ class Session:
         return self.strategy == SHARDED_BY_US
 
     @property
+    def saves_adapter(self) -> bool:
+        """Whether a checkpoint holds a LoRA adapter that can be put together from the workers' parts."""
+        role = self._native.actor_rollout_ref
+        return self._keeps_shards and bool(role.model.lora_rank) and role.actor.fsdp_config.fsdp_size == -1
+
+    @property
     def asleep(self) -> bool:
         """Whether the rollout servers have put their weights away."""
         return self._servers is not None and self._servers.asleep
