@@ -1,6 +1,6 @@
-"""What the backend verl costs beside what computes: the way of a batch to workers, and a whole step beside verl's own.
+"""What the backend verl costs beside what computes: its start, the way of a batch to workers, a step beside verl's own.
 
-python benchmarks/verl.py             # about three minutes
+python benchmarks/verl.py             # about four minutes
 
 Everything is done in turns in one run, on one machine; the ratio counts. Steps are those of `rllm train` with
 ``--profile cpu`` and of `verl.trainer.main_ppo` on the same model folder, prompts, numbers of rows, lengths,
@@ -26,6 +26,7 @@ from measuring import keep_freed_memory
 from verl_conversion import against_padding, growth
 from verl_padded import Limits
 from verl_sides.workload import Workload
+from verl_start import start_seconds
 from verl_steps import StepCost, median, step_costs
 
 from rllm_local import tiny
@@ -35,6 +36,14 @@ ROWS, LIMITS = 512, Limits(prompt=512, response=2048)
 FACTORS = (1, 4, 16)
 RANKS = 8
 MS = 1000
+
+
+def start() -> None:
+    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as folder:
+        phases = start_seconds(Path(folder))
+    print(f"from the command to the first step: {sum(phases.values()):.1f} s")
+    for phase, seconds in phases.items():
+        print(f"  {phase}: {seconds:.1f} s")
 
 
 def conversion(rounds: int) -> None:
@@ -111,6 +120,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     quieten()
+    start()
     conversion(arguments.rounds)
     steps(arguments.steps, arguments.minibatches)
 

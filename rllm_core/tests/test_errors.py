@@ -68,6 +68,13 @@ def test_an_error_that_passed_nobodys_code_has_no_place() -> None:
     assert described(ValueError()) == "ValueError"
 
 
+def test_details_are_lines_below_the_paragraph_and_stay_apart_too() -> None:
+    error = BackendError("It died.", "Go on.", "  the log:\n    last words")
+    assert str(error) == "It died. Go on.\n  the log:\n    last words"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.message, copy.hint, copy.details) == ("It died.", "Go on.", "  the log:\n    last words")
+
+
 PROGRAM = "from rllm_core import AgentTrainer, build_train_config; {}"
 
 

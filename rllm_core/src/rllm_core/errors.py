@@ -18,23 +18,25 @@ from types import TracebackType
 class RllmError(Exception):
     """Base of all errors raised on purpose.
 
-    `message` says what is wrong and where; `hint` says what to do next.
+    `message` says what is wrong and where; `hint` says what to do next; `details` are lines to print below them as they
+    are, such as the end of a log.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         self.message = message
         self.hint = hint
-        super().__init__(f"{message} {hint}".strip())
+        self.details = details
+        super().__init__("\n".join(filter(None, (f"{message} {hint}".strip(), details))))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython, and so notebooks, show where nothing catches it."""
         return traceback.format_exception(self) if tracebacks_wanted() else [f"error: {self}"]
 
-    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str]]:
-        """Message and hint stay apart on the way from another process."""
-        return type(self), (self.message, self.hint)
+    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str, str]]:
+        """The parts stay apart on the way from another process."""
+        return type(self), (self.message, self.hint, self.details)
 
 
 class ConfigError(RllmError):

@@ -1,4 +1,4 @@
-"""Warnings a user must see, as plain lines on standard error, each said once per process."""
+"""What a user must see while a command runs: plain lines on standard error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def warn_once(line: str) -> None:
     if line not in _said:
         _said.add(line)
         print(f"warning: {line}", file=sys.stderr)  # noqa: T201  (not a log message: it must be seen)
+
+
+def say(line: str) -> None:
+    """Print a line on standard error: what begins now, where a wait would look like a hang otherwise."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  (not a log message: it must be seen)
 
 
 def forget_warnings() -> None:

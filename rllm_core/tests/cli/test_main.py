@@ -104,6 +104,13 @@ def test_an_unknown_option_is_one_paragraph_and_exit_code_2(capsys) -> None:
     assert "`rllm plugins list --help` shows what is possible." in printed
 
 
+def test_details_of_an_error_keep_their_lines(command, capsys) -> None:
+    command(_raising(RllmError("The lamp\nis off.", "Turn it on.", "  its log:\n    last words")))
+
+    assert main(["act"]) == 1
+    assert capsys.readouterr().err == "error: The lamp is off. Turn it on.\n  its log:\n    last words\n"
+
+
 @pytest.mark.parametrize("error_class", [RllmError, ConfigError])
 def test_an_error_raised_on_purpose_is_one_paragraph_with_its_own_exit_code(command, capsys, error_class) -> None:
     command(_raising(error_class("The lamp is off.", "Turn it on.")))

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
-from rllm_core.notices import warn_once
+from rllm_core.notices import say, warn_once
 from rllm_core.seeding import derive_seed
-from rllm_verl.deadlines import Driver
-from rllm_verl.model import Model, open_model
+from rllm_verl.deadlines import Driver, take_back_sigterm
+from rllm_verl.fetching import fetch_model
+from rllm_verl.model import Model, digest_of, open_model
 from rllm_verl.native import native_config, worker_environment
 from rllm_verl.quiet import quieten
 from rllm_verl.settings import VerlConfig
-from rllm_verl.state import SHARDS, MadeBy, check_made_by, move_model, write_made_by
+from rllm_verl.state import MODEL, SHARDS, MadeBy, check_made_by, check_resumable, move_model, write_made_by
 
 if TYPE_CHECKING:
     from rllm_verl.processes import Process
@@ -34,10 +35,21 @@ class VerlBackend(Backend):
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._connecting = self._closing = False
         self._driver: Driver | None = None
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._version = 0
         self._waking = asyncio.Lock()
+
+    def check_checkpoint(self, run: RunContext, folder: Path) -> None:
+        settings: VerlConfig = run.backend_config
+        trainer, role = settings.trainer, settings.actor_rollout_ref
+        check_resumable(
+            folder,
+            workers=trainer["n_gpus_per_node"] * trainer["nnodes"],
+            strategy=role["actor"]["strategy"],
+            model=digest_of(role["model"]["path"]),
+        )
 
     async def start(self, run: RunContext) -> VerlEngine:
         settings: VerlConfig = run.backend_config
@@ -51,10 +63,12 @@ class VerlBackend(Backend):
         self._seed_of_model = derive_seed(run.seed, "model")
         self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
         self._native = native_config(settings, self._model, run.total_steps, run.needs)
-        self._session = await self._start(lambda: self._connect(run, environment), "starting Ray")
-        session = self._session
+        session = await self._start(lambda: self._connect(run, environment), "starting Ray")
+        take_back_sigterm()
         await self._start(session.start_workers, "starting the training workers")
+        await self._start(session.load_model, "loading the model into the training workers")
         await self._start(session.start_servers, "starting the rollout servers")
+        say("verl: bringing weights to the rollout servers")
         await self.publish(0)
         return session.engine(self._wake, self._deadlines.rollout)
 
@@ -77,6 +91,9 @@ class VerlBackend(Backend):
         await self._run(lambda: session.save(folder / SHARDS, self._version), "saving a checkpoint", "checkpoint")
         move_model(folder)
         write_made_by(folder, self._made_by())
+        if session.saves_adapter:
+            (folder / MODEL).mkdir()
+            await self._run(lambda: fetch_model(folder, folder / MODEL), "saving the adapter", "checkpoint")
 
     async def load(self, folder: Path) -> None:
         session = self._started()
@@ -84,9 +101,18 @@ class VerlBackend(Backend):
         await self._run(lambda: session.load(folder / SHARDS), "loading a checkpoint", "checkpoint")
 
     async def close(self) -> None:
-        if self._session is not None:
+        self._closing = True
+        if self._connecting and self._driver is not None:
             try:
-                await self._run(self._session.close, "ending Ray", "close")
+                # A start that was interrupted: what it has begun ends first.
+                await self._driver.free(self._interrupt, self._deadlines.close)
+                await self._driver.run(
+                    self._end_session,
+                    doing="ending Ray",
+                    seconds=self._deadlines.close,
+                    key="deadlines.close",
+                    find_end=lambda: None,
+                )
             except RllmError as error:
                 # Whatever ends the run counts more than this.
                 warn_once(str(error))
@@ -95,6 +121,7 @@ class VerlBackend(Backend):
         if self._files is not None:
             self._files.cleanup()
         self._session = self._driver = self._files = None
+        self._connecting = self._closing = False
 
     def _open_model(self, run: RunContext) -> Model:
         assert self._files is not None
@@ -109,7 +136,17 @@ class VerlBackend(Backend):
     def _connect(self, run: RunContext, environment: dict[str, str]) -> Session:
         from rllm_verl.session import Session  # it imports verl, for which the environment is set now
 
-        return Session(run, self._native, self._model, environment)
+        # In this order: `close` looks at them the other way round, perhaps at this moment.
+        self._connecting = True
+        if self._closing:
+            raise BackendError("The run was stopped before Ray was started.")
+        # Kept here and not by who waits for it: who waits may be cancelled.
+        self._session = Session(run, self._native, self._model, environment)
+        return self._session
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
 
     async def _wake(self) -> None:
         """Weights were put away for an update that did not come, and somebody samples."""
@@ -128,10 +165,11 @@ class VerlBackend(Backend):
             strategy=session.strategy,
             verl=version(),
             base=self._model.name,
-            seed=self._seed_of_model,
+            seed=self._model.seed,
         )
 
     async def _start(self, call: Callable[[], T], doing: str) -> T:
+        say(f"verl: {doing}")
         return await self._run(call, doing, "start")
 
     async def _update(self, call: Callable[[], T], doing: str) -> T:
@@ -145,6 +183,10 @@ class VerlBackend(Backend):
 
     def _processes(self) -> Sequence[Process]:
         return self._session.processes if self._session is not None else ()
+
+    def _interrupt(self) -> None:
+        if self._session is not None:
+            self._session.interrupt()
 
     def _kill(self) -> None:
         if self._session is not None:

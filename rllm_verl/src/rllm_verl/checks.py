@@ -9,7 +9,9 @@ from typing import Any
 from rllm_backend_kit.model_files import model_folder
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
+from rllm_verl.adapters import find_adapter
 from rllm_verl.attention import check_attention
+from rllm_verl.fetching import holds_parts
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.precision import warn_of_weights_below_float32
@@ -132,6 +134,8 @@ def _check_lora(native: dict[str, Any]) -> None:
 
 def _check_model(name: str) -> None:
     path = Path(name).expanduser()
+    if find_adapter(path) is not None or holds_parts(path):
+        return
     if name == TINY or not (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
         return
     if model_folder(path) is None:

@@ -34,7 +34,8 @@ class Cluster:
     """Connected to Ray. `close` ends what was begun here and nothing else."""
 
     def __init__(self, *, owned: bool) -> None:
-        self._owned = owned
+        self.owned = owned
+        """Whether this program's connection to Ray was made here."""
 
     @classmethod
     def connect(
@@ -97,7 +98,7 @@ class Cluster:
 
     def close(self) -> None:
         """End the cluster where it was started here; leave another as it is."""
-        if self._owned and ray.is_initialized():
+        if self.owned and ray.is_initialized():
             ray.shutdown()
 
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rllm_core.errors import BackendError, RllmError
-from rllm_verl.processes import Process, log_tails
+from rllm_core.notices import one_line
+from rllm_verl.processes import Process, dead_daemon, log_lines, log_tails
+from rllm_verl.tracebacks import last_cause, place_in, plain, points_elsewhere, process_in
+
+LONGEST = 500
+"""Characters of another library's message."""
+RESUME = "Go on from the newest checkpoint with --resume."
 
 
 def as_backend_error(error: BaseException, doing: str, processes: Sequence[Process]) -> RllmError:
@@ -20,47 +26,80 @@ def as_backend_error(error: BaseException, doing: str, processes: Sequence[Proce
         doing: such as "updating the policy".
         processes: those that may have failed.
     """
-    cause = _own_error(error)
-    if cause is not None:
-        return cause
-    if isinstance(error, RayActorError):
-        dead = [process for process in processes if process.actor_id == _actor_id(error)] or list(processes)
-        names = ", ".join(f"{process.name} (process {process.pid} on {process.node})" for process in dead)
-        return BackendError(
-            f"While {doing}: {names or 'a process'} died.{log_tails(dead)}",
-            "Its log says why, or the system's: a process killed for memory leaves no word. Go on from the newest "
-            "checkpoint with --resume.",
-        )
     if isinstance(error, RayTaskError):
-        what = error.cause if isinstance(error.cause, BaseException) else error
-        return BackendError(
-            f"While {doing}: {type(what).__name__}: {_last_line(str(what))}",
-            "Add --debug for the worker's own traceback.",
-        )
-    if isinstance(error, RayError | OSError):
-        return BackendError(f"While {doing}: {type(error).__name__}: {_last_line(str(error))}{log_tails(processes)}")
-    return BackendError(f"While {doing}: {type(error).__name__}: {_last_line(str(error))}")
+        return _raised_in_a_process(error, doing, processes)
+    if isinstance(error, RllmError):
+        return error
+    if isinstance(error, RayError) and (daemon := dead_daemon()) is not None:
+        return ray_is_gone(daemon, doing)
+    if isinstance(error, RayActorError):
+        return _dead(error, doing, processes)
+    details = log_tails(processes) if isinstance(error, RayError | OSError) else ""
+    return BackendError(f"While {doing}: {type(error).__name__}: {_shown(str(error))}", details=details)
 
 
 def overdue(doing: str, seconds: float, key: str, processes: Sequence[Process]) -> BackendError:
     """Something did not end within its deadline."""
     return BackendError(
-        f"While {doing}: no answer within {seconds:g} seconds (`{key}`).{log_tails(processes)}",
-        f"If it only needs longer, raise {key}; else look at the logs. Go on from the newest checkpoint with --resume.",
+        f"While {doing}: no answer within {seconds:g} seconds (`{key}`).",
+        f"If it only needs longer, raise {key}; else look at the logs. {RESUME}",
+        log_tails(processes),
     )
 
 
-def _own_error(error: BaseException) -> RllmError | None:
-    # Ray raises something that is both its own error and of the class of the cause, with nothing but text in it.
-    if isinstance(error, RayTaskError):
-        error = error.cause
-    return error if isinstance(error, RllmError) else None
+def ray_is_gone(daemon: str, doing: str) -> BackendError:
+    """A process of Ray itself ended, named as by `dead_daemon`."""
+    return BackendError(
+        f"While {doing}: Ray is gone: its {daemon} ended.",
+        f"The system may have killed it for memory (`dmesg` tells). {RESUME}",
+    )
 
 
-def _actor_id(error: RayActorError) -> str:
-    return str(error.actor_id or "")
+def _raised_in_a_process(error: RayTaskError, doing: str, processes: Sequence[Process]) -> RllmError:
+    cause: BaseException = error
+    # A process that asks another one raises what that one raised.
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, RllmError):
+        return cause
+    if isinstance(cause, RayActorError):
+        return _dead(cause, doing, processes)
+    # Ray raises something of the cause's class that has nothing but the text of the traceback.
+    text = plain(str(error))
+    process, where = _origin(text, processes), place_in(text)
+    what = f"While {doing}: {process.name} raised {type(cause).__name__}: {_shown(str(cause))} {where}".rstrip()
+    if not points_elsewhere(str(cause)):
+        return BackendError(f"{what}.", "Add --debug for its traceback.")
+    return BackendError(f"{what}.{_told_cause(text, process)}", details=log_tails([process]))
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else "no message")[:500]
+def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> BackendError:
+    """A process died, or could not be made."""
+    if error.actor_init_failed:
+        text = plain(str(error))
+        process = _origin(text, processes)
+        because = _told_cause(text, process)
+        return BackendError(f"While {doing}: {process.name} could not start.{because}", details=log_tails([process]))
+    dead = [process for process in processes if process.actor_id and process.actor_id == str(error.actor_id or "")]
+    names = ", ".join(f"{process.name} (process {process.pid} on {process.node})" for process in dead)
+    return BackendError(
+        f"While {doing}: {names or 'a process of the run'} died.",
+        f"Its log says why, or the system's: a process killed for memory leaves no word. {RESUME}",
+        log_tails(dead or processes),
+    )
+
+
+def _origin(traceback: str, processes: Sequence[Process]) -> Process:
+    """The process that raised first, by the text of Ray's error."""
+    pid, node = process_in(traceback)
+    known = (process for process in processes if (process.pid, process.node) == (pid, node))
+    return next(known, Process(f"process {pid}", pid, node, ""))
+
+
+def _told_cause(traceback: str, process: Process) -> str:
+    found = last_cause(traceback.splitlines()) or last_cause(log_lines(process.pid))
+    return f" The cause, by its log: {_shown(found)}." if found else ""
+
+
+def _shown(text: str) -> str:
+    return one_line(text, LONGEST) or "no message"

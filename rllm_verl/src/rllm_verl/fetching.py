@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import CheckpointError
-from rllm_verl.state import SHARDS, VERL_MODEL, read_made_by
+from rllm_verl.state import MADE_BY, MODEL, SHARDS, VERL_MODEL, read_made_by
 
 WEIGHT, OF_ONE_ADAPTER = "weight/", ".default."
 LORA = "lora_train_meta.json"
 """What verl writes about an adapter."""
+
+
+def holds_parts(checkpoint: Path) -> bool:
+    """Whether a path is a checkpoint of the backend verl that holds its model in parts alone."""
+    folder = checkpoint / "backend"
+    return (folder / MADE_BY).is_file() and not (folder / MODEL).is_dir()
 
 
 def fetch_model(folder: Path, into: Path) -> None:

@@ -114,6 +114,7 @@ _OF_VLLM = (
     "cudagraph_capture_sizes",
     "enable_chunked_prefill",
     "enable_prefix_caching",
+    "enable_sleep_mode",
     "enforce_eager",
     "engine_kwargs.*",
     "expert_parallel_size",
@@ -122,6 +123,7 @@ _OF_VLLM = (
     "max_num_batched_tokens",
     "quantization",
     "quantization_config_file",
+    "repetition_penalty",
     "scheduling_policy",
     "skip_tokenizer_init",
 )

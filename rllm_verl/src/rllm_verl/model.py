@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from rllm_backend_kit.model_files import model_folder, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
+from rllm_verl.adapters import Adapter, find_adapter
+from rllm_verl.fetching import fetch_model, holds_parts
 from rllm_verl.state import model_digest
 
 TINY = "tiny"
@@ -23,7 +25,9 @@ class Model:
     """What the driver knows of a model; its weights are loaded by the workers."""
 
     name: str
-    """`tiny`, an absolute path, or a hub id."""
+    """`tiny`, an absolute path, or a hub id; below an adapter."""
+    seed: int
+    """Of the weights of `tiny`."""
     path: str
     """What verl is given: a folder, or a hub id."""
     digest: str
@@ -38,6 +42,20 @@ class Model:
     vocabulary: int
     softcap: float | None
     """Bound on its logits; None where it has none."""
+    adapter: Adapter | None = None
+    """What is named is this adapter, and all else the model below it."""
+
+
+def digest_of(name: str) -> str | None:
+    """`Model.digest` of what a name stands for; None for `tiny`, whose weights follow from a seed, and above it."""
+    if name == TINY:
+        return None
+    path = Path(name).expanduser()
+    found = model_folder(path)
+    if found is None and (adapter := find_adapter(path)) is not None:
+        below = digest_of(adapter.base)
+        return None if below is None else adapter.digest_over(below)
+    return model_digest(found) if found is not None else hashlib.sha256(name.encode()).hexdigest()
 
 
 def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
@@ -46,7 +64,7 @@ def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) ->
     Args:
         name: value of ``actor_rollout_ref.model.path``.
         seed: of the weights of `tiny`.
-        folder: empty; `tiny` is written into it, since other processes load it.
+        folder: empty; takes what other processes load and no file holds: `tiny`, the model of a checkpoint in parts.
         without_thinking: whether the chat template is to leave thoughts out.
 
     Raises:
@@ -54,11 +72,23 @@ def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) ->
     """
     if name == TINY:
         _write_tiny(folder, seed)
-        return _opened(folder, TINY, str(folder), model_digest(folder), without_thinking)
-    found = model_folder(Path(name).expanduser())
+        return replace(_opened(folder, TINY, str(folder), model_digest(folder), without_thinking), seed=seed)
+    path = Path(name).expanduser()
+    adapter = find_adapter(path)
+    if adapter is not None:
+        below = open_model(adapter.base, seed=adapter.seed, folder=folder, without_thinking=without_thinking)
+        return replace(below, digest=adapter.digest_over(below.digest), adapter=adapter)
+    if holds_parts(path):
+        fetched = folder / "fetched"
+        fetched.mkdir()
+        fetch_model(path / "backend", fetched)
+        return open_model(str(fetched), seed=seed, folder=folder, without_thinking=without_thinking)
+    digest = digest_of(name)
+    assert digest is not None
+    found = model_folder(path)
     if found is not None:
-        return _opened(found, str(found.resolve()), str(found.resolve()), model_digest(found), without_thinking)
-    return _opened(name, name, name, hashlib.sha256(name.encode()).hexdigest(), without_thinking)
+        return _opened(found, str(found.resolve()), str(found.resolve()), digest, without_thinking)
+    return _opened(name, name, name, digest, without_thinking)
 
 
 def _opened(source: Path | str, name: str, path: str, digest: str, without_thinking: bool) -> Model:
@@ -83,6 +113,7 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
     text = config.get_text_config()
     return Model(
         name=name,
+        seed=0,
         path=path,
         digest=digest,
         max_context=int(getattr(text, "max_position_embeddings", 0) or tokenizer.model_max_length),

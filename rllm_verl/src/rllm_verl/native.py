@@ -6,8 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import RunContext
+from rllm_core.errors import ConfigError
+from rllm_verl.adapters import Adapter
 from rllm_verl.attention import check_packing, sequence_parallel_size
 from rllm_verl.fused import settle_fused
+from rllm_verl.logprobs import OF_THE_CPU
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
     settle_fused(config, model_type=model.type, softcap=model.softcap, vocabulary=model.vocabulary, needs=needs)
     role = config.actor_rollout_ref
     role.model.path = model.path
+    if model.adapter is not None:
+        _go_on_with(model.adapter, role, needs)
     asked = role.rollout.max_model_len
     role.rollout.max_model_len = min(asked or _longest_row(role), model.max_context)
     role.ref.strategy = role.actor.strategy
@@ -59,6 +64,20 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
     else:
         optimiser.lr_scheduler_type = "constant"
     return config
+
+
+def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
+    if "ref_logprobs" in needs:
+        raise ConfigError(
+            f"actor_rollout_ref.model.path is the LoRA adapter {adapter.folder}, and the reference of a LoRA run "
+            "is the model without its adapter, not the one that the run starts with.",
+            "Export it with `rllm export … --to merged` and name that folder, or set rllm.algorithm.kl_beta=0.",
+        )
+    role.model.lora_adapter_path = str(adapter.folder.resolve())
+    role.model.lora_rank, role.model.lora_alpha = adapter.rank, adapter.alpha
+    role.model.target_modules = adapter.targets
+    if role.rollout.name == OF_THE_CPU:
+        role.model.lora.merge = True  # it takes nothing else
 
 
 def _longest_row(role: Any) -> int:

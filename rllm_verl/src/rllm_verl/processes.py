@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+import signal
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ TAIL_LINES = 30
 FEWEST_LINES = 5
 MOST_LOGS = 4
 _TAIL_BYTES = 1 << 16
+_DAEMONS = ("raylet", "gcs_server")
+"""Ray's own processes, without which nothing of a cluster goes on."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,16 @@ def process_of(name: str, handle: Any) -> Process:
     return Process(name, pid, node, handle._actor_id.hex())
 
 
+def unnamed_processes(known: Collection[int]) -> list[Process]:
+    """Processes of this machine that are not `known` by their pid, and wrote into their logs last; newest first.
+
+    Those that start now are among them, whose names are not known before they answer.
+    """
+    files = [file for file in _all_logs() if file.stat().st_size]
+    pids = [int(match[1]) for file in _newest_first(files) if (match := re.search(r"-(\d+)\.(?:out|err)$", file.name))]
+    return [Process(f"process {pid}", pid, "this machine", "") for pid in dict.fromkeys(pids) if pid not in known]
+
+
 def log_tails(processes: Sequence[Process]) -> str:
     """The end of each process's log, where that is on this machine, and where to look otherwise."""
     parts = []
@@ -42,22 +57,62 @@ def log_tails(processes: Sequence[Process]) -> str:
     lines_each = max(FEWEST_LINES, TAIL_LINES // max(len(shown), 1))
     for process in shown:
         files = sorted(_log_files(process.pid))
-        lines = [line for file in files for line in _last_lines(file)]
+        lines = log_lines(process.pid)
         if lines:
             text = "\n".join(f"    {line}" for line in lines[-lines_each:])
-            parts.append(f"\n  The end of the log of {process.name} ({files[-1]}):\n{text}")
+            parts.append(f"  The end of the log of {process.name} ({files[-1]}):\n{text}")
         elif not files:
-            parts.append(f"\n  The log of {process.name} is on {process.node}, in Ray's session folder.")
-    return "".join(parts)
+            parts.append(f"  The log of {process.name} is on {process.node}, in Ray's session folder.")
+    return "\n".join(parts)
+
+
+def log_lines(pid: int) -> list[str]:
+    """The last lines that a worker process of this machine wrote; none where it wrote none, or runs elsewhere."""
+    return [line for file in sorted(_log_files(pid)) for line in _last_lines(file)]
+
+
+def dead_daemon() -> str | None:
+    """``raylet (process 7)``: one of the processes of a cluster started here that is gone; None while all run."""
+    node = ray._private.worker._global_node
+    for name, process in node.dead_processes() if node is not None else ():
+        if name in _DAEMONS:
+            return f"{name} (process {process.pid}; its log: {node.get_logs_dir_path()}/{name}.out)"
+    return None
+
+
+def kill_workers() -> None:
+    """End all processes of this run on this machine, those included that start now and that nobody has a handle of."""
+    if not ray.is_initialized():
+        return  # Ray would start a new cluster to answer
+    job = ray.get_runtime_context().get_job_id()
+    for file in _all_logs():
+        # worker-<worker id>-<job id>-<pid>.out
+        match = re.search(rf"-{job}-(\d+)\.out$", file.name)
+        if match is not None and _is_of_ray(int(match[1])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(match[1]), signal.SIGKILL)
+
+
+def _is_of_ray(pid: int) -> bool:
+    """Whether the process is still the one that wrote the log; the system gives numbers of ended ones to others."""
+    try:
+        return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return not Path("/proc").is_dir()
 
 
 def _log_files(pid: int) -> Iterator[Path]:
     """What Ray wrote down of a worker process of this machine."""
-    session = getattr(getattr(ray._private.worker, "_global_node", None), "get_logs_dir_path", None)
-    if session is not None:
-        folder = Path(session())
-        yield from folder.glob(f"worker-*-{pid}.out")
-        yield from folder.glob(f"worker-*-{pid}.err")
+    return (file for file in _all_logs() if file.name.endswith((f"-{pid}.out", f"-{pid}.err")))
+
+
+def _all_logs() -> list[Path]:
+    node = ray._private.worker._global_node
+    return [] if node is None else list(Path(node.get_logs_dir_path()).glob("worker-*"))
+
+
+def _newest_first(files: list[Path]) -> list[Path]:
+    return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
 
 
 def _last_lines(file: Path) -> list[str]:

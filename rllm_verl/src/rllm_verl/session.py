@@ -16,7 +16,7 @@ from rllm_verl.columns import fill_columns
 from rllm_verl.logprobs import before_truncation
 from rllm_verl.model import Model
 from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings
-from rllm_verl.processes import Process
+from rllm_verl.processes import Process, dead_daemon, kill_workers, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.servers import Servers
 from rllm_verl.sockets import new_run
@@ -25,7 +25,7 @@ from rllm_verl.worker_group import WorkerGroup
 
 
 class Session:
-    """Made on connecting to Ray; then `start_workers`, `start_servers` and `publish`, in this order."""
+    """Made on connecting to Ray; then `start_workers`, `load_model`, `start_servers` and `publish`, in this order."""
 
     def __init__(self, run: RunContext, native: Any, model: Model, environment: Mapping[str, str]) -> None:
         self._run = run
@@ -54,12 +54,22 @@ class Session:
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Workers first."""
-        return [process for group in (self._workers, self._servers) if group is not None for process in group.processes]
+        """Workers first, then servers. While some of them start: those as well that have no name yet."""
+        named = [
+            process for group in (self._workers, self._servers) if group is not None for process in group.processes
+        ]
+        starting = [] if self._servers is not None else unnamed_processes([process.pid for process in named])
+        return [*named, *starting]
 
     @property
     def _keeps_shards(self) -> bool:
         return self.strategy == SHARDED_BY_US
+
+    @property
+    def saves_adapter(self) -> bool:
+        """Whether a checkpoint holds a LoRA adapter that can be put together from the workers' parts."""
+        role = self._native.actor_rollout_ref
+        return self._keeps_shards and bool(role.model.lora_rank) and role.actor.fsdp_config.fsdp_size == -1
 
     @property
     def asleep(self) -> bool:
@@ -70,7 +80,10 @@ class Session:
         self._workers = WorkerGroup(
             self._native, self._wanted, with_reference=needs_reference_worker(self._run, self._native)
         )
-        self._workers.init_model()
+        self._workers.wait()
+
+    def load_model(self) -> None:
+        self.workers.init_model()
         settings, length = update_settings(self._run, self._native), self._run.config.data.max_response_length
         self._updater = Updater(settings, total_steps=self._run.total_steps, max_response_length=length)
         self._columns = column_settings(self._run, self._native)
@@ -128,13 +141,24 @@ class Session:
 
     def kill(self) -> None:
         """End the processes at once; whoever waits for them gets an error."""
+        if dead_daemon() is not None:
+            # Ray would look for what is gone for a minute.
+            kill_workers()
+            return
         for group in (self._servers, self._workers):
             if group is not None:
                 group.kill()
 
+    def interrupt(self) -> None:
+        """End what starts, also what nobody has a handle of yet; whoever waits for it gets an error."""
+        self.kill()
+        if self._cluster.owned:
+            kill_workers()
+
     def close(self) -> None:
-        """End the processes, and let go of Ray."""
+        """End the processes, and let go of Ray. Where Ray is gone it is left to the end of the program."""
         try:
             self.kill()
         finally:
-            self._cluster.close()
+            if dead_daemon() is None:
+                self._cluster.close()

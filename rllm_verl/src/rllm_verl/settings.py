@@ -27,9 +27,16 @@ FREE = frozenset(
 )
 """Mappings that verl hands on to other libraries, whose options it does not list."""
 OPTIONAL = frozenset(
-    {"actor_rollout_ref.actor.fsdp_config.mixed_precision", "actor_rollout_ref.ref.fsdp_config.mixed_precision"}
+    {
+        "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+        "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+        f"{MODEL}.target_parameters",
+        f"{ROLLOUT}.enable_sleep_mode",
+        f"{ROLLOUT}.repetition_penalty",
+    }
 )
-"""Keys of verl's classes that its YAML leaves out."""
+"""Keys of verl's classes that its YAML leaves out, and that act. The others are overwritten by verl's own workers, or
+belong to what is not used here."""
 OF_VERL = AsPackaged(FREE, OPTIONAL)
 
 

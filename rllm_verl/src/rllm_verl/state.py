@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,20 @@ def check_made_by(folder: Path, now: MadeBy) -> None:
             "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
             f"with actor_rollout_ref.model.path={folder.parent}.",
         )
+
+
+def check_resumable(folder: Path, *, workers: int, strategy: str, model: str | None) -> None:
+    """Raise CheckpointError when a checkpoint cannot be gone on from, as far as it shows before anything is started.
+
+    Args:
+        folder: the backend's folder in the checkpoint.
+        workers: of the run that is about to start.
+        strategy: its ``actor_rollout_ref.actor.strategy``.
+        model: digest of its model; None: not known yet.
+    """
+    then = read_made_by(folder)
+    now = replace(then, workers=workers, strategy=strategy)
+    check_made_by(folder, now if model is None else replace(now, model=model))
 
 
 def model_digest(folder: Path) -> str:

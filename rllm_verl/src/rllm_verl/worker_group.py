@@ -23,7 +23,7 @@ class WorkerGroup:
     """verl's workers as `rllm_verl.workers.Workers`; every call blocks until all of them are done."""
 
     def __init__(self, config: Any, wanted: Wanted, *, with_reference: bool) -> None:
-        """Start the processes and load the model into them.
+        """Begin to start the processes; `wait` until they have.
 
         Args:
             config: verl's whole configuration (DictConfig).
@@ -43,9 +43,11 @@ class WorkerGroup:
             ),
             device_name=config.trainer.device,
         )
-        self.processes: Sequence[Process] = [
-            process_of(f"worker {rank}", handle) for rank, handle in enumerate(self.group.workers)
-        ]
+        self.processes: Sequence[Process] = ()
+
+    def wait(self) -> None:
+        """Return when all processes answer."""
+        self.processes = [process_of(f"worker {rank}", handle) for rank, handle in enumerate(self.group.workers)]
 
     def init_model(self) -> None:
         self.group.init_model()

@@ -8,11 +8,12 @@ import pytest
 
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import layer_from_dotted
-from rllm_core.config.paths import ABSENT, value_at
+from rllm_core.config.paths import ABSENT, path_of, value_at
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
+from rllm_verl.settings import OPTIONAL
 from rllm_verl.shared_keys import SHARED_KEYS
 
 ACTOR = "actor_rollout_ref.actor"
@@ -187,7 +188,13 @@ def test_every_idle_key_of_a_profile_is_one_of_verl(run: Any) -> None:
     for profile, keys in IDLE_KEYS_OF_PROFILES.items():
         tree = run(f"rllm.profile={profile}").tree
         for name in keys:
-            assert value_at(tree, tuple(name.removesuffix(".*").split("."))) is not ABSENT, name
+            known = value_at(tree, tuple(name.removesuffix(".*").split("."))) is not ABSENT
+            assert known or name in OPTIONAL, name
+
+
+def test_a_key_of_vllm_that_the_yaml_leaves_out_is_refused_on_a_cpu(plan: Any) -> None:
+    with pytest.raises(ConfigError, match="the rollout server of the profile cpu is another"):
+        plan("rllm.profile=cpu", f"{ROLLOUT}.repetition_penalty=1.1")
 
 
 def test_unused_keys_may_be_warnings(plan: Any) -> None:
@@ -208,3 +215,26 @@ def test_an_option_that_the_chosen_plugin_lacks_is_refused_as_on_other_backends(
 def test_shared_keys_name_keys_of_the_core(run: Any) -> None:
     core = {".".join(path) for path in known_keys(RunConfig)}
     assert {row.rllm for row in SHARED_KEYS} <= core
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (f"{ROLLOUT}.repetition_penalty", 1.1),
+        (f"{ROLLOUT}.enable_sleep_mode", False),
+        ("actor_rollout_ref.model.target_parameters", ["experts.weight"]),
+    ],
+)
+def test_a_key_of_verls_classes_that_its_yaml_leaves_out_reaches_verl(run: Any, key: str, value: Any) -> None:
+    native = run(layer_from_dotted({key: value}, "my.yaml")).backend_config.native()
+    assert value_at(native, path_of(key)) == value
+
+
+def test_such_keys_are_fields_of_verls_classes() -> None:
+    from dataclasses import fields
+
+    from verl.workers.config import FSDPEngineConfig, HFModelConfig, RolloutConfig
+
+    sections = {"fsdp_config": FSDPEngineConfig, "model": HFModelConfig, "rollout": RolloutConfig}
+    for section, name in (key.split(".")[-2:] for key in OPTIONAL):
+        assert name in {field.name for field in fields(sections[section])}

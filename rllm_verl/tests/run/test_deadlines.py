@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,10 @@ def faulty_worker() -> type:
 
         def fail(self) -> None:
             raise ValueError("the weights\nhave no name")
+
+        def fail_elsewhere(self) -> None:
+            print("ValueError: no memory for the cache", file=sys.stderr, flush=True)  # noqa: T201
+            raise RuntimeError("The engine is dead. See stack trace (above) for the root cause.")
 
         def fail_as_ours(self) -> None:
             raise LossError("Loss 'mine' failed.", "Fix it.")
@@ -103,10 +109,37 @@ def test_a_call_that_does_not_end_is_given_up_at_its_deadline(
     assert run(lambda: 1) == 1
 
 
-def test_an_error_in_a_worker_is_told_in_one_line(run: Callable[..., Any], worker: Any) -> None:
+def test_an_error_in_a_worker_is_told_in_one_line_with_its_place(
+    run: Callable[..., Any], worker: Any, process: Process
+) -> None:
     with pytest.raises(BackendError) as raised:
         run(lambda: ray.get(worker.fail.remote()))
-    assert raised.value.message == "While updating the policy: ValueError: have no name"
+    told = "While updating the policy: worker 0 raised ValueError: the weights have no name "
+    assert re.fullmatch(re.escape(told) + r"\(test_deadlines\.py, line \d+\)\.", raised.value.message)
+    assert raised.value.details == ""
+
+
+def test_an_error_that_points_to_a_log_comes_with_what_the_log_says(
+    run: Callable[..., Any], worker: Any, process: Process
+) -> None:
+    with pytest.raises(BackendError) as raised:
+        run(lambda: ray.get(worker.fail_elsewhere.remote()))
+    assert "raised RuntimeError: The engine is dead. See stack trace (above)" in raised.value.message
+    assert raised.value.message.endswith("The cause, by its log: ValueError: no memory for the cache.")
+    assert "    ValueError: no memory for the cache" in raised.value.details.splitlines()
+
+
+def test_a_process_that_cannot_start_says_why(run: Callable[..., Any]) -> None:
+    class Unable:
+        def __init__(self) -> None:
+            raise OSError("no space left")
+
+        def call(self) -> None:
+            pass
+
+    handle = ray.remote(Unable).options(num_cpus=0).remote()
+    with pytest.raises(BackendError, match=r"could not start\. The cause, by its log: OSError: no space left\."):
+        run(lambda: ray.get(handle.call.remote()))
 
 
 def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:

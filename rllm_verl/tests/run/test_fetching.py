@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from rllm_core.errors import CheckpointError
 from rllm_verl.fetching import fetch_model
+from rllm_verl.model import open_model
 
 RLLM = str(Path(sys.executable).with_name("rllm"))
 WORDS = (
@@ -27,8 +28,9 @@ LORA = ("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.mer
 
 
 def trained(folder: Path, *words: str) -> Path:
-    """The backend's folder in the checkpoint of a run with two workers."""
-    subprocess.run([RLLM, *WORDS, *words], cwd=folder, check=True, timeout=300)
+    """The backend's folder in the checkpoint of a run with two workers; ``said.txt`` is what the run printed."""
+    ended = subprocess.run([RLLM, *WORDS, *words], cwd=folder, check=True, timeout=300, stdout=subprocess.PIPE)
+    (folder / "said.txt").write_bytes(ended.stdout)
     return folder / "runs/rllm-training/default/checkpoints/latest/backend"
 
 
@@ -47,16 +49,33 @@ def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(tmp_path
     )
     assert ours.keys() == verls.keys()
     assert [name for name in ours if not torch.equal(ours[name], verls[name])] == []
+    # Such a checkpoint is a model's name for this backend as well.
+    shutil.rmtree(backend / "model")
+    (tmp_path / "opened").mkdir()
+    opened = open_model(str(backend.parent), seed=0, folder=tmp_path / "opened", without_thinking=False)
+    assert (Path(opened.path) / "model.safetensors").is_file()
+
+
+def played(folder: Path, *words: str) -> float:
+    """pass@1 of the command that the run printed for playing with its model."""
+    (line,) = [line for line in (folder / "said.txt").read_text().splitlines() if line.startswith("play with it: ")]
+    command = [RLLM, *line.removeprefix("play with it: rllm ").split(), "--json", "rllm.env.env_args.largest=1", *words]
+    ended = subprocess.run(command, cwd=folder, check=True, timeout=200, stdout=subprocess.PIPE)
+    (environment,) = json.loads(ended.stdout)["environments"]
+    return float(environment["passes"]["1"]["value"])
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
-def test_the_adapter_of_a_lora_run_is_exported(tmp_path: Path) -> None:
-    trained(tmp_path, *LORA)
+@pytest.mark.timeout(600)
+def test_a_lora_run_keeps_its_adapter_for_peft_plays_and_is_exported(tmp_path: Path) -> None:
+    kept = trained(tmp_path, *LORA, "rllm.env.env_args.largest=1") / "model"
+    assert played(tmp_path) == pytest.approx(played(tmp_path, "--backend", "local"), abs=0.5)
     run = "runs/rllm-training/default"
     for form in ("adapter", "merged"):
         subprocess.run([RLLM, "export", run, "--to", form, "--output", form], cwd=tmp_path, check=True, timeout=100)
     adapter = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    of_checkpoint = load_file(kept / "adapter_model.safetensors")
+    assert all(torch.equal(tensor, of_checkpoint[name]) for name, tensor in adapter.items())
     moved = [tensor for name, tensor in adapter.items() if "lora_B" in name and tensor.any()]
     assert moved
     assert {tensor.shape[0] for name, tensor in adapter.items() if "lora_A" in name} == {8}

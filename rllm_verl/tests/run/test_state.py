@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from rllm_core.errors import CheckpointError
 from rllm_local import tiny
 from rllm_verl.shards import load_shard, save_shard
-from rllm_verl.state import MadeBy, check_made_by, model_digest, move_model, write_made_by
+from rllm_verl.state import MadeBy, check_made_by, check_resumable, model_digest, move_model, write_made_by
 
 MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0)
 
@@ -39,6 +40,26 @@ def test_a_checkpoint_of_another_number_of_workers_is_refused_with_both(tmp_path
 def test_a_checkpoint_of_another_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="was not written by the backend verl"):
         check_made_by(tmp_path, MADE_BY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"workers": 1}, "was written by 2 workers with strategy fsdp2; this run has 1"),
+        ({"strategy": "megatron"}, "this run has 2 with megatron"),
+        ({"model": "def"}, "belongs to a run of another model"),
+    ],
+)
+def test_what_a_run_cannot_go_on_from_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    write_made_by(tmp_path, MADE_BY)
+    same: dict[str, Any] = {"workers": 2, "strategy": "fsdp2", "model": "abc"}
+    check_resumable(tmp_path, **same)
+    check_resumable(tmp_path, **same | {"model": None})
+    with pytest.raises(CheckpointError) as raised:
+        check_resumable(tmp_path, **same | changes)
+    assert problem in str(raised.value)
 
 
 def test_models_with_other_weights_have_other_digests(tmp_path: Path) -> None:

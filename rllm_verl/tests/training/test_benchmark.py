@@ -68,3 +68,22 @@ def test_a_workload_reaches_the_sides_as_it_is(load: Load) -> None:
     )
     assert workload.read(work.written()) == work
     assert json.loads(work.written())["steps"] == 3
+
+
+def test_a_start_is_dealt_to_its_phases(load: Load) -> None:
+    by_phase = load("verl_start").by_phase
+    said = [
+        (11.0, "training on sum with backend verl"),
+        (12.0, "verl: starting Ray"),
+        (15.0, "verl: starting the training workers"),
+        (15.5, "warning: a line of others"),
+        (25.0, "verl: bringing weights to the rollout servers"),
+        (27.0, "step 1/1  solved   1.2%"),
+        (90.0, "1 steps in 80 s"),
+    ]
+    assert by_phase(10.0, said) == {
+        "starting the program": 2.0,
+        "starting Ray": 3.0,
+        "starting the training workers": 10.0,
+        "bringing weights to the rollout servers, making the first step": 2.0,
+    }

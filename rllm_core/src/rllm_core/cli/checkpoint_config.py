@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from rllm_core.cli.configuring import Request
-from rllm_core.config.compose import BACKEND_KEY
+from rllm_core.config.compose import BACKEND_KEY, chosen_backend
 from rllm_core.config.layers import Layer, layer_from_file, layers_from_overrides
 from rllm_core.config.merge import merge_layers
-from rllm_core.config.paths import path_of, value_at
-from rllm_core.config.whole import of_any_backend, values_of
+from rllm_core.config.paths import KeyPath, path_of, value_at
+from rllm_core.config.run_registry import registry_for
+from rllm_core.config.whole import forget, of_any_backend, values_of
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.training.resuming import saved_config, saved_value
+
+OF_TRAINING = tuple(
+    path_of(f"rllm.{key}")
+    for key in (
+        *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
+        *("transform.grouping", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
+    )
+)
+"""Keys that choose plugins for training: none of them has to be installed to play."""
 
 
 def config_of_checkpoint(request: Request) -> Layer | None:
@@ -31,7 +41,15 @@ def config_of_checkpoint(request: Request) -> Layer | None:
         return None
     # Its model is the checkpoint now, for which there is no recipe: what that of the run's model said stays.
     same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
-    return values_of(saved) if same else of_any_backend(saved)
+    return forget(values_of(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
+
+
+def _of_training(saved: Layer) -> list[KeyPath]:
+    """`OF_TRAINING`, also under the names that the run's backend has for these keys."""
+    values = values_of(saved)
+    shared = chosen_backend(registry_for([values]), [values]).shared_keys
+    natives = {path_of(each.native): path_of(each.rllm) for each in shared}
+    return [*OF_TRAINING, *(native for native, core in natives.items() if core in OF_TRAINING)]
 
 
 def _backend_of(request: Request) -> str | None:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
     except RllmError as error:
-        return _fail(error.message, error.hint, error.exit_code, debug)
+        return _fail(error.message, error.hint, error.exit_code, debug, error.details)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -92,10 +92,12 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return kept + arguments[end:], asked
 
 
-def _fail(problem: str, hint: str, exit_code: int, debug: bool) -> int:
+def _fail(problem: str, hint: str, exit_code: int, debug: bool, details: str = "") -> int:
     if debug:
         click.echo(traceback.format_exc(), err=True)
     click.echo(" ".join(f"error: {problem} {hint}".split()), err=True)
+    if details:
+        click.echo(details, err=True)
     return exit_code
 
 

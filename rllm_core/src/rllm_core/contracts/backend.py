@@ -184,9 +184,21 @@ class DerivedKey:
 class Backend(ABC):
     """One instance serves one run. What it can do is said by its record, so that a run is checked before it loads."""
 
+    def check_checkpoint(self, run: RunContext, folder: Path) -> None:  # noqa: B027  (most backends start in seconds)
+        """Refuse before `start` what `load` would refuse after it, as far as files tell.
+
+        Args:
+            run: as `start` gets it next.
+            folder: what `save` wrote.
+
+        Raises:
+            CheckpointError: this run cannot go on from it.
+        """
+
     @abstractmethod
     async def start(self, run: RunContext) -> RolloutEngine:
-        """Load the model and return the engine that samples from it."""
+        """Load the model and return the engine that samples from it. Cancelled where the user stops the run; `close`
+        ends what has begun."""
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         """Return the batch with the columns named in `needs` filled.

@@ -24,7 +24,7 @@ from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.preflight import check_to_train
 from rllm_core.rollout.runner import RolloutRunner
-from rllm_core.runs.checkpoint import CheckpointStore
+from rllm_core.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
@@ -113,7 +113,8 @@ class TrainingLoop:
         return self._stop_requested and self._finished < self.total_steps
 
     def stop(self) -> None:
-        """End after the current step, with a checkpoint. While rewards start, end at once; nothing has changed then."""
+        """End after the current step, with a checkpoint. While rewards or the backend start, end at once: nothing has
+        changed then."""
         self._stop_requested = True
         if self._interrupt is not None:
             self._interrupt()
@@ -129,13 +130,15 @@ class TrainingLoop:
         backend: Backend = self.plan.backend.load()()
         trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked_run(), self._warn)
         try:
+            # Before anything starts: the wrong checkpoint is refused in seconds.
+            checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(scorer_of(self.plan))
-            engine = await backend.start(self._run_context())
+            engine = await self._unless_stopped(backend.start(self._run_context()))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 parts = _Parts(backend, runner, pipeline, trackers)
                 self.has_begun = True
-                await self._take_up(parts)
+                await self._take_up(checkpoint, parts)
                 if self._finished == 0 or self._makes_steps():
                     self.folder.begin(self.plan.composed.whole(), self.plan.registered())
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
@@ -265,15 +268,15 @@ class TrainingLoop:
         await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
 
-    async def _take_up(self, parts: _Parts) -> None:
-        """Go on from the newest usable checkpoint, if this is a resumed run that has one."""
-        if not self._resume:
-            return
-        checkpoint = self._store.newest_usable(self._warn)
+    def _find_checkpoint(self, backend: Backend) -> Checkpoint | None:
+        """The newest usable checkpoint, if this is a resumed run that has one.
+
+        Raises:
+            CheckpointError: this run cannot go on from it.
+        """
+        checkpoint = self._store.newest_usable(self._warn) if self._resume else None
         if checkpoint is None:
-            self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
-            self.folder.forget_after(0)
-            return
+            return None
         if checkpoint.state["seed"] != self._settings.seed:
             raise CheckpointError(
                 f"{checkpoint.folder} was made with rllm.trainer.seed={checkpoint.state['seed']}, "
@@ -286,6 +289,16 @@ class TrainingLoop:
                 "Resume with the environment, its options and data.train_batch_size as they were.",
             )
         self._reward_sources.check_same(checkpoint.state["rewards"], checkpoint.folder, self._warn)
+        backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
+        return checkpoint
+
+    async def _take_up(self, checkpoint: Checkpoint | None, parts: _Parts) -> None:
+        """Go on from a checkpoint; without one a resumed run begins anew."""
+        if checkpoint is None:
+            if self._resume:
+                self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
+                self.folder.forget_after(0)
+            return
         self._store.point_latest_at(checkpoint.folder)
         await parts.backend.load(checkpoint.backend_folder)
         parts.pipeline.load_state_dict(checkpoint.state["stages"])

@@ -1,0 +1,57 @@
+"""Seconds from the command to the end of the first step of a run with the backend verl, by phase of its start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+WORDS = (
+    *("train", "sum", "rllm/backend=verl", "--profile", "cpu"),
+    *("rllm.trainer.total_batches=1", "rllm.trainer.test_freq=-1", "rllm.trainer.val_before_train=false"),
+)
+BEFORE, LAST = "starting the program", "making the first step"
+PHASE = "verl: "
+"""How the backend begins the line that says what begins."""
+PUBLISHING = "bringing weights to the rollout servers"
+FIRST_STEP = "step 1/"
+
+
+def start_seconds(folder: Path) -> Mapping[str, float]:
+    """Run the command in an empty folder; seconds by phase, in order. The last one begins with moving weights."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name("rllm")), *WORDS],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
+        clocked = list(_clocked(lines))
+    if process.wait():
+        sys.exit(f"the run failed in {folder}")
+    return by_phase(began, clocked)
+
+
+def by_phase(began: float, lines: Iterable[tuple[float, str]]) -> dict[str, float]:
+    """Seconds of each phase, by the lines that a run prints and the times of their arrival."""
+    found: dict[str, float] = {}
+    phase, since = BEFORE, began
+    for now, line in lines:
+        if line.startswith(FIRST_STEP):
+            return found | {phase: now - since}
+        if line.startswith(PHASE):
+            found[phase] = now - since
+            phase, since = line.removeprefix(PHASE), now
+            if phase == PUBLISHING:
+                phase = f"{PUBLISHING}, {LAST}"
+    return found
+
+
+def _clocked(lines: Iterable[str]) -> Iterator[tuple[float, str]]:
+    for line in lines:
+        yield time.monotonic(), line.rstrip()

@@ -1,0 +1,61 @@
+"""A LoRA adapter as a model: a folder as peft writes it, or the checkpoint of a LoRA run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_core.files import sha256
+
+CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter, and the model below it."""
+
+    folder: Path
+    base: str
+    """`tiny`, a folder, or a hub id."""
+    seed: int
+    """Of the weights of `tiny`."""
+    rank: int
+    alpha: int
+    targets: Any
+    """Names of modules, or a pattern for them."""
+
+    def digest_over(self, base: str) -> str:
+        """SHA-256 of the adapter and of the digest of the model below it."""
+        return hashlib.sha256(f"{base} {sha256(self.folder / WEIGHTS)}".encode()).hexdigest()
+
+
+def find_adapter(path: Path) -> Adapter | None:
+    """The adapter that a path stands for: the folder itself, or the model of a checkpoint; None where there is none.
+
+    Raises:
+        ConfigError: its files do not say what belongs to it.
+    """
+    for folder in (path, path / "backend" / "model"):
+        if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
+            return _read(folder)
+    return None
+
+
+def _read(folder: Path) -> Adapter:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        known = json.loads((folder / BASE).read_text(encoding="utf-8")) if (folder / BASE).is_file() else {}
+        base, rank, alpha = config["base_model_name_or_path"], config["r"], config["lora_alpha"]
+        if not isinstance(base, str):
+            raise KeyError("base_model_name_or_path")
+        seed = known.get("seed", 0)
+        return Adapter(folder, base, seed, rank, alpha, config.get("target_modules") or "all-linear")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"actor_rollout_ref.model.path={str(folder)!r} is a LoRA adapter that cannot be read ({error!r}).",
+            f"Look at its {CONFIG}: base_model_name_or_path, r and lora_alpha.",
+        ) from error

@@ -1,0 +1,77 @@
+"""Before a backend starts its checkpoint is looked at, and while it starts a run can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from rllm_core.contracts.backend import RunContext
+from rllm_core.errors import CheckpointError
+from rllm_local.backend import LocalBackend
+
+TRAIN = (
+    "train",
+    "sum",
+    "rllm.trainer.total_batches=1",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+)
+
+
+async def never(self: LocalBackend, run: RunContext) -> NoReturn:
+    pytest.fail("the backend starts")
+
+
+def damage(folder: Path) -> None:
+    weights = next((folder / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
+    rllm_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rllm_here(*TRAIN).returncode == 0
+    damage(tmp_path)
+    monkeypatch.setattr(LocalBackend, "start", never)
+    ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
+    assert ended.returncode == 1
+    assert "has changed since it was written" in ended.stderr
+
+
+def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: LocalBackend, run: RunContext, folder: Path) -> None:
+        assert any(folder.rglob("*.safetensors"))
+        raise CheckpointError("It was written by 2 workers.", "Resume with 2.")
+
+    assert rllm_here(*TRAIN).returncode == 0
+    monkeypatch.setattr(LocalBackend, "check_checkpoint", refuse)
+    monkeypatch.setattr(LocalBackend, "start", never)
+    ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "error: It was written by 2 workers. Resume with 2."
+
+
+def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = LocalBackend.close
+
+    async def start(self: LocalBackend, run: RunContext) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(600)
+        pytest.fail("nobody stopped it")
+
+    async def closes(self: LocalBackend) -> None:
+        closed.append(self)
+        await close(self)
+
+    monkeypatch.setattr(LocalBackend, "start", start)
+    monkeypatch.setattr(LocalBackend, "close", closes)
+    ended = rllm_here(*TRAIN)
+    assert ended.returncode == 128 + signal.SIGINT
+    assert "stopped before anything began" in ended.stdout
+    assert len(closed) == 1
