@@ -43,3 +43,29 @@ from rllm_core.plugins import hookimpl
 def rllm_estimators():
     return [EstimatorPlugin(name={NAME!r}, summary="S.", params=NoParams, load=lambda: {expression})]
 """
+
+
+OF_GPUS = """
+from rllm_core.contracts import Backend, BackendPlugin, Capabilities, Finding, NoParams
+from rllm_core.plugins import hookimpl
+
+def examine():
+    yield Finding(severity="error", subject="GPU", problem="there is none", remedy="buy one")
+
+@hookimpl
+def rllm_backends():
+    yield BackendPlugin(
+        name="mine", summary="S.", params=NoParams, load=lambda: Backend, capabilities=Capabilities(),
+        examine_gpus=examine,
+    )
+"""
+
+
+def test_doctor_asks_backends_about_gpus_when_told_to(rllm, tmp_path) -> None:
+    write_distribution(tmp_path, "of-gpus", OF_GPUS)
+    assert "error: GPU" not in rllm("plugins", "doctor").stdout
+
+    finished = rllm("plugins", "doctor", "--gpu")
+
+    assert finished.returncode == 1
+    assert "error: GPU: there is none\n    to do: buy one" in finished.stdout

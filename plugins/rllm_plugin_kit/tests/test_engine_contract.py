@@ -8,7 +8,9 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from rllm_core.contracts import (
     NoParams,
     SamplingParams,
 )
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_plugin_kit import EngineContract
@@ -220,6 +223,35 @@ class SaysTheNewestVersion(Good):
         return replace(completion, weight_version=self.version)
 
 
+class TellsVersionsApart(Good):
+    """Says of each token which weights drew it."""
+
+    drawn: ContextVar[list[int]] = ContextVar("drawn")
+    """Versions of the tokens of one call."""
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        drawn: list[int] = []
+        self.drawn.set(drawn)
+        completion = await super().generate(prompt_ids, sampling, session=session)
+        spans = tuple(VersionSpan(version, len(list(tokens))) for version, tokens in groupby(drawn))
+        return replace(completion, weight_version=min(drawn), version_spans=self.told(spans))
+
+    def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
+        self.drawn.get().append(self.version)
+        return super().draw(logprobs, sampling, number)
+
+    def told(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
+        return spans
+
+
+class TellsVersionsApartTooLate(TellsVersionsApart):
+    def told(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
+        if len(spans) < 2 or spans[1].tokens < 2:
+            return spans
+        first, second = spans
+        return (first._replace(tokens=first.tokens + 1), second._replace(tokens=second.tokens - 1))
+
+
 class TakesAnyWeights(Good):
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         self.model.load_state_dict(dict(weights), strict=False)
@@ -294,8 +326,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start) -> None:
-    assert complaints(EngineContract, plugin(Good), given={"session": started(Good)}) == {}
+@pytest.mark.parametrize("good", [Good, TellsVersionsApart])
+def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start, good: type[Good]) -> None:
+    assert complaints(EngineContract, plugin(good), given={"session": started(good)}) == {}
 
 
 CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
@@ -322,6 +355,11 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (SharesTheTensors, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
     (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
     (SaysTheNewestVersion, "a_reply_under_way_says_the_older_weights", "during which weights changed that are up to"),
+    (
+        TellsVersionsApartTooLate,
+        "a_reply_under_way_says_the_older_weights",
+        "during which weights changed that are up to",
+    ),
     (ClosesOnce, "it_can_be_closed_twice", "fails when it is closed twice: AssertionError"),
     (LeavesAVariable, "it_can_be_closed_twice", "leaves environment variables changed"),
     (DrawsFromTheSharedGenerator, "it_can_be_closed_twice", "leaves Python's random numbers changed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         session.end(request)
 
     def test_a_reply_under_way_says_the_older_weights(self, session: EngineSession) -> None:
-        """One that says the new weights has no token of the old ones."""
+        """One that says the new weights has no token of the old ones; version spans are of what they say."""
         old, new, version = session.model, SmallModel(1), session.version
         requests = [_renamed(request) for request in _requests(max_tokens=100)]
         weights = new.weights()
@@ -251,8 +252,9 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                     f"says version {completion.weight_version} of a reply between versions {version} and {version + 1}",
                     "The oldest weights that sampled a token of a reply are its version.",
                 )
-            model, whole = (new, len(completion.token_ids)) if completion.weight_version > version else (old, 1)
-            self._check_logprobs(model, request, completion, "in a reply during which weights changed", whole)
+            models = {version: old, version + 1: new}
+            for said, part in _parts(completion, version):
+                self._check_logprobs(models[said], request, completion, "in a reply during which weights changed", part)
 
     def test_weights_of_another_model_are_refused(self, params: Any) -> None:
         session = EngineSession(lambda: self._made(params))
@@ -312,12 +314,11 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             ) from error
 
     def _check_logprobs(
-        self, model: SmallModel, request: Request, completion: Completion, where: str, first: int | None = None
+        self, model: SmallModel, request: Request, completion: Completion, where: str, part: slice = slice(None)
     ) -> None:
-        """Of the first few tokens, or all."""
-        tokens = completion.token_ids.tolist()[:first]
-        expected = model.logprobs(request.prompt, tokens, request.sampling)
-        given = completion.logprobs[:first]
+        """Of all tokens, or a part of them."""
+        expected = model.logprobs(request.prompt, completion.token_ids.tolist(), request.sampling)[part]
+        given = completion.logprobs[part]
         off = float(np.abs(given - expected)[~np.isnan(given)].max(initial=0.0))
         if not off <= SAME:
             raise self.failure(
@@ -347,6 +348,20 @@ def _requests(**sampling: Any) -> list[Request]:
             f"session-{number}",
         )
         for number in range(12)
+    ]
+
+
+def _parts(completion: Completion, oldest: int) -> list[tuple[int, slice]]:
+    """Versions and the tokens that are known to be of them, in a reply that began with `oldest` or later."""
+    if not completion.version_spans:
+        # Without spans, the first token alone is known to be of the oldest weights.
+        known = slice(None) if completion.weight_version > oldest else slice(1)
+        return [(completion.weight_version, known)]
+    ends = list(accumulate(span.tokens for span in completion.version_spans))
+    starts = [0, *ends[:-1]]
+    return [
+        (span.version, slice(start, end))
+        for span, start, end in zip(completion.version_spans, starts, ends, strict=True)
     ]
 
 

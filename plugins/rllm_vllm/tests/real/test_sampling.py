@@ -86,6 +86,40 @@ def test_conversations_of_several_turns_run_at_once(
         _assert_agrees(completion, 1.0, plain_logprobs, prompt)
 
 
+def test_a_reply_during_which_weights_change_says_which_sampled_what(
+    runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded: LoadedModel, plain_logprobs: Plain
+) -> None:
+    async def change_after(seconds: float, version: int) -> list[Completion]:
+        await hosting.publish(version)
+        calls = [
+            asyncio.create_task(
+                vllm.generate(PROMPT, SamplingParams(max_tokens=240, seed=seed), session=f"{version}-{seed}")
+            )
+            for seed in range(24)
+        ]
+        await asyncio.sleep(seconds)
+        with torch.no_grad():
+            for parameter in loaded.model.parameters():
+                parameter.mul_(0.97)
+        await hosting.publish(version + 1)
+        return await asyncio.gather(*calls)
+
+    # How long a reply takes is the machine's: the change comes later and later until it falls into some.
+    for number in range(12):
+        version = 10 + 2 * number
+        completions = runner.run(change_after(0.02 * 2**number, version))
+        changed = [completion for completion in completions if completion.version_spans[1:]]
+        if changed:
+            break
+    assert changed
+    for completion in changed:
+        (older, before), (newer, after) = completion.version_spans
+        assert (older, newer, completion.weight_version) == (version, version + 1, version)
+        expected = plain_logprobs(PROMPT, completion.token_ids.tolist(), 1.0)
+        np.testing.assert_allclose(completion.logprobs[-after:], expected[-after:], atol=CLOSE, rtol=0)
+        assert np.abs(completion.logprobs[:before] - expected[:before]).max() > CLOSE
+
+
 def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
     make_hosting: Callable[..., Hosting], renderer: Renderer, settings: LocalConfig, plain_logprobs: Plain
 ) -> None:
