@@ -79,11 +79,16 @@ def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compo
     assert run_foreign("actor.mini_batch_size=3", "data.train_batch_size=10").value("actor.mini_batch_size") == 3
 
 
-@pytest.mark.parametrize("word", ["data.train_batch_size=many", "rllm.rollout.n=null", "data=5"])
+@pytest.mark.parametrize("word", ["data.train_batch_size=many", "rllm.rollout.n=null"])
 def test_a_value_that_nothing_can_be_derived_from_is_a_config_error(run_foreign: Compose, word: str) -> None:
     key, _, _ = word.partition("=")
     with pytest.raises(ConfigError, match=rf"`actor\.mini_batch_size` cannot be derived, as .*`{key}"):
         run_foreign(word)
+
+
+def test_a_value_in_place_of_a_section_is_named_before_anything_is_derived(run_foreign: Compose) -> None:
+    with pytest.raises(ConfigError, match=r"^`data` is 5 \(from command line\): expected a mapping\."):
+        run_foreign("data=5")
 
 
 @pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])

@@ -73,14 +73,15 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     return Layer(name, values, tier)
 
 
-def layers_from_overrides(words: Iterable[str], origin: str = COMMAND_LINE) -> list[Layer]:
+def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
     """One layer per ``key=value`` word, in order: where two set the same key, the later one wins.
 
     The words are read by Hydra's own grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
     ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
     ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
     """
-    return [layer_from_dotted({key: value}, origin, Tier.COMMAND_LINE) for key, value in map(read_override, words)]
+    read = map(read_override, words)
+    return [layer_from_dotted({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]
 
 
 def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:
