@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Self
 
+from rllm_record.calls.encoding import encoded
+from rllm_record.calls.opening import connect_to_read
+from rllm_record.calls.pruning import prune
 from rllm_record.calls.reader import CallReader
 from rllm_record.calls.rows import DeliveryRow, Row
+from rllm_record.calls.writer import GroupWriter
 
 
 class CallStore(CallReader):
@@ -16,6 +21,8 @@ class CallStore(CallReader):
     who wait: with many writers a row costs a small part of one.
     """
 
+    _writer: GroupWriter
+
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the store at `path`, or make one, with the folders above it. An older schema is brought to this one.
@@ -23,7 +30,14 @@ class CallStore(CallReader):
         Raises:
             StoreError: it cannot be written, it is something else, or a newer rllm-record wrote it.
         """
-        raise NotImplementedError
+        writer = GroupWriter(path)
+        try:
+            store = cls(path, connect_to_read(path))
+        except BaseException:
+            writer.close()
+            raise
+        store._writer = writer
+        return store
 
     async def add(self, row: Row) -> None:
         """Return once the commit that holds `row` is on disk. Rows are stored in the order in which they are added.
@@ -32,11 +46,13 @@ class CallStore(CallReader):
 
         Raises:
             DuplicateError: the store has a session with this id, the session a call with this id, or an end.
-            UnknownSessionError: there is no session as the row says.
+            UnknownSessionError: there is no session as the row says, or, for a delivery, no call.
             SealedError: the session has ended.
             StoreError: it could not be written.
         """
-        raise NotImplementedError
+        future = asyncio.get_running_loop().create_future()
+        self._writer.submit(encoded(row), future)
+        await future
 
     def note(self, row: DeliveryRow) -> None:
         """Store `row` with one of the next commits, without waiting for it. One that cannot be stored is left out.
@@ -44,7 +60,7 @@ class CallStore(CallReader):
         Raises:
             StoreError: the store is closed, or `row` cannot be stored.
         """
-        raise NotImplementedError
+        self._writer.submit(encoded(row), None)
 
     def prune(self, *, run: str | None = None, before: float | None = None) -> int:
         """Delete sessions with all that belongs to them, and give their space back. Returns how many. Blocks.
@@ -57,8 +73,10 @@ class CallStore(CallReader):
             ValueError: neither `run` nor `before` is given.
             StoreError: they cannot be deleted. A session is deleted whole or not at all.
         """
-        raise NotImplementedError
+        return prune(self._path, run, before)
 
     def close(self) -> None:
         """Wait until everything that was added is stored, then let go of the file."""
-        raise NotImplementedError
+        # The last connection that is closed clears the log away, and a reading one cannot.
+        super().close()
+        self._writer.close()
