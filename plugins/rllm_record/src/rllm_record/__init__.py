@@ -1,0 +1,3 @@
+"""rllm-record: what happened in a run, kept."""
+
+__version__ = "0.1.0"
