@@ -60,6 +60,8 @@ class OpenedRun:
     engine: RolloutEngine
     folder: Path | None
     """The run folder; None where nothing is trained, as in ``rllm eval``."""
+    stop_texts: bool = False
+    """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
 
 
 class Workflow(ABC):
