@@ -118,6 +118,9 @@ def test_tasks_whose_greedy_attempt_failed_leave_the_step(play: Any) -> None:
     _, done = play([], error="RuntimeError: the world has ended")
     assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
     assert done.metrics["batch/missing_greedy_rewards"] == 2.0
+    assert {(decision.fate, decision.rule) for decision in done.decisions} == {
+        ("masked", "greedy_baseline/no_greedy_reward")
+    }
 
 
 def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:

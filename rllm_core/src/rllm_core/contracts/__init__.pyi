@@ -103,7 +103,10 @@ from .tracker import (
     Tracker as Tracker,
     TrackerPlugin as TrackerPlugin,
 )
-from .train_step import TrainStep as TrainStep
+from .train_step import (
+    Decision as Decision,
+    TrainStep as TrainStep,
+)
 from .workflow import (
     OpenedRun as OpenedRun,
     Workflow as Workflow,

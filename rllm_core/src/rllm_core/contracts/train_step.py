@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rllm_core.data.batch import TokenBatch
-    from rllm_core.data.types import Episode, Task, TrajectoryGroup
+    from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decision:
+    """Why trajectories are not trained on in this step. Of several decisions on a trajectory the last one holds."""
+
+    fate: Literal["waiting", "dropped", "masked"]
+    """``masked``: it left before there were groups; ``waiting``: it may be trained on in a later step."""
+    rule: str
+    """Stage and reason, such as ``reject/all_solved``."""
+    trajectories: tuple[Trajectory, ...]
+    group: TrajectoryGroup | None = None
+    """Their group; None: there is none yet."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What the rule looked at, by name."""
 
 
 @dataclass(kw_only=True)
@@ -35,6 +51,10 @@ class TrainStep:
     offered_groups: list[TrajectoryGroup] = field(default_factory=list)
     """All groups of the step with their rewards checked, round after round, whatever becomes of them."""
     trajectory_groups: list[TrajectoryGroup] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    """Why trajectories are not trained on in this step, as its stages say by `decide`."""
+    given_rewards: dict[int, float | None] = field(default_factory=dict)
+    """By ``id`` of a trajectory, the reward that it came with, where a stage gave it another."""
     batch: TokenBatch | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     timing_dict: dict[str, float] = field(default_factory=dict)
@@ -73,6 +93,21 @@ class TrainStep:
     def generated_by_round(self) -> list[list[Episode]]:
         """`generated`, one list per round. A task may come round again; its attempts are not compared across rounds."""
         return [self.generated[a:b] for a, b in pairwise((0, *self.later_rounds, len(self.generated)))]
+
+    def decide(
+        self,
+        fate: Literal["waiting", "dropped", "masked"],
+        rule: str,
+        trajectories: Iterable[Trajectory],
+        group: TrajectoryGroup | None = None,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        """Say why trajectories are not trained on in this step; see `Decision`."""
+        decided = tuple(trajectories)
+        if decided:
+            self.decisions.append(
+                Decision(fate=fate, rule=rule, trajectories=decided, group=group, numbers=numbers or {})
+            )
 
     def count(self, metric: str, number: float) -> None:
         """Add to a metric that counts over all rounds of the step."""

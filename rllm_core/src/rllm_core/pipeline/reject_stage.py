@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import Verdict
@@ -10,6 +11,7 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
+from rllm_core.pipeline.metrics import reward_of
 from rllm_core.pipeline.verdict_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
@@ -35,6 +37,7 @@ class Reject:
         step.count("batch/groups_before_filter", len(step.trajectory_groups))
         if step.skip_reason and step.trajectory_groups:
             step.count(f"batch/groups_dropped_{step.skip_reason}", len(step.trajectory_groups))
+            _decide(step, "dropped", step.skip_reason, step.trajectory_groups)
             step.trajectory_groups = []
         verdict = self._verdict(step)
         self._waiting = list(verdict.waiting)
@@ -44,6 +47,9 @@ class Reject:
         step.metrics["batch/rounds"] = float(step.rounds)
         for reason, groups in verdict.dropped.items():
             step.count(f"batch/groups_dropped_{reason}", len(groups))
+            _decide(step, "dropped", reason, groups)
+        if not verdict.more:
+            _decide(step, "waiting", "waiting", verdict.waiting)
         step.trajectory_groups = verdict.train
         if verdict.more:
             step.play_more(self._more_tasks())
@@ -91,3 +97,21 @@ class Reject:
         if state["mode"] == self._name:
             self._mode.load_state_dict(state["state"])
             self._waiting, self._waiting_ids = None, state["waiting"]
+
+
+def _decide(
+    step: TrainStep, fate: Literal["waiting", "dropped"], reason: str, groups: Iterable[TrajectoryGroup]
+) -> None:
+    for group in groups:
+        step.decide(fate, f"reject/{reason}", group.trajectories, group, _numbers_of(group))
+
+
+def _numbers_of(group: TrajectoryGroup) -> dict[str, float]:
+    """What modes look at: how many attempts, how many of them solved the task, between what rewards."""
+    rewards = [reward for reward in map(reward_of, group.trajectories) if reward is not None]
+    numbers = {"trajectories": float(len(group.trajectories))}
+    if group.metadata:
+        numbers["solved"] = float(sum(bool(entry.get("is_correct")) for entry in group.metadata))
+    if rewards:
+        numbers |= {"reward_min": min(rewards), "reward_max": max(rewards)}
+    return numbers

@@ -70,6 +70,7 @@ class GreedyBaseline:
             if not all(known):
                 missing += 1
                 if episode.task_id in failed or self._policy == "drop":
+                    step.decide("masked", "greedy_baseline/no_greedy_reward", episode.trajectories)
                     continue
                 if self._policy == "error":
                     raise _missing(episode, episode.trajectories[known.index(False)].name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 
 from rllm_core.algorithms.columns import REWARD_ERROR
-from rllm_core.algorithms.filtering import compact_filter, drop_truncated, masked_reasons
+from rllm_core.algorithms.filtering import compact_filter, drop_truncated, is_truncated, masked_reasons
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError, RewardError, failures_as
 from rllm_core.notices import warn_once
 from rllm_core.pipeline.metrics import reward_metrics
@@ -28,10 +28,18 @@ class CompactFilter:
 
     async def __call__(self, step: TrainStep) -> None:
         if self._masked:
-            step.episodes, dropped = compact_filter(step.episodes, self._masked)
+            before = step.episodes
+            step.episodes, dropped = compact_filter(before, self._masked)
+            for episode in before:
+                if episode.termination_reason in self._masked:
+                    step.decide("masked", f"compact_filter/{episode.termination_reason.value}", episode.trajectories)
             for reason in sorted(self._masked):
                 step.count(f"batch/masked_{reason.value}", dropped[reason.value])
         if self._mask_truncated:
+            for trajectory in _trajectories(step.episodes):
+                if is_truncated(trajectory):
+                    length = {"response_tokens": float(trajectory.response_length)}
+                    step.decide("masked", "compact_filter/truncated", [trajectory], numbers=length)
             step.episodes, truncated = drop_truncated(step.episodes)
             step.count("batch/masked_truncated", truncated)
         if (self._masked or self._mask_truncated) and not step.episodes:
@@ -55,9 +63,11 @@ class Group:
                     f"trajectories and {len(group.metadata)} metadata entries.",
                     "Give one entry per trajectory, or none at all.",
                 )
-        made = {id(trajectory) for episode in step.episodes for trajectory in episode.trajectories}
         grouped = {id(trajectory) for trajectory in _trajectories(step.trajectory_groups)}
-        step.count("batch/trajectories_ungrouped", len(made - grouped))
+        made = {id(trajectory): trajectory for trajectory in _trajectories(step.episodes)}
+        ungrouped = [trajectory for known, trajectory in made.items() if known not in grouped]
+        step.decide("masked", "group/ungrouped", ungrouped)
+        step.count("batch/trajectories_ungrouped", len(ungrouped))
         step.count("batch/prefix_breaks", breaks)
 
     def _groups(self, step: TrainStep) -> list[TrajectoryGroup]:
@@ -83,6 +93,7 @@ class CheckRewards:
     async def __call__(self, step: TrainStep) -> None:
         missing = 0
         for group in step.trajectory_groups:
+            given = [(trajectory, trajectory.reward) for trajectory in group.trajectories]
             _take_last_step_rewards(group)
             bad = [index for index, trajectory in enumerate(group.trajectories) if not _usable(trajectory.reward)]
             missing += len(bad)
@@ -94,10 +105,13 @@ class CheckRewards:
                 for index in bad:
                     group.trajectories[index].reward = 0.0
             elif self._policy == "drop":
+                without_reward = [group.trajectories[index] for index in bad]
                 for index in reversed(bad):
                     del group.trajectories[index]
                     if group.metadata:
                         del group.metadata[index]
+                step.decide("dropped", "check_rewards/missing_reward", without_reward, group)
+            step.given_rewards |= {id(each): reward for each, reward in given if each.reward is not reward}
         step.count("batch/missing_rewards", missing)
         step.trajectory_groups = [group for group in step.trajectory_groups if group.trajectories]
         if not step.trajectory_groups:
@@ -107,8 +121,8 @@ class CheckRewards:
         step.metrics |= reward_metrics(step.offered_groups)
 
 
-def _trajectories(groups: list[TrajectoryGroup]) -> list[Trajectory]:
-    return [trajectory for group in groups for trajectory in group.trajectories]
+def _trajectories(holders: Iterable[TrajectoryGroup | Episode]) -> list[Trajectory]:
+    return [trajectory for holder in holders for trajectory in holder.trajectories]
 
 
 def _take_last_step_rewards(group: TrajectoryGroup) -> None:

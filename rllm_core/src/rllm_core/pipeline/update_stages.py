@@ -28,6 +28,11 @@ class BuildBatch(ContextStage):
         step.batch = build_batch(step.trajectory_groups)
         step.metrics["batch/rows"] = float(step.batch.n_rows)
         step.metrics["batch/tokens"] = float(len(step.batch.tokens))
+        with_rows = set(step.batch.trajectory.tolist())
+        trajectories = [(group, each) for group in step.trajectory_groups for each in group.trajectories]
+        for index, (group, trajectory) in enumerate(trajectories):
+            if index not in with_rows:
+                step.decide("dropped", "build_batch/no_sampled_tokens", [trajectory], group)
         if not step.batch.n_rows:
             step.skip("no_sampled_tokens")
 

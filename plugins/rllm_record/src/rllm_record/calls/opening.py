@@ -35,6 +35,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             _make(path)
     except OSError as error:
         raise StoreError(f"No store of calls can be made at {path}: {error.strerror}.") from error
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        raise StoreError(f"You may not write the store of calls {path}.")
     with failures(path, "opened"):
         connection = _connect(path, "rw")
         with _closed_if_refused(connection):
@@ -55,6 +57,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     _refuse_folder(path)
     if not path.exists():
         raise StoreError(f"There is no store of calls at {path}.")
+    if not os.access(path, os.R_OK, effective_ids=True):
+        raise StoreError(f"You may not read the store of calls {path}.")
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
@@ -101,8 +105,9 @@ def _make(path: Path) -> None:
     """Make an empty store under another name, and link it here: others find none, or a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    beside.unlink(missing_ok=True)
     try:
+        # SQLite does not say why it cannot make a file.
+        beside.touch()
         with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.executescript(schema.TABLES)

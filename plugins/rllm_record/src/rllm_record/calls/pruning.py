@@ -8,6 +8,7 @@ from pathlib import Path
 from rllm_record.calls.opening import connect_to_write, failures, transaction
 
 SESSIONS_AT_ONCE = 50
+PAGES_AT_ONCE = 2000
 """Those who write wait no longer than for so many."""
 _CHOSEN = (
     "SELECT id FROM sessions WHERE (:run IS NULL OR run = :run) AND (:before IS NULL OR opened < :before)"
@@ -30,5 +31,7 @@ def prune(path: Path, run: str | None, before: float | None) -> int:
             deleted += len(sessions)
         with transaction(connection):
             connection.execute("DELETE FROM requests WHERE digest NOT IN (SELECT request FROM calls)")
-        connection.execute("PRAGMA incremental_vacuum").fetchall()
+        while connection.execute("PRAGMA freelist_count").fetchone()[0]:
+            # A script is run to its end; `execute` frees one page.
+            connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")
     return deleted
