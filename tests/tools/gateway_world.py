@@ -16,7 +16,7 @@ from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.app import create_app, for_this_machine_alone
+from rllm_gateway.app import create_app
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.limits import Limits
 from rllm_gateway.parameters import Rules
@@ -136,7 +136,7 @@ def running(folder: Path, limits: Limits | None = None, attached: Any = renderer
         gateway = Gateway(store, url, limits)
         if attached is not None:
             gateway.attach(AttachedPolicy(policy=policy, renderer=attached(), model="tiny"))
-        server = HttpServer(for_this_machine_alone(create_app(gateway)), listening)
+        server = HttpServer(create_app(gateway), listening)
         await server.start()
         worlds.append(World(gateway, policy, store, url, asyncio.get_running_loop()))
         ready.set()

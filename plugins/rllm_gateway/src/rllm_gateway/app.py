@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from urllib.parse import urlsplit
 
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
@@ -16,12 +16,13 @@ from rllm_gateway.refusals import RefusedError
 from rllm_gateway.small_endpoints import models_endpoint, reward_endpoint, tokens_endpoint
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
+from rllm_serving.listening import is_loopback
 
 BASE = "/s/{session}/{role}/v1"
 
 
-def create_app(gateway: Gateway, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """The application, with routes of others such as those of administration."""
+def create_app(gateway: Gateway) -> ASGIApp:
+    """The application. Where it listens on a loopback address, any other name for it comes from a web page."""
     chat, responses, messages = ChatApi(), ResponsesApi(), MessagesApi()
     router = Router(
         [
@@ -31,17 +32,14 @@ def create_app(gateway: Gateway, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             Route(f"{BASE}/messages/count_tokens", tokens_endpoint(gateway)),
             Route(f"{BASE}/models", models_endpoint(gateway)),
             Route(f"{BASE}/reward", reward_endpoint(gateway)),
-            *routes,
         ],
         redirect_slashes=False,
         default=_not_found,
     )
-    return LimitBody(_LimitPath(router, gateway.limits.path_bytes), gateway.limits.body_bytes)
-
-
-def for_this_machine_alone(app: ASGIApp) -> ASGIApp:
-    """The application where it listens on a loopback address: any other name for it comes from a web page."""
-    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another --host.")
+    app = LimitBody(_LimitPath(router, gateway.limits.path_bytes), gateway.limits.body_bytes)
+    if not is_loopback(urlsplit(gateway.url).hostname or ""):
+        return app
+    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.")
 
 
 class _LimitPath:

@@ -41,7 +41,7 @@ class Gateway:
         self.limits = limits or Limits()
         self.store = store
         self.in_flight = 0
-        self._url = url
+        self.url = url
         self._sessions: dict[str, LiveSession] = {}
         self._closed: OrderedDict[str, str] = OrderedDict()
         """Hashes of their keys, by id."""
@@ -94,7 +94,7 @@ class Gateway:
         except BaseException:
             del self._sessions[spec.id]
             raise
-        return OpenedSession(id=spec.id, key=key, url=f"{self._url}/s/{spec.id}")
+        return OpenedSession(id=spec.id, key=key, url=f"{self.url}/s/{spec.id}")
 
     async def close_session(self, session: str) -> SessionTrace:
         """Seal a session, let what is being stored end, and return what it holds.
