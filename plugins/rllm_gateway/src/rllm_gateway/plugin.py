@@ -93,5 +93,6 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=_agent,
         check=_check,
         open=_open,
+        gives_rewards=True,
         honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
     )
