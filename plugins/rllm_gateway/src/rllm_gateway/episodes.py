@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.types import Trajectory
+from rllm_core.data.types import Step, Trajectory
 from rllm_gateway.attempt_sampler import SampledCall
 from rllm_gateway.lineages import in_lineages, roots_of
 from rllm_gateway.session import SessionTrace, TracedCall
@@ -25,6 +25,8 @@ class Traced:
     trajectories: list[Trajectory] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     """How many tokens were sampled, trained and excluded, by reason; calls and rows; the gateway's counters."""
+    last: Step | None = None
+    """The reply that was stored last, of those that are trained on."""
 
 
 def traced(
@@ -52,37 +54,32 @@ def traced(
     for call_id in sampled.keys() - {call.id for call in trace.calls}:
         excluded[UNTRACED] += len(sampled[call_id].completion.token_ids)
     excluded[BEHIND_STOP] += sum(call.cut for call in sampled.values())
-    trajectories = [
-        _trajectory(role, f"{uid}/{role}" if group is None else f"{uid}/{role}/{group}", calls, sampled, text_of)
-        for (role, group), calls in parts.items()
-    ]
-    return Traced(trajectories, _metrics(trace, trajectories, excluded))
+    trajectories: list[Trajectory] = []
+    steps: dict[str, Step] = {}
+    for (role, group), calls in parts.items():
+        trajectory = Trajectory(role, uid=f"{uid}/{role}" if group is None else f"{uid}/{role}/{group}")
+        for call in in_lineages(calls, sampled):
+            steps[call.id] = _add_step(trajectory, sampled[call.id], text_of)
+        trajectories.append(trajectory)
+    last = next((steps[call.id] for call in reversed(trace.calls) if call.id in steps), None)
+    return Traced(trajectories, _metrics(trace, trajectories, excluded), last)
 
 
 def _reason(call: TracedCall) -> str | None:
     return call.excluded or (None if call.delivered else UNDELIVERED)
 
 
-def _trajectory(
-    role: str,
-    uid: str,
-    calls: list[TracedCall],
-    sampled: Mapping[str, SampledCall],
-    text_of: Callable[[NDArray[np.int32]], str],
-) -> Trajectory:
-    trajectory = Trajectory(role, uid=uid)
-    for call in in_lineages(calls, sampled):
-        completion = sampled[call.id].completion
-        trajectory.add_step(
-            sampled[call.id].prompt_ids,
-            completion.token_ids,
-            completion.logprobs,
-            text=text_of(completion.token_ids),
-            weight_version=completion.weight_version,
-            version_spans=completion.version_spans,
-            info={"finish_reason": completion.finish_reason},
-        )
-    return trajectory
+def _add_step(trajectory: Trajectory, call: SampledCall, text_of: Callable[[NDArray[np.int32]], str]) -> Step:
+    completion = call.completion
+    return trajectory.add_step(
+        call.prompt_ids,
+        completion.token_ids,
+        completion.logprobs,
+        text=text_of(completion.token_ids),
+        weight_version=completion.weight_version,
+        version_spans=completion.version_spans,
+        info={"finish_reason": completion.finish_reason},
+    )
 
 
 def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Counter[str]) -> dict[str, float]:

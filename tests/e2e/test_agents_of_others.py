@@ -1,0 +1,268 @@
+"""Agents in anybody's code, with clients as they are: what they do in a run, and what it makes of them."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.data.types import Episode, TerminationReason
+from rllm_core.errors import ConfigError, RllmError
+
+GUESS = """
+from openai import OpenAI
+from rllm_envs.guess import Guess
+from rllm_envs.options import GuessParams
+
+client = OpenAI()
+
+def solve(task):
+    game = Guess(GuessParams(prompt="guess"))
+    messages = [{"role": "user", "content": game.reset(task)}]
+    total = 0.0
+    while True:
+        reply = client.chat.completions.create(model="any", messages=messages)
+        words = reply.choices[0].message.content
+        outcome = game.step(words)
+        total += outcome.reward
+        if outcome.done:
+            return {"reward": total, "correct": outcome.correct, "metrics": outcome.metrics}
+        messages += [{"role": "assistant", "content": words}, {"role": "user", "content": outcome.observation}]
+"""
+PREAMBLE = """
+import json, os, sys, time
+from openai import OpenAI
+
+def ask(words="hi", **options):
+    said = OpenAI(max_retries=0).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": words}], **options
+    )
+    return said.choices[0].message.content
+"""
+SHORT = {"data.max_response_length": 4}
+
+
+@pytest.fixture
+def played(train: Any, tmp_path: Path) -> Callable[..., Any]:
+    """One step on `sum` with an agent whose file is given, as code behind `PREAMBLE`."""
+
+    def run(code: str, environment: str = "sum", **settings: Any) -> Any:
+        (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
+        given = {
+            "rllm.workflow.name": "agent",
+            "rllm.workflow.workflow_args.agent": "agent.py:solve",
+            "rllm.sdk.store.path": str(tmp_path / "traces.db"),
+            **SHORT,
+        }
+        return train(environment, {**given, **settings})
+
+    return run
+
+
+def tokens_of(episodes: list[Episode]) -> list[Any]:
+    return [
+        (
+            episode.id,
+            episode.is_correct,
+            [
+                (each.name, each.uid, each.reward, each.tokens.ids.tolist(), each.tokens.sampled.tolist())
+                for each in episode.trajectories
+            ],
+        )
+        for episode in episodes
+    ]
+
+
+def test_a_game_played_through_the_gateway_has_the_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 8, "rllm.rollout.n": 4}
+    built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).episodes
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    through_gateway = train("guess", {**settings, **agent}).episodes
+    assert len(built_in) == 32
+    assert tokens_of(through_gateway) == tokens_of(built_in)
+    for ours, theirs in zip(built_in, through_gateway, strict=True):
+        for one, other in zip(ours.trajectories, theirs.trajectories, strict=True):
+            np.testing.assert_allclose(one.tokens.logprobs, other.tokens.logprobs, atol=1e-5)
+
+
+def test_the_number_that_an_agent_returns_is_its_reward(played: Any) -> None:
+    episodes = played("def solve(task):\n    ask()\n    return 0.25\n").episodes
+    assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 4
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.ENV_DONE}
+    assert all(episode.metrics["gateway/trained_tokens"] > 0 for episode in episodes)
+
+
+def test_an_agent_may_post_its_reward(played: Any) -> None:
+    code = """
+        from rllm_gateway import client
+        async def solve(task, session):
+            ask()
+            session.reward(0.5)
+    """
+    assert {episode.trajectories[0].reward for episode in played(code).episodes} == {0.5}
+
+
+def test_roles_are_trajectories_with_rewards_of_their_own(played: Any) -> None:
+    code = """
+        from rllm_gateway.client import get_chat_client, session
+        def solve(task):
+            for role in ("solver", "judge"):
+                with session(role):
+                    get_chat_client().chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": role}]
+                    )
+            return {"reward": {"solver": 1.0, "judge": 0.0}}
+    """
+    for episode in played(code).episodes:
+        assert [(each.name, each.reward) for each in episode.trajectories] == [("solver", 1.0), ("judge", 0.0)]
+
+
+def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return float(attempt.reply.content == 'fish')\n")
+    code = "def solve(task):\n    ask()\n    return 'fish'\n"
+    episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
+    assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
+
+
+def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(played: Any) -> None:
+    with pytest.raises(RllmError, match="the agent gave no reward"):
+        played("def solve(task):\n    ask()\n")
+
+
+def test_an_agent_that_fails_is_an_attempt_that_failed_with_its_last_lines(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask()
+            raise LookupError("no such thing")
+    """
+    settings = {"rllm.workflow.raise_on_error": False, "rllm.workflow.retry_limit": 1}
+    trained = played(code, **settings)
+    episodes = trained.episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.ERROR}
+    assert "LookupError: no such thing" in episodes[0].error
+
+
+def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, tmp_path: Path) -> None:
+    code = """
+        def solve(task):
+            ask()
+            while True:
+                time.sleep(1)
+    """
+    settings = {
+        "rllm.workflow.workflow_args.timeout": 10,
+        "rllm.compact_filtering.mask_timeout": True,
+        "data.train_batch_size": 1,
+    }
+    episodes = played(code, **settings).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.TIMEOUT}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {1}
+
+
+def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
+    code = """
+        def solve(task):
+            for number in range(9):
+                ask(str(number))
+            return 1.0
+    """
+    settings = {"rllm.agent.max_steps": 2, "rllm.compact_filtering.mask_max_turns_exceeded": True}
+    episodes = played(code, **settings).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
+
+
+def test_a_prompt_without_room_ends_the_attempt(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one")
+            ask("word " * 500)
+    """
+    episodes = played(code, **{"data.max_prompt_length": 40}).episodes
+    assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
+
+
+def test_a_program_is_an_agent(train: Any, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        PREAMBLE
+        + textwrap.dedent("""
+        task = json.load(sys.stdin)
+        assert task == json.loads(os.environ["RLLM_TASK"])
+        ask()
+        print(json.dumps({"reward": 0.75}))
+        """)
+    )
+    settings = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.command": [sys.executable, "program.py"],
+        "rllm.sdk.store.path": "traces.db",
+        **SHORT,
+    }
+    episodes = train("sum", settings).episodes
+    assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
+
+
+def test_sub_agents_are_rows_of_one_trajectory(played: Any) -> None:
+    code = """
+        from concurrent.futures import ThreadPoolExecutor
+        client = OpenAI()
+        def solve(task):
+            def chat(messages):
+                said = client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+                return [*messages, {"role": "assistant", "content": said}]
+            said = chat([{"role": "user", "content": "plan"}])
+            with ThreadPoolExecutor(3) as threads:
+                list(threads.map(chat, [[{"role": "user", "content": f"part {n}"}] for n in range(3)]))
+            chat([*said, {"role": "user", "content": "so"}])
+            return 1.0
+    """
+    for episode in played(code).episodes:
+        (trajectory,) = episode.trajectories
+        assert len(trajectory.tokens.segment_starts) == 4
+        assert episode.metrics["gateway/rows"] == 4
+
+
+def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one", metadata={"role": "planner", "part": "x"})
+            ask("two", metadata={"part": "y"})
+            return 1.0
+    """
+    keys = {"rllm.sdk.processing.groupby_key": "part", "rllm.sdk.processing.traj_name_key": "role"}
+    for episode in played(code, **keys).episodes:
+        assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/planner/x", "/agent/y"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rllm.workflow.workflow_args.agent": "nowhere.py:solve"}, "nowhere.py is no file"),
+        ({"rllm.workflow.workflow_args.agent": None}, "a function or a program"),
+        ({"rllm.workflow.workflow_args.command": ["echo"]}, "a function or a program"),
+        ({"rllm.sdk.proxy.mode": "external"}, "a run starts its gateway itself"),
+        ({"rllm.sdk.proxy.admin_token": "secret"}, "the gateway of a run has no administration"),
+    ],
+)
+def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        played("def solve(task): pass\n", **settings)
+
+
+def test_calls_are_in_the_store_under_the_name_of_the_run(played: Any, tmp_path: Path) -> None:
+    from rllm_record.calls import CallReader
+
+    played("def solve(task):\n    ask()\n    return 1.0\n")
+    with CallReader.open(tmp_path / "traces.db") as reader:
+        replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
+    assert replies[:4] == [1] * 4
