@@ -49,7 +49,7 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
         return again
     if session.in_flight > most_in_flight:
         # What is refused now is tried again, and is no other request's answer then.
-        session.give_back_sibling(place.digest, session.take_sibling(place.digest))
+        session.lose(place.digest, ())
         raise RefusedError(429, "busy", f"The session has {most_in_flight} requests in flight, the most at a time.")
     if session.sampled + asked.n > spec.max_calls:
         raise RefusedError(
@@ -105,8 +105,7 @@ class _Sampling:
         try:
             completions = await self._sampled(branches)
         except BaseException as error:
-            for sibling in self._siblings:
-                session.give_back_sibling(place.digest, sibling)
+            session.lose(place.digest, self._siblings)
             if isinstance(error, asyncio.CancelledError):
                 session.count("cancelled", asked.n)
             raise
