@@ -142,6 +142,7 @@ def running(folder: Path, limits: Limits | None = None, attached: Any = renderer
         ready.set()
         await stop.wait()
         await server.stop()
+        gateway.flush()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()

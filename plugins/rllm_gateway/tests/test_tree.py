@@ -190,6 +190,29 @@ def test_a_client_that_goes_away_cancels_its_call(agent: Agent, world: World) ->
     assert trace.counters["cancelled"] == 1
 
 
+def test_a_retry_of_a_request_that_came_to_nothing_is_no_other_request_s_answer(agent: Agent, world: World) -> None:
+    numbered(world)
+    world.policy.go.clear()
+    with pytest.raises(openai.APITimeoutError):
+        agent.ask(HI, timeout=0.5)
+    assert world.policy.cancelled.wait(60)
+    world.policy.go.set()
+    assert agent.ask(HI).content == "r0"
+    again = {"x-stainless-retry-count": "1"}
+    assert agent.ask(HI, extra_headers=again).content == "r1"
+    assert agent.ask(HI, extra_headers=again).content == "r1"
+
+
+def test_ids_of_tool_calls_are_those_of_no_other_call_of_the_conversation(agent: Agent, world: World) -> None:
+    world.policy.reply = lambda prompt: CALL
+    said: list[Any] = [HI]
+    for _ in range(3):
+        message = agent.ask(*said, tools=[TOOL])
+        said += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "x"}]
+    assert len({each["tool_call_id"] for each in said if isinstance(each, dict) and each["role"] == "tool"}) == 3
+    assert agent.parents() == [None, 0, 1]
+
+
 def test_a_closed_session_answers_409_and_writes_nothing(agent: Agent, world: World) -> None:
     agent.ask(HI)
     world.close(agent.session)

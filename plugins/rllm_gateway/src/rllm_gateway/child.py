@@ -70,6 +70,7 @@ async def serve(settings: ChildSettings) -> int:
         await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)
     finally:
         linking.cancel()
+        gateway.flush()
         store.close()
     return stop.exit_code
 

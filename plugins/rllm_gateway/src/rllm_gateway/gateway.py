@@ -8,7 +8,6 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from contextlib import suppress
 
 from rllm_core.errors import RllmError
 from rllm_gateway.limits import Limits
@@ -16,6 +15,7 @@ from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
 from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.requests import Request, begin
+from rllm_gateway.row_log import RowLog
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 
@@ -39,7 +39,7 @@ class Gateway:
             limits: how much it takes on.
         """
         self.limits = limits or Limits()
-        self.store = store
+        self._log = RowLog(store)
         self.in_flight = 0
         self.url = url
         self._sessions: dict[str, LiveSession] = {}
@@ -90,7 +90,7 @@ class Gateway:
         session = LiveSession(spec, hash_of(key))
         self._sessions[spec.id] = session
         try:
-            await self.store.add(_session_row(session))
+            await self._log.add(_session_row(session))
         except BaseException:
             del self._sessions[spec.id]
             raise
@@ -112,7 +112,7 @@ class Gateway:
                 work.task.cancel()
         await asyncio.gather(*(work.task for work in under_way), return_exceptions=True)
         try:
-            await self.store.add(EndRow(session=session, ending=live.ending, at=time.time()))
+            await self._log.add(EndRow(session=session, ending=live.ending, at=time.time()))
         except StoreError:
             live.ending = "failed"
         del self._sessions[session]
@@ -140,7 +140,11 @@ class Gateway:
         attached = await self.attached()
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
-        return begin(session, request, attached, self.store, self.limits.in_flight_of_session)
+        return begin(session, request, attached, self._log, self.limits.in_flight_of_session)
+
+    def flush(self) -> None:
+        """Hand what waits to the store; to be called before that is closed."""
+        self._log.flush()
 
     def note_delivery(self, session: LiveSession, work: Work) -> None:
         """The client has the answer."""
@@ -150,16 +154,14 @@ class Gateway:
         work.delivered = True
         for choice in answer.choices:
             session.delivered.add(choice.call)
-            # Without it the store says less than the trace, and nothing untrue.
-            with suppress(StoreError):
-                self.store.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))
+            self._log.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))
 
     async def add_reward(self, session: LiveSession, role: str, value: float) -> None:
         """Note a reward; the last one of a role counts. Raises RefusedError."""
         if not math.isfinite(value):
             raise invalid("reward is not a finite number.", "reward")
         try:
-            await self.store.add(RewardRow(session=session.spec.id, role=role, value=value, at=time.time()))
+            await self._log.add(RewardRow(session=session.spec.id, role=role, value=value, at=time.time()))
         except StoreError as error:
             session.ending = "failed"
             raise RefusedError(500, "failed", f"The reward could not be stored: {error}") from error

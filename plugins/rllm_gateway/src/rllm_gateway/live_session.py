@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -83,6 +84,8 @@ class LiveSession:
     """How many calls there were of each prompt."""
     unused: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Numbers of calls that came to nothing, by prompt: asked again, it is the same sample."""
+    lost: Counter[bytes] = field(default_factory=Counter)
+    """How many requests of each prompt came to nothing, and have not been tried again."""
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""
@@ -110,10 +113,11 @@ class LiveSession:
         self.siblings[digest] += 1
         return self.siblings[digest] - 1
 
-    def give_back_sibling(self, digest: bytes, sibling: int) -> None:
-        """The call came to nothing."""
-        self.sampled -= 1
-        self.unused[digest].append(sibling)
+    def lose(self, digest: bytes, siblings: Sequence[int]) -> None:
+        """A request came to nothing."""
+        self.sampled -= len(siblings)
+        self.unused[digest] += siblings
+        self.lost[digest] += 1
 
     def repeated(self, key: RequestKey, client_retry: int | None) -> Work | None:
         """The work that a request asks for again; None: it asks for a new sample.
@@ -125,9 +129,13 @@ class LiveSession:
         unseen = [work for work in works if work.task.done() and not work.delivered and not work.waiters]
         if unseen:
             return unseen[0]
-        # A request that came to nothing is what is tried again then.
-        marked = client_retry is not None and client_retry > 0 and not self.unused[key[0]]
-        return works[-1] if marked and works else None
+        if not client_retry:
+            return None
+        if self.lost[key[0]]:
+            # What is tried again is a request that came to nothing, not one of the same prompt that was answered.
+            self.lost[key[0]] -= 1
+            return None
+        return works[-1] if works else None
 
     def trace(self) -> SessionTrace:
         """What the trainer gets."""

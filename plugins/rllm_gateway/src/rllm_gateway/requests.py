@@ -18,8 +18,9 @@ from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, Pr
 from rllm_gateway.prompting import Prompt, of_user, prompt_of
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.replies import choice_of
+from rllm_gateway.row_log import RowLog
 from rllm_gateway.tree import Node, Place
-from rllm_record.calls import CallRow, CallStore, StoreError
+from rllm_record.calls import CallRow, StoreError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,9 +33,7 @@ class Request:
     traceparent: str | None
 
 
-def begin(
-    session: LiveSession, request: Request, attached: AttachedPolicy, store: CallStore, most_in_flight: int
-) -> Work:
+def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
     """The work that answers a request: new, or that of the request which it repeats.
 
     Raises:
@@ -50,7 +49,7 @@ def begin(
         return again
     if session.in_flight > most_in_flight:
         # What is refused now is tried again, and is no other request's answer then.
-        session.give_back_sibling(place.digest, session.take_sibling(place.digest))
+        session.lose(place.digest, ())
         raise RefusedError(429, "busy", f"The session has {most_in_flight} requests in flight, the most at a time.")
     if session.sampled + asked.n > spec.max_calls:
         raise RefusedError(
@@ -62,7 +61,7 @@ def begin(
             session.count(f"{outcome}/{name}")
     if place.foreign:
         session.count("branches")
-    sampling = _Sampling(session, request, place, prompt, most, attached, store)
+    sampling = _Sampling(session, request, place, prompt, most, attached, log)
     work = sampling.work = Work(asyncio.create_task(sampling.run()))
     session.works[key].append(work)
     work.task.add_done_callback(lambda task: _forget_failed(session, key, work))
@@ -85,7 +84,7 @@ class _Sampling:
         prompt: Prompt,
         max_tokens: int,
         attached: AttachedPolicy,
-        store: CallStore,
+        log: RowLog,
     ) -> None:
         self.work: Work
         self._session = session
@@ -94,7 +93,7 @@ class _Sampling:
         self._prompt = prompt
         self._max_tokens = max_tokens
         self._attached = attached
-        self._store = store
+        self._log = log
         self._digest = place.digest.hex()
         self._siblings = [session.take_sibling(place.digest) for _ in range(request.asked.n)]
         self._started = time.time()
@@ -106,8 +105,7 @@ class _Sampling:
         try:
             completions = await self._sampled(branches)
         except BaseException as error:
-            for sibling in self._siblings:
-                session.give_back_sibling(place.digest, sibling)
+            session.lose(place.digest, self._siblings)
             if isinstance(error, asyncio.CancelledError):
                 session.count("cancelled", asked.n)
             raise
@@ -156,7 +154,7 @@ class _Sampling:
 
     async def _stored(self, rows: list[CallRow]) -> None:
         try:
-            await asyncio.gather(*(self._store.add(row) for row in rows))
+            await self._log.add(*rows)
         except StoreError as error:
             self._session.ending = "failed"
             raise RefusedError(

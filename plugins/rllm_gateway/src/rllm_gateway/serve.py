@@ -77,5 +77,6 @@ async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> in
         for task in doors:
             task.cancel()
         await asyncio.gather(*doors, return_exceptions=True)
+        gateway.flush()
         store.close()
     return stop.exit_code
