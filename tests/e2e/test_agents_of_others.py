@@ -98,6 +98,24 @@ def test_a_game_played_through_the_gateway_has_the_same_tokens_and_rewards(train
             np.testing.assert_allclose(one.tokens.logprobs, other.tokens.logprobs, atol=1e-5)
 
 
+@pytest.mark.long
+def test_a_game_is_learnt_through_the_gateway_with_the_same_curve(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 8, "rllm.rollout.n": 8}
+    settings |= {"rllm.trainer.total_batches": 8}
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    curves = [
+        [(step.metrics["reward/agent/mean"], step.metrics["actor/grad_norm"]) for step in train("guess", each).steps]
+        for each in ({**settings, "rllm.workflow.name": "multi_turn_workflow"}, {**settings, **agent})
+    ]
+    assert len(curves[0]) == 8
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3, atol=1e-6)
+
+
 def test_the_number_that_an_agent_returns_is_its_reward(played: Any) -> None:
     episodes = played("def solve(task):\n    ask()\n    return 0.25\n").episodes
     assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 4
@@ -235,6 +253,21 @@ def test_sub_agents_are_rows_of_one_trajectory(played: Any) -> None:
         assert episode.metrics["gateway/rows"] == 4
 
 
+def test_a_session_of_the_client_says_the_same_for_all_calls_inside(played: Any) -> None:
+    code = """
+        from rllm_gateway.client import get_chat_client, session
+        def solve(task):
+            for part in ("x", "y"):
+                with session(part=part):
+                    get_chat_client().chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": part}]
+                    )
+            return 1.0
+    """
+    for episode in played(code, **{"rllm.sdk.processing.groupby_key": "part"}).episodes:
+        assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/agent/x", "/agent/y"]
+
+
 def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> None:
     code = """
         def solve(task):
@@ -260,6 +293,40 @@ def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> Non
 def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         played("def solve(task): pass\n", **settings)
+
+
+def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        PREAMBLE + "def solve(task):\n    ask()\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(1000)\n"
+    )
+    words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
+    words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
+    run = subprocess.Popen([sys.executable, "-m", "rllm_core", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        while len(list(tmp_path.glob("*.pid"))) < 4:
+            assert run.poll() is None
+            time.sleep(0.1)
+        started = descendants_of(run.pid)
+        assert len(started) >= 6
+    finally:
+        run.kill()
+        run.wait()
+    while any(map(is_alive, started)):
+        time.sleep(0.1)
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All processes that a process has started, and what these have."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    own = [int(child) for file in children for child in file.read_text().split()]
+    return [*own, *(each for child in own for each in descendants_of(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train: Any, tmp_path: Path) -> None:

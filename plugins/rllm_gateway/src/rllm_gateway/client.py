@@ -100,4 +100,6 @@ def get_chat_client_async(**options: Any) -> Any:
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     now = current_session()
-    return {"base_url": now.openai_url, "api_key": now.key, **options}
+    said = {"X-Rllm-Metadata": json.dumps(now.metadata)} if now.metadata else {}
+    headers = {**said, **(options.get("default_headers") or {})}
+    return {"base_url": now.openai_url, "api_key": now.key, **options, "default_headers": headers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
@@ -62,6 +63,8 @@ class Endpoint:
         head = head_of(scope)
         session = self._gateway.session(head.session, head.key)
         asked = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
+        if head.metadata:
+            asked = replace(asked, metadata={**head.metadata, **asked.metadata})
         request = Request(role=head.role, asked=asked, client_retry=head.client_retry, traceparent=head.traceparent)
         gone = asyncio.create_task(until_gone(receive))
         session.in_flight += 1

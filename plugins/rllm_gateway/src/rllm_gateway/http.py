@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from rllm_gateway.fields import json_object
 from rllm_gateway.refusals import RefusedError, invalid
 
 JSON = (b"content-type", b"application/json")
@@ -18,6 +21,8 @@ STREAM = [
     (b"x-accel-buffering", b"no"),
 ]
 ROLE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
+METADATA = b"x-rllm-metadata"
+"""A JSON object: what `rllm_gateway.client.session` says of all calls inside."""
 TRACEPARENT_LENGTH = 128
 
 
@@ -36,10 +41,12 @@ class Head:
     client_retry: int | None
     """Which retry the client says that this is, from 0; None: it says nothing."""
     traceparent: str | None
+    metadata: Mapping[str, Any]
+    """Of `METADATA`; that of the body counts where both name a key."""
 
 
 def head_of(scope: Scope) -> Head:
-    """Raises RefusedError: the name of the role cannot be used."""
+    """Raises RefusedError: the name of the role cannot be used, or the metadata is no JSON object."""
     headers = dict(scope["headers"])
     named = scope["path_params"]
     if not ROLE.fullmatch(named["role"]):
@@ -51,6 +58,7 @@ def head_of(scope: Scope) -> Head:
         key=_key(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
         traceparent=None if traceparent is None else traceparent[:TRACEPARENT_LENGTH].decode("latin-1"),
+        metadata=json_object(headers[METADATA]) if METADATA in headers else {},
     )
 
 
