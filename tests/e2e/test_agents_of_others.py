@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,13 +253,53 @@ def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> Non
         ({"rllm.workflow.workflow_args.agent": "nowhere.py:solve"}, "nowhere.py is no file"),
         ({"rllm.workflow.workflow_args.agent": None}, "a function or a program"),
         ({"rllm.workflow.workflow_args.command": ["echo"]}, "a function or a program"),
-        ({"rllm.sdk.proxy.mode": "external"}, "a run starts its gateway itself"),
-        ({"rllm.sdk.proxy.admin_token": "secret"}, "the gateway of a run has no administration"),
+        ({"rllm.sdk.proxy.mode": "external"}, "the gateway has a store of its own"),
+        ({"rllm.sdk.proxy.admin_token": "secret"}, "the gateway of a run needs none"),
     ],
 )
 def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         played("def solve(task): pass\n", **settings)
+
+
+def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train: Any, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
+    port = free_pair_of_ports()
+    program = [sys.executable, "-m", "rllm_core", "gateway", "serve", "--store", "calls.db", "--token-file", "token"]
+    program += ["--port", str(port), "--run-port", str(port + 1), "--announce", "gateway.json"]
+    serving = subprocess.Popen(program, cwd=tmp_path)
+    try:
+        while not (tmp_path / "gateway.json").exists():
+            assert serving.poll() is None
+            time.sleep(0.05)
+        settings = {
+            "rllm.workflow.name": "agent",
+            "rllm.workflow.workflow_args.agent": "agent.py:solve",
+            "rllm.sdk.proxy.mode": "external",
+            "rllm.sdk.proxy.port": port,
+            "rllm.sdk.proxy.admin_token": (tmp_path / "token").read_text().strip(),
+            **SHORT,
+        }
+        for _ in range(2):
+            assert {episode.trajectories[0].reward for episode in train("sum", settings).episodes} == {1.0}
+        with pytest.raises(RllmError, match="the admin token is another"):
+            train("sum", {**settings, "rllm.sdk.proxy.admin_token": "guessed"})
+    finally:
+        serving.terminate()
+        serving.wait()
+
+
+def free_pair_of_ports() -> int:
+    """The first of two neighbouring ports that nobody listens at."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
 
 
 def test_calls_are_in_the_store_under_the_name_of_the_run(played: Any, tmp_path: Path) -> None:

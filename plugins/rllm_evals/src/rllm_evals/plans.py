@@ -24,6 +24,7 @@ PLAYED = (
     "rllm.rollout.n_val",
     "rllm.trainer.seed",
     "rllm.reward",
+    "rllm.sdk.",
     "rllm.renderer",
     "rllm.disable_thinking",
     "rllm.accumulate_reasoning",

@@ -12,7 +12,6 @@ from typing import Any
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.sdk_section import ProxySection
 from rllm_gateway.options import AgentParams
 
 requires_api = 1
@@ -43,21 +42,21 @@ def _check(params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """The gateway, and what starts agents."""
-    from rllm_gateway.process import gateway_process
+    from rllm_gateway.process import gateway_process, running_gateway
     from rllm_gateway.running.commands import CommandRunner
     from rllm_gateway.running.functions import FunctionRunner
     from rllm_gateway.running.target import check_target
     from rllm_gateway.workflow import OpenedGateway
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
-    _require_subprocess(sdk.proxy)
+    gateway = running_gateway if sdk.proxy.mode == "external" else gateway_process
     with tempfile.TemporaryDirectory(prefix="rllm-gateway-") as name:
         folder = Path(name)
         if params.agent is None:
             runner: Any = CommandRunner(params.command or [], folder)
         else:
             runner = FunctionRunner(check_target(params.agent), folder)
-        async with gateway_process(run.engine.renderer, sdk, folder) as link:
+        async with gateway(run.engine.renderer, sdk, folder) as link:
             try:
                 yield OpenedGateway(
                     link=link,
@@ -70,20 +69,6 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
                 await runner.close()
 
 
-def _require_subprocess(proxy: ProxySection) -> None:
-    """Raise ConfigError for settings of gateways that this run does not start."""
-    if proxy.mode != "subprocess":
-        raise ConfigError(
-            f"rllm.sdk.proxy.mode is {proxy.mode!r}; a run starts its gateway itself so far.",
-            "Leave it out: agents find the gateway of the run in their environment.",
-        )
-    if proxy.admin_token is not None:
-        raise ConfigError(
-            "rllm.sdk.proxy.admin_token is set, and the gateway of a run has no administration: it ends with the run.",
-            "Leave it out; `rllm gateway` has commands for the store.",
-        )
-
-
 @hookimpl
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
@@ -93,5 +78,6 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=_agent,
         check=_check,
         open=_open,
+        gives_rewards=True,
         honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
     )
