@@ -103,8 +103,13 @@ class Client:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def connect(cls, port: int) -> Client:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    @asynccontextmanager
+    async def connected(cls, port: int) -> AsyncIterator[Client]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
 
     async def ask(self, session: OpenedSession, messages: list[Any]) -> bytes:
         body = orjson.dumps({"model": "m", "messages": messages, "temperature": 1.0})
@@ -117,9 +122,6 @@ class Client:
         assert lines.startswith(b"http/1.1 200"), lines
         size = int(lines.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         return await self._reader.readexactly(size)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 async def opened(child: Child, name: str) -> OpenedSession:
@@ -169,12 +171,11 @@ async def cost(kind: str) -> None:
 
 
 async def _idle(served: Child, kind: str) -> list[float]:
-    client = await Client.connect(served.port)
     waited = list[float]()
-    for number in range(IDLE_CALLS // TURNS):
-        conversed = conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
-        waited += [seconds async for seconds, _ in conversed]
-    client.close()
+    async with Client.connected(served.port) as client:
+        for number in range(IDLE_CALLS // TURNS):
+            conversed = conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
+            waited += [seconds async for seconds, _ in conversed]
     return waited[20:]
 
 
@@ -184,13 +185,13 @@ async def _loaded(served: Child, kind: str) -> tuple[float, int]:
 
     async def work(number: int) -> None:
         nonlocal calls
-        client, attempt = await Client.connect(served.port), 0
-        while time.monotonic() < until:
-            attempt += 1
-            conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING, kind)
-            async for _ in conversed:
-                calls += 1
-        client.close()
+        attempt = 0
+        async with Client.connected(served.port) as client:
+            while time.monotonic() < until:
+                attempt += 1
+                conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING, kind)
+                async for _ in conversed:
+                    calls += 1
 
     before = served.cpu_seconds()
     await asyncio.gather(*(work(number) for number in range(CLIENTS)))
@@ -205,14 +206,13 @@ async def memory() -> None:
             ends, all_asked = asyncio.Event(), asyncio.Semaphore(0)
 
             async def play(number: int, round_: int) -> None:
-                client = await Client.connect(served.port)
                 name, turn = f"{round_}-{number}", 0
-                async for _ in conversation(served, client, name, LONG_TURNS, 4 * NEW_TOKENS, 4 * NEW_TOKENS):
-                    turn += 1
-                    if turn == LONG_TURNS:
-                        all_asked.release()
-                        await ends.wait()
-                client.close()
+                async with Client.connected(served.port) as client:
+                    async for _ in conversation(served, client, name, LONG_TURNS, 4 * NEW_TOKENS, 4 * NEW_TOKENS):
+                        turn += 1
+                        if turn == LONG_TURNS:
+                            all_asked.release()
+                            await ends.wait()
 
             for round_ in range(2):
                 ends.clear()
@@ -229,12 +229,13 @@ async def memory() -> None:
         print(f"store: {stored / 2 / SESSIONS / 1e3:.0f} kB per session")
 
 
-async def kills(count: int) -> None:
+async def kills(count: int) -> tuple[int, int]:
+    """How many calls were acknowledged in all, and how many of these are not in the store."""
     acknowledged = lost = 0
     for _ in range(count):
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "calls.db"
-            said = await _killed(store, random.uniform(0.05, 1.0))
+            said = await _killed(store, random.uniform(0.2, 1.0))
             with CallReader.open(store) as reader:
                 stored = {
                     f"{row.call.prompt_digest}{row.call.key.sibling:x}"
@@ -243,7 +244,7 @@ async def kills(count: int) -> None:
                 }
             acknowledged += len(said)
             lost += len(said - stored)
-    print(f"{count} SIGKILLs: {acknowledged} acknowledged calls, {lost} lost")
+    return acknowledged, lost
 
 
 async def _killed(store: Path, within: float) -> set[str]:
@@ -252,11 +253,12 @@ async def _killed(store: Path, within: float) -> set[str]:
     async with child("gateway", store) as served:
 
         async def work(number: int) -> None:
-            client, attempt = await Client.connect(served.port), 0
-            while True:
-                attempt += 1
-                async for _, body in conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING):
-                    said.add(orjson.loads(body)["id"].removeprefix("chatcmpl-"))
+            attempt = 0
+            async with Client.connected(served.port) as client:
+                while True:
+                    attempt += 1
+                    async for _, body in conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING):
+                        said.add(orjson.loads(body)["id"].removeprefix("chatcmpl-"))
 
         working = [asyncio.create_task(work(number)) for number in range(8)]
         await asyncio.sleep(within)
@@ -275,7 +277,9 @@ async def main(words: list[str]) -> None:
     if not words or "memory" in words:
         await memory()
     if not words or "kills" in words:
-        await kills(next((int(word) for word in words if word.isdigit()), 20))
+        count = next((int(word) for word in words if word.isdigit()), 20)
+        acknowledged, lost = await kills(count)
+        print(f"{count} SIGKILLs: {acknowledged} acknowledged calls, {lost} lost")
 
 
 if __name__ == "__main__":
