@@ -4,10 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # rllm_serving and rllm_tasks, which get an extra below, stand before what requires them: pip would look for them in the
 # index otherwise.
-DISTRIBUTIONS := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_record plugins/rllm_evals plugins/rllm_inspect plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm rllm_tinker rllm_verl plugins/rllm_tinker_server
+DISTRIBUTIONS := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_record plugins/rllm_evals plugins/rllm_inspect plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm plugins/rllm_gateway rllm_tinker rllm_verl plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
+# The clients that agents are written with: tests of the gateway run them.
+TOOLS += openai anthropic
 # What builds packages: tests install those that `rllm plugins new` writes, without a network.
 TOOLS += hatchling editables
 # What `make test-wheels` makes its environments with.

@@ -21,6 +21,7 @@ DISTRIBUTIONS = (
     "rllm-endpoint",
     "rllm-envs",
     "rllm-estimators",
+    "rllm-gateway",
     "rllm-local",
     "rllm-reasoning-gym",
     "rllm-record",

@@ -158,7 +158,7 @@ def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(
 ) -> None:
     error = refusal(planned, {"rllm.env.name": "guess", name: other_value(name)}, registry)
     assert f"{error.message}".endswith("(from the test), and nothing this run uses acts on it.")
-    gateway = "rllm.sdk belongs to a gateway plugin, and none is installed."
+    gateway = "Add workflow agent."
     assert error.hint == (gateway if name.startswith("rllm.sdk") else "No installed plugin does; leave it out.")
 
 

@@ -208,9 +208,9 @@ def test_an_update_can_wait_for_partly_solved_tasks(train: Any, needed: int, upd
 
 @shows(*(name for name in TABLE if name.startswith("rllm.sdk.")))
 @pytest.mark.parametrize("name", [name for name in TABLE if name.startswith("rllm.sdk.")])
-def test_the_sdk_is_refused_until_there_is_a_gateway(train: Any, name: str) -> None:
+def test_the_sdk_is_refused_where_no_gateway_plays(train: Any, name: str) -> None:
     value = 4001 if name.endswith("port") else "external"
-    with pytest.raises(ConfigError, match=r"rllm\.sdk belongs to a gateway plugin, and none is installed\."):
+    with pytest.raises(ConfigError, match=r"nothing this run uses acts on it\. Add workflow agent\."):
         train("sum", {name: value})
 
 

@@ -80,7 +80,7 @@ BAD = [
     ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
     ("rllm: {async_training: {enable: true}}", "Rollouts and updates take turns in this version"),
-    ("rllm: {sdk: {proxy: {port: 4001}}}", "rllm.sdk belongs to a gateway plugin, and none is installed."),
+    ("rllm: {sdk: {proxy: {port: 4001}}}", "Add workflow agent."),
     ("rllm: {trainer: {total_epochs: 2, total_batches: 3}}", "Set one of the two."),
     # what does not fit together
     ("rllm: {pipeline: {remove: [advantages]}}", "Stage 'update' reads 'batch.advantages'"),

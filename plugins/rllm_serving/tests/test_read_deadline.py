@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -82,3 +83,26 @@ def test_an_answer_may_take_longer_than_the_request(serve: Serve) -> None:
     with connected(serve(slow, read_seconds=0.2)) as connection:
         connection.sendall(WHOLE)
         assert answer(connection).startswith(b"HTTP/1.1 200")
+
+
+ENDLESS = [b"POST /" + b"x" * 200_000, b"POST / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 200_000]
+
+
+@pytest.mark.parametrize("head", ENDLESS, ids=["path", "header"])
+def test_a_head_without_an_end_is_cut(serve: Serve, head: bytes) -> None:
+    with connected(serve(read_seconds=DEADLINE)) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(head)
+        assert is_cut(connection)
+
+
+def test_a_body_may_be_longer_than_a_head_and_another_request_may_follow(serve: Serve) -> None:
+    body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
+    with connected(serve(read_seconds=DEADLINE)) as connection:
+        for _ in range(2):
+            connection.sendall(body)
+            received = b""
+            while not received.endswith(b"300000"):
+                received += connection.recv(1000) or pytest.fail(f"closed after {received!r}")
+            connection.sendall(WHOLE)
+            assert answer(connection).startswith(b"HTTP/1.1 200")

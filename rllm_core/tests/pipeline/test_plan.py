@@ -68,6 +68,8 @@ def test_an_environment_says_which_keys_a_run_with_it_must_set(plan: MakePlan, r
     assert error.message == "Environment 'unpaid' needs `rllm.reward`, and it is not set."
     assert error.hint == 'Add "rllm.reward=[paying]".'
     assert plan({"rllm.env.name": "unpaid", "rllm.reward": ["paying"]}).rewards[0].chosen.plugin.name == "paying"
+    registry.add(WorkflowPlugin(name="generous", gives_rewards=True, **common))
+    assert plan({"rllm.env.name": "unpaid", "rllm.workflow.name": "generous"}).rewards == ()
 
 
 def test_defaults(plan: MakePlan) -> None:

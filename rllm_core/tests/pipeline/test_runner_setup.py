@@ -481,7 +481,7 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
 
     @asynccontextmanager
     async def serve(run: OpenedRun, params: Any) -> AsyncIterator[str]:
-        events.append((run.engine, run.folder, run.config.rllm.workflow.name, type(params)))
+        events.append((run.engine, run.folder, run.config.rllm.workflow.name, type(params), run.stop_texts))
         try:
             yield "server"
         finally:
@@ -505,7 +505,7 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
 
     asyncio.run(roll_out())
     assert events == [
-        (engine, tmp_path, "asks", NoParams),
+        (engine, tmp_path, "asks", NoParams, made.stop_texts),
         ("server", "val", 0),
         ("server", "val", 1),
         "closed",

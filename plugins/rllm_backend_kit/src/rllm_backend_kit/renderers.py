@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rllm_backend_kit.portable_renderer import remember_origin
 from rllm_backend_kit.renderer_checks import check_reasoning_is_kept, check_tool_calls
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError
@@ -29,6 +30,7 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
         check_reasoning_is_kept(renderer, name)
     if run.calls_tools:
         check_tool_calls(renderer, name)
+    remember_origin(renderer, setup, run.renderer)
     return renderer
 
 

@@ -27,7 +27,7 @@ class EvalCommand(click.Command):
 
 
 @click.command("eval", cls=EvalCommand, epilog="Two saved evaluations: rllm eval compare --help")
-@config_options("backend", "profile", "seed", "val-data", "reward", "tools")
+@config_options("backend", "profile", "seed", "val-data", "reward", "tools", "agent")
 @click.option("--model-name", metavar="NAME", help="Which model to ask for at the address that --model is.")
 @click.option(
     "--save",

@@ -114,9 +114,13 @@ def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
 
 
 def _pays(job: Job) -> bool:
-    """An environment that needs rewards pays nothing itself; see `EnvironmentPlugin.needs_keys`."""
+    """An environment that needs rewards pays nothing itself; see `EnvironmentPlugin.needs_keys`. Some workflows do."""
     environment = job.play.plan.environment
-    return environment is None or "rllm.reward" not in environment.plugin.needs_keys
+    return (
+        environment is None
+        or job.play.plan.workflow.plugin.gives_rewards
+        or "rllm.reward" not in environment.plugin.needs_keys
+    )
 
 
 def read_metadata(folder: Path) -> Metadata | None:

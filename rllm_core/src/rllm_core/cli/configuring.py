@@ -37,16 +37,20 @@ MODEL_FLAG = "model"
 ROLE_KEY = "rllm.algorithm.estimator_map"
 WORKFLOW_KEY = "rllm.workflow.name"
 TOOLS_KEY = "rllm.workflow.workflow_args.tools"
+AGENT_KEY = "rllm.workflow.workflow_args.agent"
 PLANNING_FLAGS = {
     **FLAGS,
     ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
     "tools": (TOOLS_KEY, "Functions that the model may call, apart by commas; chooses workflow tool_calling."),
+    "agent": (AGENT_KEY, "Agent of yours that attempts the tasks, with any client; chooses workflow agent."),
 }
 """All flags that say how to train."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
-METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…"}
+METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
+AGENT_WORKFLOW = "agent"
+"""The workflow that ``--agent`` chooses."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -103,6 +107,10 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         choices[FLAGS["reward"][0]] = [f"python:{word}" if _is_in_file(word) else word for word in rewards]
     if (tools := flags.get("tools")) is not None:
         choices |= {TOOLS_KEY: [word.strip() for word in tools.split(",")], WORKFLOW_KEY: TOOL_WORKFLOW}
+    if (agent := flags.get("agent")) is not None:
+        if tools is not None:
+            raise click.UsageError("--agent and --tools choose two workflows; an agent of yours brings its own tools.")
+        choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     return Request(environment, model, files, [*overrides, *words[environment is not None :]], choices)

@@ -47,6 +47,8 @@ def train(
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
     The same with tools, which are Python functions:
       rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
+    An agent of yours, with any client of OpenAI's or Anthropic's API:
+      rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-folder
     See first what would happen, or what would be refused:
       rllm train guess --dry-run
     Ctrl-C ends after the current step and saves; go on later:

@@ -60,6 +60,8 @@ class OpenedRun:
     engine: RolloutEngine
     folder: Path | None
     """The run folder; None where nothing is trained, as in ``rllm eval``."""
+    stop_texts: bool = False
+    """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
 
 
 class Workflow(ABC):
@@ -114,6 +116,8 @@ class WorkflowPlugin(Plugin[ParamsT]):
     calls_tools: bool = False
     """Whether the model may call tools in it, those of `Environment.tools` among them. The run's renderer is then tried
     with calls and results before anything is played; an environment with tools needs such a workflow."""
+    gives_rewards: bool = False
+    """Whether attempts may bring their own rewards; an environment that needs ``rllm.reward`` then does without."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""

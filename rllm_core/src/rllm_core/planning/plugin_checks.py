@@ -19,8 +19,9 @@ LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
 def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
     """An environment may not go without some keys."""
     environment = plan.environment
+    given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards else set()
     for key, example in environment.plugin.needs_keys.items() if environment else ():
-        if environment and not plan.composed.value(key):
+        if environment and key not in given and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
             yield refused(key, text, f'Add "{key}={example}".')
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +132,22 @@ def _extends(prompt: NDArray[np.int32], step: Step) -> bool:
     return np.array_equal(prompt[:start], step.prompt_ids) and np.array_equal(prompt[start:end], step.response_ids)
 
 
+class Turn(Protocol):
+    """A model call: `Step`, and whatever else has both."""
+
+    @property
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """(n,) all tokens that the model saw."""
+        ...
+
+    @property
+    def response_ids(self) -> NDArray[np.int32]:
+        """(n,) what it sampled."""
+        ...
+
+
 def without_earlier_reasoning(
-    steps: Sequence[Step], reasoning_ids: tuple[int, int]
+    steps: Sequence[Turn], reasoning_ids: tuple[int, int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Prompt and reply of the last of `steps`, each of which extends the one before, without the thoughts of any."""
     prompt = steps[0].prompt_ids

@@ -101,7 +101,7 @@ class RllmSection(Section):
         "`rllm-record` is installed.",
     )
     async_training: AsyncTrainingSection = section(AsyncTrainingSection)
-    sdk: SdkSection = section(SdkSection)
+    sdk: Annotated[SdkSection, PLAYING] = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
         "error",
         description="What happens to a value of yours that nothing in the run acts on. `warn` is for sweeps, of which "

@@ -1,4 +1,4 @@
-"""The section of rLLM's SDK: trace storage and proxy server. A gateway plugin will act on it; none exists yet."""
+"""The section of rLLM's SDK: trace storage and proxy server. The workflow `agent` of rllm-gateway acts on it."""
 
 from __future__ import annotations
 

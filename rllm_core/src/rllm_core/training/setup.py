@@ -113,7 +113,7 @@ async def open_runner(
         make_score: called once per try, for what scores it in place of the plan's rewards.
     """
     opening = plan.workflow.plugin.open
-    run = OpenedRun(config=plan.config, engine=engine, folder=folder)
+    run = OpenedRun(config=plan.config, engine=engine, folder=folder, stop_texts=plan.stop_texts)
     async with AsyncExitStack() as stack:
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)

@@ -1,0 +1,286 @@
+"""What a call through the gateway costs: ``python benchmarks/gateway.py [cost] [memory] [kills [COUNT]]``.
+
+cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
+with 32 clients, and how long one idle client waits; beside a server that reads, samples and answers alone. memory: 200
+sessions of 50 turns of 600 tokens. kills: acknowledged calls that are not in the store after SIGKILL. Conversations
+have four turns and grow, as those of agents do; the renderer costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rllm_core.contracts.engine import Completion
+from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.session import OpenedSession, SessionSpec
+from rllm_record.calls import CallReader
+
+CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 500
+TURNS, OPENING, TURN = 4, 5_200, 800
+"""Turns of a conversation, characters of its first message, and of what follows each reply of 800: 8 kB on average."""
+REPLY_TOKENS = 200
+SESSIONS, LONG_TURNS, NEW_TOKENS = 200, 50, 400
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Dummy:
+    """A sampler that answers at once."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def sample(self, *, call: str, **_: Any) -> Completion:
+        self._calls += 1
+        text = f"{self._calls:08d}".encode() + b"the number is lower " * 40
+        ids = np.frombuffer(text[: 4 * REPLY_TOKENS], np.int32)
+        return Completion(
+            token_ids=ids,
+            logprobs=np.full(len(ids), -0.7, np.float32),
+            finish_reason="stop",
+            weight_version=0,
+        )
+
+
+@dataclass(frozen=True)
+class Child:
+    """The process that is measured."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    link: TrainerLink
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def megabytes(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@asynccontextmanager
+async def child(kind: str, store: Path) -> AsyncIterator[Child]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        program = str(Path(__file__).with_name("gateway_server.py"))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, program, kind, str(theirs.fileno()), str(store)),
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+        )
+    assert process.stdout is not None
+    link = TrainerLink(*await asyncio.open_connection(sock=ours))
+    if kind == "pass_through":
+        link._samplers["s"] = Dummy()  # type: ignore[assignment]
+    try:
+        yield Child(process, int(await process.stdout.readline()), link)
+    finally:
+        await link.close()
+        if process.returncode is None:
+            await process.wait()
+
+
+class Client:
+    """A connection that asks, without the cost of a real client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, port: int) -> AsyncIterator[Client]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+
+    async def ask(self, session: OpenedSession, messages: list[Any]) -> bytes:
+        body = orjson.dumps({"model": "m", "messages": messages, "temperature": 1.0})
+        head = (
+            f"POST /s/{session.id}/agent/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"authorization: Bearer {session.key}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + body)
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        assert lines.startswith(b"http/1.1 200"), lines
+        size = int(lines.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return await self._reader.readexactly(size)
+
+
+async def opened(child: Child, name: str) -> OpenedSession:
+    spec = SessionSpec(id=name, run="benchmark", attempt=name, max_tokens=400)
+    return await child.link.open_session(spec, Dummy())  # type: ignore[arg-type]
+
+
+async def conversation(
+    child: Child, client: Client, name: str, turns: int, new: int, first: int, kind: str = "gateway"
+) -> AsyncIterator[tuple[float, bytes]]:
+    """Seconds and body of each answer; the session is closed behind the last."""
+    session = OpenedSession(id="s", key="k", url="") if kind == "pass_through" else await opened(child, name)
+    messages: list[Any] = [{"role": "user", "content": f"{name} " + "x" * first}]
+    for _ in range(turns):
+        began = time.perf_counter()
+        said = await client.ask(session, messages)
+        yield time.perf_counter() - began, said
+        words = "y" * 800 if kind == "pass_through" else orjson.loads(said)["choices"][0]["message"]["content"]
+        messages += [{"role": "assistant", "content": words}, {"role": "user", "content": "z" * new}]
+    if kind == "gateway":
+        await child.link.close_session(name)
+
+
+def fsync_quantiles(folder: Path) -> list[float]:
+    """Seconds that the disk takes for a page, which no durable call is quicker than."""
+    taken = list[float]()
+    with (folder / "page").open("wb", buffering=0) as file:
+        for _ in range(IDLE_CALLS):
+            file.write(b"x" * 4096)
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return statistics.quantiles(taken, n=100)
+
+
+async def cost(kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        synced = fsync_quantiles(Path(folder))
+        async with child(kind, Path(folder) / "calls.db") as served:
+            waited = await _idle(served, kind)
+            cpu, calls = await _loaded(served, kind)
+    micro = cpu / calls * 1e6
+    quantiles = statistics.quantiles(waited, n=100)
+    print(f"{kind}: {micro:.0f} µs CPU per call, {1e6 / micro:,.0f} calls/s per core; one idle client waits ", end="")
+    print(f"p50 {quantiles[49] * 1e3:.2f} ms, p99 {quantiles[98] * 1e3:.2f} ms", end="")
+    print(f" (an fsync alone p50 {synced[49] * 1e3:.2f} ms, p99 {synced[98] * 1e3:.2f} ms)")
+
+
+async def _idle(served: Child, kind: str) -> list[float]:
+    waited = list[float]()
+    async with Client.connected(served.port) as client:
+        for number in range(IDLE_CALLS // TURNS):
+            conversed = conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
+            waited += [seconds async for seconds, _ in conversed]
+    return waited[20:]
+
+
+async def _loaded(served: Child, kind: str) -> tuple[float, int]:
+    """CPU seconds of the process, and calls."""
+    calls, until = 0, time.monotonic() + SECONDS
+
+    async def work(number: int) -> None:
+        nonlocal calls
+        attempt = 0
+        async with Client.connected(served.port) as client:
+            while time.monotonic() < until:
+                attempt += 1
+                conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING, kind)
+                async for _ in conversed:
+                    calls += 1
+
+    before = served.cpu_seconds()
+    await asyncio.gather(*(work(number) for number in range(CLIENTS)))
+    return served.cpu_seconds() - before, calls
+
+
+async def memory() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "calls.db"
+        async with child("gateway", store) as served:
+            before = served.megabytes()
+            ends, all_asked = asyncio.Event(), asyncio.Semaphore(0)
+
+            async def play(number: int, round_: int) -> None:
+                name, turn = f"{round_}-{number}", 0
+                async with Client.connected(served.port) as client:
+                    async for _ in conversation(served, client, name, LONG_TURNS, 4 * NEW_TOKENS, 4 * NEW_TOKENS):
+                        turn += 1
+                        if turn == LONG_TURNS:
+                            all_asked.release()
+                            await ends.wait()
+
+            for round_ in range(2):
+                ends.clear()
+                playing = [asyncio.create_task(play(number, round_)) for number in range(SESSIONS)]
+                for _ in playing:
+                    await all_asked.acquire()
+                most = served.megabytes()
+                ends.set()
+                await asyncio.gather(*playing)
+                after = served.megabytes()
+                print(f"{SESSIONS} sessions of {LONG_TURNS} turns: {before:.0f} MB before, ", end="")
+                print(f"{most:.0f} MB with all open, {after:.0f} MB after their close")
+        stored = sum(each.stat().st_size for each in Path(folder).iterdir())
+        print(f"store: {stored / 2 / SESSIONS / 1e3:.0f} kB per session")
+
+
+async def kills(count: int) -> tuple[int, int]:
+    """How many calls were acknowledged in all, and how many of these are not in the store."""
+    acknowledged = lost = 0
+    for _ in range(count):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "calls.db"
+            said = await _killed(store, random.uniform(0.2, 1.0))
+            with CallReader.open(store) as reader:
+                stored = {
+                    f"{row.call.prompt_digest}{row.call.key.sibling:x}"
+                    for s in reader.sessions()
+                    for row in reader.calls(s.session.id)
+                }
+            acknowledged += len(said)
+            lost += len(said - stored)
+    return acknowledged, lost
+
+
+async def _killed(store: Path, within: float) -> set[str]:
+    """Ids of the calls that were acknowledged before the kill."""
+    said = set[str]()
+    async with child("gateway", store) as served:
+
+        async def work(number: int) -> None:
+            attempt = 0
+            async with Client.connected(served.port) as client:
+                while True:
+                    attempt += 1
+                    async for _, body in conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING):
+                        said.add(orjson.loads(body)["id"].removeprefix("chatcmpl-"))
+
+        working = [asyncio.create_task(work(number)) for number in range(8)]
+        await asyncio.sleep(within)
+        served.process.send_signal(signal.SIGKILL)
+        await served.process.wait()
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+    return said
+
+
+async def main(words: list[str]) -> None:
+    if not words or "cost" in words:
+        await cost("pass_through")
+        await cost("gateway")
+    if not words or "memory" in words:
+        await memory()
+    if not words or "kills" in words:
+        count = next((int(word) for word in words if word.isdigit()), 20)
+        acknowledged, lost = await kills(count)
+        print(f"{count} SIGKILLs: {acknowledged} acknowledged calls, {lost} lost")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

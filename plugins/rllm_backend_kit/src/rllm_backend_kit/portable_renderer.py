@@ -1,0 +1,111 @@
+"""A renderer in a form that another process loads: a folder with its tokenizer and the names of what made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.errors import ConfigError, PluginError, RolloutError
+from rllm_core.plugins import resolve
+from rllm_core.rollout.template_renderer import template_renderer
+
+if TYPE_CHECKING:
+    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.renderer import RendererPlugin
+
+FILE, TOKENIZER = "renderer.json", "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a renderer was made of."""
+
+    setup: RendererSetup
+    chosen: Chosen[RendererPlugin[Any]] | None
+    """None: the core's template renderer."""
+
+
+_ORIGINS: WeakKeyDictionary[Renderer, Origin] = WeakKeyDictionary()
+
+
+def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: Chosen[RendererPlugin[Any]] | None) -> None:
+    """Note what a renderer was made of, so that `save_renderer` can write it down."""
+    _ORIGINS[renderer] = Origin(setup=setup, chosen=chosen)
+
+
+def save_renderer(renderer: Renderer, folder: Path) -> None:
+    """Write a renderer into an existing folder; `load_renderer` makes an equal one of it in any process.
+
+    Raises:
+        ConfigError: nothing is known of what made the renderer.
+    """
+    origin = _ORIGINS.get(renderer)
+    if origin is None:
+        raise ConfigError(
+            f"Another process cannot load the renderer {type(renderer).__name__}: nobody noted what made it.",
+            "The backend makes its renderer with `rllm_backend_kit.renderers.make_renderer`.",
+        )
+    setup, chosen = origin.setup, origin.chosen
+    setup.tokenizer.save_pretrained(folder / TOKENIZER)
+    form = {
+        "plugin": None if chosen is None else chosen.qualified_name,
+        "params": None if chosen is None else chosen.params.model_dump(mode="json"),
+        "name": setup.name,
+        "stop_ids": sorted(setup.stop_ids),
+        "template_options": dict(setup.template_options),
+        "sample": _sample_digest(renderer),
+    }
+    (folder / FILE).write_text(json.dumps(form), encoding="utf-8")
+
+
+def load_renderer(folder: Path) -> Renderer:
+    """The renderer that `save_renderer` wrote.
+
+    Raises:
+        PluginError: its plugin is not installed here, or the program that wrote it registered it itself.
+        ConfigError: the tokenizer gives other tokens here than it gave there.
+    """
+    from transformers import AutoTokenizer
+
+    form = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    setup = RendererSetup(
+        name=form["name"],
+        tokenizer=AutoTokenizer.from_pretrained(folder / TOKENIZER),
+        stop_ids=frozenset(form["stop_ids"]),
+        template_options=form["template_options"],
+    )
+    renderer = _made(setup, form)
+    if _sample_digest(renderer) != form["sample"]:
+        raise ConfigError(
+            f"The tokenizer of {setup.name} gives other tokens once it is saved and loaded.",
+            "Choose a model with a fast tokenizer (tokenizer.json).",
+        )
+    return renderer
+
+
+def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
+    if form["plugin"] is None:
+        from rllm_core.contracts.plugin import NoParams
+
+        return template_renderer(setup, NoParams())
+    registered = resolve("renderer", form["plugin"])
+    try:
+        params = registered.plugin.params.model_validate(form["params"])
+    except ValueError as error:
+        raise PluginError(f"Renderer {form['plugin']} refuses its saved options: {error}.") from error
+    made: Renderer = registered.load()(setup, params)
+    return made
+
+
+def _sample_digest(renderer: Renderer) -> str | None:
+    """Digest of a short conversation's tokens; None where the template refuses it."""
+    try:
+        tokens = renderer.prompt([{"role": "user", "content": "Is 1 + 1 = 2? Ünïcode — ok\n"}])
+    except RolloutError:
+        return None
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).hexdigest()

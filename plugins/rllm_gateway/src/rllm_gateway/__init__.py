@@ -1,0 +1,1 @@
+"""A gateway between a policy and agents in anybody's code."""

@@ -1,0 +1,7 @@
+"""The APIs that clients speak, as pure translation: requests to what is asked, answers to bytes."""
+
+from rllm_gateway.apis.chat import ChatApi
+from rllm_gateway.apis.messages import MessagesApi
+from rllm_gateway.apis.responses import ResponsesApi
+
+__all__ = ["ChatApi", "MessagesApi", "ResponsesApi"]

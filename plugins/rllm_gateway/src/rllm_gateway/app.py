@@ -1,0 +1,62 @@
+"""The gateway's HTTP application."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis.openai_errors import error_body
+from rllm_gateway.endpoint import Endpoint
+from rllm_gateway.gateway import Gateway
+from rllm_gateway.http import send_error
+from rllm_gateway.refusals import RefusedError
+from rllm_gateway.small_endpoints import models_endpoint, reward_endpoint, tokens_endpoint
+from rllm_serving.body_limit import LimitBody
+from rllm_serving.keys import LoopbackNames
+from rllm_serving.listening import is_loopback
+
+BASE = "/s/{session}/{role}/v1"
+
+
+def create_app(gateway: Gateway) -> ASGIApp:
+    """The application. Where it listens on a loopback address, any other name for it comes from a web page."""
+    chat, responses, messages = ChatApi(), ResponsesApi(), MessagesApi()
+    router = Router(
+        [
+            Route(f"{BASE}/chat/completions", Endpoint(gateway, chat)),
+            Route(f"{BASE}/responses", Endpoint(gateway, responses)),
+            Route(f"{BASE}/messages", Endpoint(gateway, messages)),
+            Route(f"{BASE}/messages/count_tokens", tokens_endpoint(gateway)),
+            Route(f"{BASE}/models", models_endpoint(gateway)),
+            Route(f"{BASE}/reward", reward_endpoint(gateway)),
+        ],
+        redirect_slashes=False,
+        default=_not_found,
+    )
+    app = LimitBody(_LimitPath(router, gateway.limits.path_bytes), gateway.limits.body_bytes)
+    if not is_loopback(urlsplit(gateway.url).hostname or ""):
+        return app
+    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.")
+
+
+class _LimitPath:
+    def __init__(self, app: ASGIApp, path_bytes: int) -> None:
+        self._app = app
+        self._path_bytes = path_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(scope["raw_path"]) + len(scope["query_string"]) > self._path_bytes:
+            await _refuse(send, RefusedError(414, "invalid", f"The path is longer than {self._path_bytes} bytes."))
+        else:
+            await self._app(scope, receive, send)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await _refuse(send, RefusedError(404, "not_found", "There is nothing at this path."))
+
+
+async def _refuse(send: Send, refused: RefusedError) -> None:
+    await send_error(send, refused, error_body(refused))

@@ -1,0 +1,141 @@
+"""Runs attach to a gateway that outlives them: the run connects, the gateway never does.
+
+The first line of a connection is JSON of the run, the first line back says whether it is attached. Frames of the link
+follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.errors import BackendError, RllmError
+from rllm_gateway.admin_token import is_token
+from rllm_gateway.gateway import Gateway, SessionError
+from rllm_gateway.link_policy import LinkPolicy
+from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+
+SECONDS_TO_SAY_HELLO = 10.0
+SECONDS_TO_ATTACH = 120.0
+"""The gateway loads the tokenizer of the run."""
+
+
+async def attach(
+    host: str, port: int, token: str, renderer: Path, model: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect a run with a gateway; what is returned is the run's end of the link.
+
+    Args:
+        host: of the gateway.
+        port: where it takes runs.
+        token: its admin token.
+        renderer: folder of the run's renderer, which the gateway can read.
+        model: name of the model, for clients.
+
+    Raises:
+        BackendError: there is no gateway, or it refuses the run.
+    """
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        said = {"token": token, "renderer": str(renderer), "model": model}
+        writer.write(json.dumps(said).encode() + b"\n")
+        async with asyncio.timeout(SECONDS_TO_ATTACH):
+            answer = json.loads(await reader.readline() or "{}")
+    except (OSError, ValueError) as error:
+        raise BackendError(
+            f"No gateway takes runs at {host}:{port}: {error}.", "Start one with: rllm gateway serve"
+        ) from error
+    if not answer.get("attached"):
+        writer.close()
+        raise BackendError(f"The gateway at {host}:{port} refuses the run: {answer.get('refused', 'it hung up')}")
+    return reader, writer
+
+
+class RunSessions:
+    """The sessions of the run that is attached."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._open: set[str] = set()
+
+    async def open_session(self, spec: SessionSpec) -> OpenedSession:
+        opened = await self._gateway.open_session(spec)
+        self._open.add(spec.id)
+        return opened
+
+    async def close_session(self, session: str) -> SessionTrace:
+        if session not in self._open:
+            raise SessionError(f"This run has no open session {session!r:.80}.")
+        self._open.remove(session)
+        return await self._gateway.close_session(session)
+
+    async def close_all(self) -> None:
+        """The run is gone, and what it sampled with it."""
+        for session in sorted(self._open):
+            await self.close_session(session)
+
+
+class Door:
+    """Takes one run at a time."""
+
+    def __init__(self, gateway: Gateway, token: str, load: Callable[[Path], Renderer]) -> None:
+        """`load`: reads the folder of a renderer."""
+        self._gateway = gateway
+        self._token = token
+        self._load = load
+        self._taken = False
+
+    async def enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection until it ends."""
+        try:
+            refusal = await self._attached(reader, writer)
+            if refusal:
+                writer.write(json.dumps({"refused": refusal}).encode() + b"\n")
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
+            # Whoever does not say hello in time, or hangs up, is told nothing.
+            return
+        finally:
+            writer.close()
+
+    async def _attached(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """Why it is refused; empty after a run that was attached and has gone."""
+        async with asyncio.timeout(SECONDS_TO_SAY_HELLO):
+            hello = _object(await reader.readuntil(b"\n"))
+        if not is_token(hello.get("token"), self._token):
+            return "the admin token is another"
+        if self._taken:
+            return "another run is attached"
+        self._taken = True
+        try:
+            try:
+                renderer = await asyncio.to_thread(self._load, Path(str(hello.get("renderer"))))
+            except (RllmError, OSError) as error:
+                return f"its renderer cannot be loaded: {error}"
+            await self._serve(LinkPolicy(reader, writer), renderer, str(hello.get("model")), writer)
+            return ""
+        finally:
+            self._taken = False
+
+    async def _serve(self, policy: LinkPolicy, renderer: Renderer, model: str, writer: asyncio.StreamWriter) -> None:
+        sessions = RunSessions(self._gateway)
+        self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model))
+        writer.write(b'{"attached": true}\n')
+        try:
+            await policy.serve(sessions)
+        finally:
+            self._gateway.detach()
+            await sessions.close_all()
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

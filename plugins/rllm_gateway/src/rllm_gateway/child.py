@@ -1,0 +1,100 @@
+"""The gateway in a process of its own, started by a trainer: ``python -m rllm_gateway.child SETTINGS``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rllm_core.errors import ConfigError
+from rllm_serving.announcement import announce
+from rllm_serving.http_server import HttpServer
+from rllm_serving.listening import listen, url_of
+from rllm_serving.until_stopped import Stop, serve_until
+
+DEFAULT_PORT = 4000
+"""Where it is taken, and nobody asked for it, any other will do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSettings:
+    """What the trainer tells its gateway on the command line. No secrets."""
+
+    descriptor: int
+    """Of the gateway's end of the link."""
+    renderer: str
+    """The folder of the renderer."""
+    store: str
+    """The file of the store."""
+    host: str
+    port: int
+    announcement: str
+    """The file that says where it listens."""
+    model: str
+    """Name of the model, for clients."""
+
+    def as_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+
+async def serve(settings: ChildSettings) -> int:
+    """Serve until the trainer hangs up or ends. Returns the exit code."""
+    from rllm_backend_kit.portable_renderer import load_renderer
+    from rllm_gateway.app import create_app
+    from rllm_gateway.gateway import Gateway
+    from rllm_gateway.link_policy import LinkPolicy
+    from rllm_gateway.policy import AttachedPolicy
+    from rllm_record.calls import CallStore
+
+    stop = Stop()
+    stop.set_with_parent()
+    renderer = load_renderer(Path(settings.renderer))
+    listening = listening_socket(settings.host, settings.port)
+    store = CallStore.open(Path(settings.store))
+    gateway = Gateway(store, url_of(listening))
+    link = socket.socket(fileno=settings.descriptor)
+    link.setblocking(False)
+    policy = LinkPolicy(*await asyncio.open_connection(sock=link))
+    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model))
+
+    async def linked() -> None:
+        await policy.serve(gateway)
+        stop.event.set()
+
+    linking = asyncio.create_task(linked())
+    server = HttpServer(create_app(gateway), listening)
+    try:
+        await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)
+    finally:
+        linking.cancel()
+        gateway.flush()
+        store.close()
+    return stop.exit_code
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket at this port; at any, where it is the default one and taken.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    try:
+        return listen(host, port)
+    except ConfigError:
+        if port != DEFAULT_PORT:
+            raise
+        return listen(host, 0)
+
+
+def main(settings: str) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(ChildSettings(**json.loads(settings))))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

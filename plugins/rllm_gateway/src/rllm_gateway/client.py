@@ -1,0 +1,105 @@
+"""For agents that say more than environment variables can: roles, rewards, sessions of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+DEFAULT_ROLE = "agent"
+_CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
+
+
+@dataclass(frozen=True)
+class Session:
+    """The session of one attempt, seen by its agent."""
+
+    url: str
+    """Without a role."""
+    key: str
+    role: str = DEFAULT_ROLE
+    metadata: Mapping[str, Any] | None = None
+    """Goes with every call of `get_chat_client`; ``rllm.sdk.processing`` says which keys count."""
+
+    @property
+    def openai_url(self) -> str:
+        """``base_url`` of OpenAI's client."""
+        return f"{self.url}/{self.role}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """``base_url`` of Anthropic's client."""
+        return f"{self.url}/{self.role}"
+
+    def with_role(self, role: str) -> Session:
+        """The same session in another role: calls of each role make a trajectory."""
+        return replace(self, role=role)
+
+    def reward(self, value: float) -> None:
+        """Say how good this role was; the last value counts.
+
+        Raises:
+            urllib.error.HTTPError: the gateway refuses it, with its reason as the body.
+        """
+        body = json.dumps({"reward": value}).encode()
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{self.url}/{self.role}/v1/reward", body, headers, method="POST")
+        # Without the proxies of the environment: the gateway is on this machine.
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30).close()
+
+
+def current_session() -> Session:
+    """The session of this process or of the enclosing `session`.
+
+    Raises:
+        RuntimeError: nobody has opened one: the agent was not started by ``rllm``.
+    """
+    if (opened := _CURRENT.get()) is not None:
+        return opened
+    try:
+        return Session(os.environ["RLLM_SESSION_URL"], os.environ["OPENAI_API_KEY"])
+    except KeyError as error:
+        raise RuntimeError(f"{error.args[0]} is not set: run the agent by `rllm train --agent`") from error
+
+
+@contextmanager
+def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
+    """Calls of `get_chat_client` inside have this role and this metadata; nested ones add to it."""
+    outer = current_session()
+    made = replace(outer, role=role or outer.role, metadata={**(outer.metadata or {}), **metadata})
+    token = _CURRENT.set(made)
+    try:
+        yield made
+    finally:
+        _CURRENT.reset(token)
+
+
+def reward(value: float, role: str = DEFAULT_ROLE) -> None:
+    """Say how good the attempt was in a role; see `Session.reward`."""
+    current_session().with_role(role).reward(value)
+
+
+def get_chat_client(**options: Any) -> Any:
+    """An ``openai.OpenAI`` for the current session; `options` are its own."""
+    from openai import OpenAI
+
+    return OpenAI(**_options(options))
+
+
+def get_chat_client_async(**options: Any) -> Any:
+    """An ``openai.AsyncOpenAI`` for the current session; `options` are its own."""
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(**_options(options))
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    now = current_session()
+    said = {"X-Rllm-Metadata": json.dumps(now.metadata)} if now.metadata else {}
+    headers = {**said, **(options.get("default_headers") or {})}
+    return {"base_url": now.openai_url, "api_key": now.key, **options, "default_headers": headers}

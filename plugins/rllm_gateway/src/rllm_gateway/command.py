@@ -1,0 +1,132 @@
+"""`rllm gateway`: a gateway that outlives runs, and what its store holds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from rllm_core.errors import ConfigError
+
+PORT = 4000
+STORE = "~/.rllm/traces.db"
+"""As ``rllm.sdk.store.path``."""
+SECONDS_OF_A_DAY = 86400.0
+
+
+STORE_OPTION = click.option(
+    "--store",
+    default=STORE,
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="Store of calls, as rllm.sdk.store.path.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def gateway() -> None:
+    """Agents in anybody's code: serve a gateway, and see what they asked."""
+
+
+@gateway.command()
+@STORE_OPTION
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that agents reach.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option(
+    "--run-port",
+    default=PORT + 1,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Where runs of this machine attach; 0 takes a free one.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of the admin token that runs attach with; made at first use. Default: ~/.rllm/gateway.token",
+)
+@click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
+def serve(store: str, host: str, port: int, run_port: int, token_file: Path | None, announce: Path | None) -> int:
+    """Serve a gateway that outlives runs. While no run is attached, calls wait and are told to come back.
+
+    A run attaches to it with rllm.sdk.proxy.mode=external. Ctrl-C stops it; what was answered is in the store.
+    """
+    from rllm_gateway.admin_token import TOKEN_FILE, admin_token
+    from rllm_gateway.serve import ServeOptions, serve as run
+
+    file = token_file or TOKEN_FILE
+    options = ServeOptions(
+        store=Path(store).expanduser(),
+        token=admin_token(file),
+        host=host,
+        port=port,
+        run_port=run_port,
+        announcement=announce,
+    )
+
+    def ready(url: str, for_runs: int) -> None:
+        click.echo(f"agents: {url}; runs: port {for_runs}, with the token in {file.expanduser()}")
+        click.echo(f"store: {options.store}")
+        sys.stdout.flush()
+
+    return run(options, ready)
+
+
+@gateway.command()
+@STORE_OPTION
+@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+def sessions(store: str, run: str | None) -> None:
+    """List sessions: id, run, calls, and how each ended."""
+    from rllm_gateway.listing import opened, session_lines
+
+    with opened(store) as reader:
+        for line in session_lines(reader, run):
+            click.echo(line)
+
+
+@gateway.command()
+@STORE_OPTION
+@click.argument("session")
+def show(store: str, session: str) -> None:
+    """Show what was said in a session, call by call."""
+    from rllm_gateway.listing import call_lines, opened
+
+    with opened(store) as reader:
+        for line in call_lines(reader.session(session)):
+            click.echo(line)
+
+
+@gateway.command()
+@STORE_OPTION
+@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+@click.argument("file", type=click.File("wb"), default="-")
+def export(store: str, run: str | None, file: BinaryIO) -> None:
+    """Write calls as JSON Lines, with messages, token ids and log-probs; to standard output without FILE."""
+    from rllm_gateway.listing import exported, opened
+
+    with opened(store) as reader:
+        for line in exported(reader, run):
+            file.write(line + b"\n")
+
+
+@gateway.command()
+@STORE_OPTION
+@click.option("--run", metavar="NAME", help="Sessions of this run.")
+@click.option("--days", type=click.FloatRange(0), help="Sessions that were opened longer ago.")
+def prune(store: str, run: str | None, days: float | None) -> None:
+    """Delete sessions of a run, or old ones, and give back their space."""
+    from rllm_record.calls import CallStore
+
+    if run is None and days is None:
+        raise ConfigError("Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both.")
+    path = Path(store).expanduser()
+    if not path.exists():
+        raise ConfigError(f"There is no store at {path}.", "Give another --store.")
+    before = None if days is None else time.time() - days * SECONDS_OF_A_DAY
+    opened = CallStore.open(path)
+    try:
+        click.echo(f"{opened.prune(run=run, before=before)} sessions deleted")
+    finally:
+        opened.close()

@@ -1,0 +1,181 @@
+"""The gateway without HTTP: sessions are opened and closed, a policy comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import secrets
+import time
+from collections import OrderedDict
+
+from rllm_core.errors import RllmError
+from rllm_gateway.limits import Limits
+from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
+from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.requests import Request, begin
+from rllm_gateway.row_log import RowLog
+from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
+
+NOBODY = hash_of("")
+IDS = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
+
+
+class SessionError(RllmError):
+    """There is no such session, or its name cannot be used."""
+
+
+class Gateway:
+    """Lives on one event loop."""
+
+    def __init__(self, store: CallStore, url: str, limits: Limits | None = None) -> None:
+        """No policy is attached yet.
+
+        Args:
+            store: where calls are stored before they are answered.
+            url: where clients reach the gateway.
+            limits: how much it takes on.
+        """
+        self.limits = limits or Limits()
+        self._log = RowLog(store)
+        self.in_flight = 0
+        self.url = url
+        self._sessions: dict[str, LiveSession] = {}
+        self._closed: OrderedDict[str, str] = OrderedDict()
+        """Hashes of their keys, by id."""
+        self._attached: AttachedPolicy | None = None
+        self._is_attached = asyncio.Event()
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self._sessions)
+
+    def attach(self, policy: AttachedPolicy) -> None:
+        """Answer calls by this policy from here on."""
+        self._attached = policy
+        self._is_attached.set()
+
+    def detach(self) -> None:
+        """Calls wait for another policy; those under way fail by themselves."""
+        self._attached = None
+        self._is_attached.clear()
+
+    @property
+    def is_attached(self) -> bool:
+        return self._attached is not None
+
+    async def attached(self) -> AttachedPolicy:
+        """The policy, as soon as there is one. Raises RefusedError when none comes in time."""
+        if self._attached is None:
+            try:
+                async with asyncio.timeout(self.limits.policy_seconds):
+                    await self._is_attached.wait()
+            except TimeoutError:
+                raise RefusedError(503, "busy", "No run is attached to the gateway.", code="no_policy") from None
+        assert self._attached is not None
+        return self._attached
+
+    async def open_session(self, spec: SessionSpec) -> OpenedSession:
+        """Open a session.
+
+        Raises:
+            SessionError: the id is in use, or cannot be part of a URL.
+            StoreError: it cannot be stored.
+        """
+        if spec.id in self._sessions or not IDS.fullmatch(spec.id):
+            raise SessionError(f"The session id {spec.id!r:.80} is in use, or cannot be part of a URL.")
+        key = secrets.token_urlsafe(32)
+        session = LiveSession(spec, hash_of(key))
+        self._sessions[spec.id] = session
+        try:
+            await self._log.add(_session_row(session))
+        except BaseException:
+            del self._sessions[spec.id]
+            raise
+        return OpenedSession(id=spec.id, key=key, url=f"{self.url}/s/{spec.id}")
+
+    async def close_session(self, session: str) -> SessionTrace:
+        """Seal a session, let what is being stored end, and return what it holds.
+
+        Raises:
+            SessionError: there is no such session.
+        """
+        live = self._sessions.get(session)
+        if live is None or live.sealed:
+            raise SessionError(f"There is no open session {session!r:.80}.")
+        live.sealed = True
+        under_way = [work for works in live.works.values() for work in works if not work.task.done()]
+        for work in under_way:
+            if not work.storing:
+                work.task.cancel()
+        await asyncio.gather(*(work.task for work in under_way), return_exceptions=True)
+        try:
+            await self._log.add(EndRow(session=session, ending=live.ending, at=time.time()))
+        except StoreError:
+            live.ending = "failed"
+        del self._sessions[session]
+        self._closed[session] = live.key_hash
+        while len(self._closed) > self.limits.closed_sessions:
+            self._closed.popitem(last=False)
+        return live.trace()
+
+    def session(self, id_: str, key: str) -> LiveSession:
+        """The session that a key opens. Raises RefusedError: 401 for a wrong key or id, 409 once it is closed."""
+        session = self._sessions.get(id_)
+        key_hash = self._closed.get(id_, NOBODY) if session is None else session.key_hash
+        if not key or not is_key(key, key_hash):
+            raise RefusedError(
+                401, "authentication", "The API key is not that of this session.", code="invalid_api_key"
+            )
+        if session is None or session.sealed:
+            raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
+        if session.ending == "failed":
+            raise RefusedError(500, "failed", "A call of this session could not be stored, so that the attempt fails.")
+        return session
+
+    async def begin(self, session: LiveSession, request: Request) -> Work:
+        """Begin to answer a request. Raises RefusedError."""
+        attached = await self.attached()
+        if session.sealed:
+            raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
+        return begin(session, request, attached, self._log, self.limits.in_flight_of_session)
+
+    def flush(self) -> None:
+        """Hand what waits to the store; to be called before that is closed."""
+        self._log.flush()
+
+    def note_delivery(self, session: LiveSession, work: Work) -> None:
+        """The client has the answer."""
+        answer = work.answer
+        if work.delivered or answer is None:
+            return
+        work.delivered = True
+        for choice in answer.choices:
+            session.delivered.add(choice.call)
+            self._log.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))
+
+    async def add_reward(self, session: LiveSession, role: str, value: float) -> None:
+        """Note a reward; the last one of a role counts. Raises RefusedError."""
+        if not math.isfinite(value):
+            raise invalid("reward is not a finite number.", "reward")
+        try:
+            await self._log.add(RewardRow(session=session.spec.id, role=role, value=value, at=time.time()))
+        except StoreError as error:
+            session.ending = "failed"
+            raise RefusedError(500, "failed", f"The reward could not be stored: {error}") from error
+        session.rewards[role] = value
+
+
+def _session_row(session: LiveSession) -> SessionRow:
+    spec = session.spec
+    return SessionRow(
+        id=spec.id,
+        run=spec.run,
+        attempt=spec.attempt,
+        retry=spec.retry,
+        metadata={"task": spec.metadata, "label": spec.label},
+        key_hash=session.key_hash,
+        opened=time.time(),
+    )

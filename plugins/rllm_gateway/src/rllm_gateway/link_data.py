@@ -1,0 +1,46 @@
+"""Sessions, traces and completions as frames have them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.data.version_spans import VersionSpan
+from rllm_gateway.frames import Frame
+from rllm_gateway.session import SessionTrace, TracedCall
+
+
+def trace_as_json(trace: SessionTrace) -> dict[str, Any]:
+    """JSON data of a trace."""
+    return asdict(trace)
+
+
+def trace_of(data: dict[str, Any]) -> SessionTrace:
+    """The trace that `trace_as_json` wrote."""
+    calls = tuple(TracedCall(**call) for call in data["calls"])
+    return SessionTrace(**{**data, "calls": calls})
+
+
+def completion_frame(call: str, completion: Completion) -> Frame:
+    """What was sampled for a call."""
+    body = {
+        "op": "sampled",
+        "call": call,
+        "finish_reason": completion.finish_reason,
+        "weight_version": completion.weight_version,
+        "version_spans": [list(span) for span in completion.version_spans],
+    }
+    return Frame(body, completion.token_ids, completion.logprobs)
+
+
+def completion_of(frame: Frame) -> Completion:
+    """The completion that `completion_frame` wrote."""
+    body = frame.body
+    return Completion(
+        token_ids=frame.ids,
+        logprobs=frame.logprobs,
+        finish_reason=body["finish_reason"],
+        weight_version=body["weight_version"],
+        version_spans=tuple(VersionSpan(*span) for span in body["version_spans"]),
+    )

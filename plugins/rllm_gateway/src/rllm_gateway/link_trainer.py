@@ -1,0 +1,149 @@
+"""The trainer's end of the link: opens and closes sessions, and samples what their agents ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+from rllm_core.errors import BackendError, RllmError, described
+from rllm_gateway.attempt_sampler import AttemptSampler
+from rllm_gateway.frames import Frame, encoded, read_frame
+from rllm_gateway.link_data import completion_frame, trace_of
+from rllm_gateway.policy import PromptTooLongError
+from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+
+SECONDS_TO_ANSWER = 60.0
+"""Opening and closing a session takes milliseconds; a gateway that takes longer is stuck."""
+
+
+class TrainerLink:
+    """The one that reads from and writes to the gateway's socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Must be made in a running event loop."""
+        self._writer = writer
+        self._samplers: dict[str, AttemptSampler] = {}
+        self._sampling: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
+        self._numbers = count()
+        self._gone = False
+        self._reading = asyncio.create_task(self._read(reader), name="rllm-gateway-link")
+
+    async def open_session(self, spec: SessionSpec, sampler: AttemptSampler) -> OpenedSession:
+        """Open a session, of which `sampler` samples.
+
+        Raises:
+            BackendError: the gateway refused it, has ended, or does not answer.
+        """
+        self._samplers[spec.id] = sampler
+        try:
+            answer = await self._ask({"op": "open", "spec": asdict(spec)}, "open a session")
+        except BaseException:
+            del self._samplers[spec.id]
+            raise
+        return OpenedSession(**answer["opened"])
+
+    async def close_session(self, session: str) -> SessionTrace:
+        """Seal a session: its agent's calls are refused from here on, and those under way are given up.
+
+        Raises:
+            BackendError: as `open_session`.
+        """
+        try:
+            answer = await self._ask({"op": "close", "session": session}, "close a session")
+        finally:
+            self._samplers.pop(session, None)
+        return trace_of(answer["trace"])
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._reading.cancel()
+        self._fail()
+        for task in list(self._sampling.values()):
+            task.cancel()
+        await asyncio.gather(self._reading, *self._sampling.values(), return_exceptions=True)
+        with contextlib.suppress(ConnectionError):
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    async def _ask(self, body: dict[str, Any], what: str) -> Mapping[str, Any]:
+        if self._gone:
+            raise BackendError(f"Cannot {what}: the gateway has ended.")
+        number = next(self._numbers)
+        future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._send(Frame({**body, "number": number}))
+        try:
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
+                answer = await future
+        except TimeoutError as error:
+            raise BackendError(f"Cannot {what}: the gateway has not answered for {SECONDS_TO_ANSWER:g} s.") from error
+        except EOFError as error:
+            raise BackendError(f"Cannot {what}: the gateway has ended.") from error
+        finally:
+            del self._waiting[number]
+        if "error" in answer:
+            raise BackendError(f"Cannot {what}: {answer['error']}.")
+        return answer
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                self._handle(await read_frame(reader))
+        except EOFError:
+            self._fail()
+
+    def _handle(self, frame: Frame) -> None:
+        body = frame.body
+        match body["op"]:
+            case "sample":
+                task = asyncio.create_task(self._sample(frame))
+                self._sampling[body["call"]] = task
+                task.add_done_callback(lambda _: self._sampling.pop(body["call"], None))
+            case "cancel" if body["call"] in self._sampling:
+                self._sampling[body["call"]].cancel()
+            case "answer" if (future := self._waiting.get(body["number"])) and not future.done():
+                future.set_result(body)
+
+    async def _sample(self, frame: Frame) -> None:
+        body, call = frame.body, frame.body["call"]
+        sampler = self._samplers.get(body["session"])
+        if sampler is None:
+            self._send(_failed(call, "error", "the session is closed"))
+            return
+        try:
+            completion = await sampler.sample(
+                call=call,
+                branch=body["branch"],
+                prompt_ids=frame.ids,
+                max_tokens=body["max_tokens"],
+                stop=tuple(body["stop"]),
+            )
+        except PromptTooLongError as error:
+            self._send(_failed(call, "too_long", str(error)))
+        except BackendError as error:
+            self._send(_failed(call, "gone", error.message))
+        except RllmError as error:
+            self._send(_failed(call, "error", error.message))
+        except Exception as error:  # noqa: BLE001  (an engine is anybody's code; the agent's call fails)
+            self._send(_failed(call, "error", described(error)))
+        else:
+            self._send(completion_frame(call, completion))
+
+    def _send(self, frame: Frame) -> None:
+        if not self._gone:
+            self._writer.write(encoded(frame))
+
+    def _fail(self) -> None:
+        self._gone = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(EOFError())
+
+
+def _failed(call: str, kind: str, text: str) -> Frame:
+    return Frame({"op": "failed", "call": call, "kind": kind, "text": text})

@@ -1,0 +1,90 @@
+"""What a store holds, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rllm_record.calls import CallReader, CallRow, StoredSession
+
+OPEN = "open"
+SHOWN = 2000
+"""Characters of a message."""
+
+
+def opened(store: str) -> CallReader:
+    """Raises StoreError."""
+    return CallReader.open(Path(store).expanduser())
+
+
+def session_lines(reader: CallReader, run: str | None) -> Iterator[str]:
+    """A line per session."""
+    for summary in reader.sessions(run):
+        row = summary.session
+        ending = OPEN if summary.end is None else summary.end.ending
+        when = datetime.fromtimestamp(row.opened).astimezone().isoformat(" ", "seconds")
+        yield f"{row.id}  run {row.run}  {summary.calls} calls  {ending}  {when}"
+
+
+def call_lines(stored: StoredSession) -> Iterator[str]:
+    """What was said in a session. Each call shows what follows the call that it continues."""
+    places = {row.id: place for place, row in enumerate(stored.calls)}
+    for place, row in enumerate(stored.calls):
+        call = row.call
+        follows = "" if row.parent is None else f", continues {places[row.parent]}"
+        seen = "" if row.delivered else ", undelivered"
+        yield (
+            f"[{place}] {row.role}{follows}: {len(call.new_ids)} new tokens, {len(call.response_ids)} sampled by "
+            f"weights {call.weight_version}, {call.finish_reason}{seen}"
+        )
+        for message in (*row.messages, row.reply):
+            yield from _message_lines(message)
+    for reward in stored.rewards:
+        yield f"reward of {reward.role}: {reward.value:g}"
+    yield OPEN if stored.end is None else stored.end.ending
+
+
+def _message_lines(message: Any) -> Iterator[str]:
+    said = str(message.get("content", ""))
+    yield f"    {message['role']}: {said[:SHOWN]}{'…' if len(said) > SHOWN else ''}"
+    for call in message.get("tool_calls", ()):
+        yield f"        calls {call['function']['name']} {call['function']['arguments']}"
+
+
+def exported(reader: CallReader, run: str | None) -> Iterator[bytes]:
+    """A line of JSON per call, with its whole prompt."""
+    for summary in reader.sessions(run):
+        stored = reader.session(summary.session.id)
+        rewards = {reward.role: reward.value for reward in stored.rewards}
+        for row in stored.calls:
+            yield orjson.dumps(_exported(stored, row, rewards), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) -> dict[str, Any]:
+    call = row.call
+    return {
+        "session": row.session,
+        "run": stored.session.run,
+        "attempt": stored.session.attempt,
+        "retry": stored.session.retry,
+        "call": row.id,
+        "parent": row.parent,
+        "role": row.role,
+        "messages": stored.messages(row.id),
+        "reply": row.reply,
+        "prompt_ids": stored.prompt_ids(row.id),
+        "response_ids": call.response_ids,
+        "logprobs": [None if np.isnan(each) else float(each) for each in call.logprobs],
+        "weight_version": call.weight_version,
+        "finish_reason": call.finish_reason,
+        "parameters": row.sent,
+        "outcomes": row.outcomes,
+        "delivered": row.delivered,
+        "reward": rewards.get(row.role),
+        "traceparent": row.traceparent,
+    }

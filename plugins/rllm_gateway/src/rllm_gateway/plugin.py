@@ -1,0 +1,83 @@
+"""What rllm-gateway offers: the workflow `agent`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
+from rllm_core.errors import ConfigError
+from rllm_core.plugins import hookimpl
+from rllm_gateway.options import AgentParams
+
+requires_api = 1
+
+
+def _agent() -> Callable[..., Workflow]:
+    from rllm_gateway.workflow import AgentWorkflow
+
+    return AgentWorkflow
+
+
+def _check(params: AgentParams) -> None:
+    from rllm_gateway.running.target import check_target
+
+    if (params.agent is None) == (params.command is None):
+        raise ConfigError(
+            "Workflow agent runs one agent: a function or a program.",
+            "Name a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
+        )
+    if params.agent is not None:
+        check_target(params.agent)
+    elif params.command and shutil.which(params.command[0]) is None:
+        raise ConfigError(
+            f"There is no program {params.command[0]!r}.", "Give rllm.workflow.workflow_args.command a program's path."
+        )
+
+
+@asynccontextmanager
+async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
+    """The gateway, and what starts agents."""
+    from rllm_gateway.process import gateway_process, running_gateway
+    from rllm_gateway.running.commands import CommandRunner
+    from rllm_gateway.running.functions import FunctionRunner
+    from rllm_gateway.running.target import check_target
+    from rllm_gateway.workflow import OpenedGateway
+
+    sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
+    gateway = running_gateway if sdk.proxy.mode == "external" else gateway_process
+    with tempfile.TemporaryDirectory(prefix="rllm-gateway-") as name:
+        folder = Path(name)
+        if params.agent is None:
+            runner: Any = CommandRunner(params.command or [], folder)
+        else:
+            runner = FunctionRunner(check_target(params.agent), folder)
+        async with gateway(run.engine.renderer, sdk, folder) as link:
+            try:
+                yield OpenedGateway(
+                    link=link,
+                    runner=runner,
+                    run=f"{trainer.project_name}/{trainer.experiment_name}",
+                    processing=sdk.processing,
+                    engine_stops=run.stop_texts,
+                )
+            finally:
+                await runner.close()
+
+
+@hookimpl
+def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="agent",
+        summary="Somebody's agent, with any client of OpenAI's or Anthropic's APIs, unmodified.",
+        params=AgentParams,
+        load=_agent,
+        check=_check,
+        open=_open,
+        gives_rewards=True,
+        honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
+    )

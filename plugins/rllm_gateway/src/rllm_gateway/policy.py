@@ -1,0 +1,66 @@
+"""What the gateway samples from: the trainer, on the other side of a link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rllm_core.contracts.engine import Completion
+    from rllm_core.contracts.renderer import Renderer
+
+
+class PolicyError(Exception):
+    """The policy cannot answer a call; the text says why. The session goes on."""
+
+
+class PromptTooLongError(PolicyError):
+    """The prompt leaves no room for a token."""
+
+
+class PolicyGoneError(PolicyError):
+    """The policy went away before it answered."""
+
+
+class Policy(Protocol):
+    """Samples replies. Cancelling `sample` cancels the call."""
+
+    async def sample(
+        self,
+        *,
+        session: str,
+        call: str,
+        branch: str,
+        prompt_ids: NDArray[np.int32],
+        max_tokens: int,
+        stop: tuple[str, ...],
+    ) -> Completion:
+        """Continue a prompt.
+
+        Args:
+            session: `SessionSpec.id`.
+            call: of this reply alone; the trainer keeps what it sampled under it until the session closes.
+            branch: the same for calls of which each continues the one before; they share a cached prefix.
+            prompt_ids: (n,) int32.
+            max_tokens: most tokens of the reply.
+            stop: texts that end it, at most a few; the tokens that complete one are its last.
+
+        Raises:
+            PromptTooLongError: there is no room for a token.
+            PolicyGoneError: nobody is there to sample any more.
+            PolicyError: anything else that is wrong with this call.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttachedPolicy:
+    """A policy that answers calls, and the renderer of its model."""
+
+    policy: Policy
+    renderer: Renderer
+    model: str
+    """Name of the model, for clients that ask which there are."""

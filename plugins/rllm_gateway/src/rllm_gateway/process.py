@@ -1,0 +1,124 @@
+"""The gateway's process, seen from the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.errors import BackendError, ConfigError
+from rllm_core.schema.sdk_section import SdkSection, StoreSection
+from rllm_gateway.child import ChildSettings
+from rllm_gateway.link_trainer import TrainerLink
+from rllm_serving.announcement import EndedError, announced_url
+from rllm_serving.child_process import ChildProcess
+
+RUN_PORT = 1
+"""What a gateway's port for runs is more than that for agents, unless ``--run-port`` says otherwise."""
+MODEL = "policy"
+"""What clients are told that the model is called."""
+SECONDS_TO_START = 120.0
+SECONDS_TO_END = 10.0
+LOG_LINES = 15
+
+
+@asynccontextmanager
+async def gateway_process(renderer: Renderer, sdk: SdkSection, folder: Path) -> AsyncIterator[TrainerLink]:
+    """A gateway that answers, linked to this process. It ends with the context, or with this process.
+
+    Args:
+        renderer: of the model; made by `make_renderer`.
+        sdk: where it listens and stores.
+        folder: for its log and its files; they may be deleted afterwards.
+
+    Raises:
+        ConfigError: no other process can load the renderer, or there is a token that nothing would use.
+        BackendError: it does not start.
+    """
+    from rllm_backend_kit.portable_renderer import save_renderer
+
+    if sdk.proxy.admin_token is not None:
+        raise ConfigError(
+            "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
+            "Leave it out, or set rllm.sdk.proxy.mode=external.",
+        )
+    rendering = folder / "renderer"
+    rendering.mkdir()
+    save_renderer(renderer, rendering)
+    store = Path(sdk.store.path).expanduser()
+    store.parent.mkdir(parents=True, exist_ok=True)
+    announcement = folder / "gateway.json"
+    ours, theirs = socket.socketpair()
+    with theirs:
+        settings = ChildSettings(
+            descriptor=theirs.fileno(),
+            renderer=str(rendering),
+            store=str(store),
+            host=sdk.proxy.host,
+            port=sdk.proxy.port,
+            announcement=str(announcement),
+            model=MODEL,
+        )
+        program = [sys.executable, "-m", "rllm_gateway.child", settings.as_argument()]
+        process = ChildProcess.spawn(program, folder / "gateway.log", _environment(), [theirs.fileno()])
+    link: TrainerLink | None = None
+    try:
+        link = TrainerLink(*await asyncio.open_connection(sock=ours))
+        await _answering(announcement, process)
+        yield link
+    finally:
+        if link is not None:
+            await link.close()
+        await process.end(SECONDS_TO_END)
+
+
+@asynccontextmanager
+async def running_gateway(renderer: Renderer, sdk: SdkSection, folder: Path) -> AsyncIterator[TrainerLink]:
+    """The link to a gateway that runs already, ``rllm gateway serve``. It goes on when the context ends.
+
+    Args:
+        renderer: of the model; made by `make_renderer`.
+        sdk: where the gateway listens, and its token; null: the token of this user's file.
+        folder: for the renderer, which the gateway reads from there.
+
+    Raises:
+        ConfigError: no other process can load the renderer, or a key is set that only the gateway acts on.
+        BackendError: there is no gateway, or it refuses the run.
+    """
+    from rllm_backend_kit.portable_renderer import save_renderer
+    from rllm_gateway.admin_token import admin_token
+    from rllm_gateway.attaching import attach
+
+    if sdk.store != StoreSection():
+        raise ConfigError(
+            "rllm.sdk.store.path is set, and rllm.sdk.proxy.mode is external: the gateway has a store of its own.",
+            "Leave it out, and start the gateway with --store.",
+        )
+    rendering = folder / "renderer"
+    rendering.mkdir()
+    save_renderer(renderer, rendering)
+    token = admin_token() if sdk.proxy.admin_token is None else sdk.proxy.admin_token
+    ends = await attach(sdk.proxy.host, sdk.proxy.port + RUN_PORT, token, rendering, MODEL)
+    link = TrainerLink(*ends)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def _answering(announcement: Path, process: ChildProcess) -> None:
+    try:
+        await announced_url(announcement, process, SECONDS_TO_START)
+    except (EndedError, TimeoutError) as error:
+        said = " | ".join(process.last_lines(LOG_LINES)) or "nothing"
+        raise BackendError(f"The gateway does not start. It says: {said}.", "`rllm.sdk` has its settings.") from error
+
+
+def _environment() -> dict[str, str]:
+    """Tokenizers of Hugging Face start threads and warn of forks; the gateway renders one prompt at a time."""
+    return {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false"), "HF_HUB_OFFLINE": "1"}

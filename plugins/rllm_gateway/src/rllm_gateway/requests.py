@@ -1,0 +1,256 @@
+"""One request: find its place, sample, store, answer. What is answered is stored before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.data.record import Call, CallKey
+from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.asked import Asked
+from rllm_gateway.live_session import LiveSession, RequestKey, StoredCall, Work
+from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError
+from rllm_gateway.prompting import Prompt, of_user, prompt_of
+from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.replies import choice_of
+from rllm_gateway.row_log import RowLog
+from rllm_gateway.tree import Node, Place
+from rllm_record.calls import CallRow, StoreError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """A translated request, and what its headers and path say."""
+
+    role: str
+    asked: Asked
+    client_retry: int | None
+    traceparent: str | None
+
+
+def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
+    """The work that answers a request: new, or that of the request which it repeats.
+
+    Raises:
+        RefusedError: it cannot be rendered, or the session has no calls left, or too many at a time.
+    """
+    asked, spec = request.asked, session.spec
+    place = session.tree.place(request.role, asked)
+    most = min(asked.max_tokens or spec.max_tokens, spec.max_tokens)
+    key: RequestKey = (place.digest, asked.n, most, asked.stop)
+    again = session.repeated(key, request.client_retry)
+    if again is not None:
+        session.count("retries")
+        return again
+    if session.in_flight > most_in_flight:
+        # What is refused now is tried again, and is no other request's answer then.
+        session.lose(place.digest, ())
+        raise RefusedError(429, "busy", f"The session has {most_in_flight} requests in flight, the most at a time.")
+    if session.sampled + asked.n > spec.max_calls:
+        raise RefusedError(
+            403, "permission", f"The session has had its {spec.max_calls} calls.", code="max_calls_reached"
+        )
+    prompt = prompt_of(place, asked, attached.renderer, spec.accumulate_reasoning)
+    for name, outcome in asked.outcomes.items():
+        if outcome != "honoured":
+            session.count(f"{outcome}/{name}")
+    if place.foreign:
+        session.count("branches")
+    sampling = _Sampling(session, request, place, prompt, most, attached, log)
+    work = sampling.work = Work(asyncio.create_task(sampling.run()))
+    session.works[key].append(work)
+    work.task.add_done_callback(lambda task: _forget_failed(session, key, work))
+    return work
+
+
+def _forget_failed(session: LiveSession, key: RequestKey, work: Work) -> None:
+    if work.failed:
+        session.works[key].remove(work)
+
+
+class _Sampling:
+    """Samples the choices of one request, stores them together, and makes the answer."""
+
+    def __init__(
+        self,
+        session: LiveSession,
+        request: Request,
+        place: Place,
+        prompt: Prompt,
+        max_tokens: int,
+        attached: AttachedPolicy,
+        log: RowLog,
+    ) -> None:
+        self.work: Work
+        self._session = session
+        self._request = request
+        self._place = place
+        self._prompt = prompt
+        self._max_tokens = max_tokens
+        self._attached = attached
+        self._log = log
+        self._digest = place.digest.hex()
+        self._siblings = [session.take_sibling(place.digest) for _ in range(request.asked.n)]
+        self._started = time.time()
+
+    async def run(self) -> Answer:
+        """Raises RefusedError; nothing of the request counts then."""
+        session, asked, place = self._session, self._request.asked, self._place
+        branches = [self._branch(sibling) for sibling in self._siblings]
+        try:
+            completions = await self._sampled(branches)
+        except BaseException as error:
+            session.lose(place.digest, self._siblings)
+            if isinstance(error, asyncio.CancelledError):
+                session.count("cancelled", asked.n)
+            raise
+        self.work.storing = True
+        seconds = time.time() - self._started
+        ids = [self._id(sibling) for sibling in self._siblings]
+        choices = [
+            choice_of(id_, f"{self._digest} {sibling}", asked, self._prompt, completion, self._attached.renderer)
+            for id_, sibling, completion in zip(ids, self._siblings, completions, strict=True)
+        ]
+        rows = [
+            self._row(choice, sibling, completion, seconds)
+            for choice, sibling, completion in zip(choices, self._siblings, completions, strict=True)
+        ]
+        await self._stored(rows)
+        for choice, completion, branch in zip(choices, completions, branches, strict=True):
+            self._remember(choice, completion, branch)
+        return Answer(
+            id=f"{self._digest}{self._siblings[0]:x}",
+            created=int(self._started),
+            choices=tuple(choices),
+            prompt_tokens=len(self._prompt.ids),
+            cached_tokens=self._prompt.kept,
+        )
+
+    async def _sampled(self, branches: list[str]) -> list[Completion]:
+        try:
+            if len(branches) == 1:
+                return [await self._sample(self._siblings[0], branches[0])]
+            async with asyncio.TaskGroup() as group:
+                both = zip(self._siblings, branches, strict=True)
+                tasks = [group.create_task(self._sample(sibling, branch)) for sibling, branch in both]
+            return [task.result() for task in tasks]
+        except* PolicyError as errors:
+            raise _refusal(errors) from None
+
+    async def _sample(self, sibling: int, branch: str) -> Completion:
+        return await self._attached.policy.sample(
+            session=self._session.spec.id,
+            call=self._id(sibling),
+            branch=branch,
+            prompt_ids=self._prompt.ids,
+            max_tokens=self._max_tokens,
+            stop=self._request.asked.stop,
+        )
+
+    async def _stored(self, rows: list[CallRow]) -> None:
+        try:
+            await self._log.add(*rows)
+        except StoreError as error:
+            self._session.ending = "failed"
+            raise RefusedError(
+                500, "failed", f"The call could not be stored, so that the attempt fails: {error}"
+            ) from error
+
+    def _id(self, sibling: int) -> str:
+        return f"{self._session.tag}-{self._digest}-{sibling}"
+
+    def _branch(self, sibling: int) -> str:
+        """That of the parent, unless another call continues it already: engines serialise the calls of a branch."""
+        parent = self._place.parent
+        if parent is None or parent.continued:
+            return self._id(sibling)
+        parent.continued = True
+        return parent.branch
+
+    def _row(self, choice: Choice, sibling: int, completion: Completion, seconds: float) -> CallRow:
+        spec, asked, place, request = self._session.spec, self._request.asked, self._place, self._request
+        parent, prompt = place.parent, self._prompt
+        key = CallKey(
+            run=spec.run,
+            attempt=spec.attempt,
+            retry=spec.retry,
+            parent=None if parent is None else parent.digest.hex(),
+            sibling=sibling,
+        )
+        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(asked.stop)}
+        call = Call(
+            key=key,
+            prompt_digest=self._digest,
+            new_ids=prompt.ids[prompt.kept :],
+            response_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            weight_version=completion.weight_version,
+            version_spans=completion.version_spans,
+            finish_reason=completion.finish_reason,
+            started=self._started,
+            seconds=seconds,
+            parameters=parameters,
+        )
+        return CallRow(
+            id=choice.call,
+            session=spec.id,
+            role=request.role,
+            parent=None if parent is None else parent.id,
+            kept_tokens=None if parent is None or prompt.kept == parent.size else prompt.kept,
+            call=call,
+            messages=place.rest,
+            reply=choice.message,
+            sent=asked.sent,
+            outcomes=asked.outcomes,
+            client_retry=request.client_retry,
+            traceparent=request.traceparent,
+        )
+
+    def _remember(self, choice: Choice, completion: Completion, branch: str) -> None:
+        session, asked, place, prompt = self._session, self._request.asked, self._place, self._prompt
+        parent, spec = place.parent, session.spec
+        node = Node(
+            id=choice.call,
+            digest=place.digest,
+            parent=parent,
+            branch=branch,
+            kept=prompt.kept,
+            # A copy: a view would keep the whole prompt in memory.
+            new_ids=np.array(prompt.ids[prompt.kept :], np.int32),
+            response_ids=completion.token_ids,
+            message=choice.message,
+            heard_user=of_user(place.rest),
+        )
+        session.tree.add(node)
+        session.calls.append(
+            StoredCall(
+                id=node.id,
+                parent=None if parent is None else parent.id,
+                role=self._request.role,
+                name=_value(asked, spec.name_key),
+                group=_value(asked, spec.group_key),
+            )
+        )
+
+
+def _value(asked: Asked, key: str | None) -> str | None:
+    value = None if key is None else asked.metadata.get(key)
+    return None if value is None else str(value)
+
+
+def _refusal(errors: ExceptionGroup[PolicyError]) -> RefusedError:
+    first = errors.exceptions[0]
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    match first:
+        case PromptTooLongError():
+            return invalid(str(first), "messages", "context_length_exceeded")
+        case PolicyGoneError():
+            return RefusedError(503, "busy", str(first))
+        case _:
+            return RefusedError(500, "failed", f"The policy could not answer: {first}")

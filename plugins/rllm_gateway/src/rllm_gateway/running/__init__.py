@@ -1,0 +1,1 @@
+"""Running somebody's agent: a process per attempt, with its session in the environment."""

@@ -1,0 +1,129 @@
+"""``file.py:function`` or ``module:function``: what is seen of an agent without running it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllm_core.errors import ConfigError, did_you_mean
+
+KEY = "rllm.workflow.workflow_args.agent"
+EXAMPLE = "Give FILE.py:FUNCTION, such as my_agent.py:solve, or MODULE:FUNCTION."
+
+
+@dataclass(frozen=True)
+class Target:
+    """An agent's function."""
+
+    place: str
+    """A file that ends with ``.py``, or the dotted name of a module."""
+    function: str
+
+    @property
+    def is_file(self) -> bool:
+        return self.place.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.function}"
+
+
+def target_of(agent: str) -> Target:
+    """Take the two apart.
+
+    Raises:
+        ConfigError: there are not two.
+    """
+    place, _, function = (agent, "", "") if agent.endswith(".py") else agent.rpartition(":")
+    if not place:
+        raise ConfigError(f"{KEY} is {agent!r}.", EXAMPLE)
+    if not function.isidentifier():
+        known = ", ".join(_functions(_parsed(_source_of(place)))) if place.endswith(".py") else ""
+        raise ConfigError(f"{agent!r} names no function.", f"{EXAMPLE} Functions of the file: {known or 'none'}.")
+    return Target(place, function)
+
+
+def check_target(agent: str) -> Target:
+    """The target, if its file or module is there and may define its function. Nothing of it is run.
+
+    Raises:
+        ConfigError: it is not there, has a syntax error, or no such function.
+    """
+    target = target_of(agent)
+    source = _source_of(target.place)
+    if source is None:
+        return target  # A module without Python source: running it tells.
+    tree = _parsed(source)
+    if target.function not in _bound_names(tree) and not _imports_everything(tree):
+        known = _functions(tree)
+        there = ", ".join(known) or "none"
+        raise ConfigError(
+            f"{target.place} has no function {target.function!r}.",
+            did_you_mean(target.function, known) or f"Its functions: {there}.",
+        )
+    return target
+
+
+def imported_packages(target: Target) -> list[str]:
+    """The names that the target's source imports from elsewhere, as written: ``openai``, ``os.path``."""
+    source = _source_of(target.place)
+    if source is None:
+        return []
+    names = [name for node in ast.walk(_parsed(source)) for name in _imported(node)]
+    return list(dict.fromkeys(names))
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        yield node.module
+
+
+def _source_of(place: str) -> Path | None:
+    if place.endswith(".py"):
+        path = Path(place).expanduser()
+        if not path.is_file():
+            raise ConfigError(
+                f"{path} is no file.", f"Paths of agents start from the folder the command runs in, {Path.cwd()}."
+            )
+        return path
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(place)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(f"There is no module {place!r}: {error}.", EXAMPLE) from error
+    if spec is None:
+        raise ConfigError(f"There is no module {place!r}.", f"{EXAMPLE} Modules are looked for in {Path.cwd()} too.")
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _parsed(source: Path | None) -> ast.Module:
+    assert source is not None
+    try:
+        return ast.parse(source.read_bytes(), str(source))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"{source}, line {line}" if line else str(source)
+        raise ConfigError(f"{where}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file.") from error
+
+
+def _functions(tree: ast.Module) -> list[str]:
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """Names that the file may bind at its top, by a `def`, an assignment, an import or a class."""
+    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    bound = {node.name for node in ast.walk(tree) if isinstance(node, defined)}
+    bound |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    aliases = [node for node in ast.walk(tree) if isinstance(node, ast.alias)]
+    return bound | {node.asname or node.name for node in aliases}
+
+
+def _imports_everything(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))

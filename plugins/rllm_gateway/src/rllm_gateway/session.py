@@ -1,0 +1,93 @@
+"""Sessions: one attempt at a task, as the trainer opens it and as it gets it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DEFAULT_ROLE = "agent"
+Ending = Literal["closed", "failed"]
+"""``failed``: a call could not be stored, so that the trace is not whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSpec:
+    """What the trainer says of a session when it opens one. All of it is JSON data."""
+
+    id: str
+    """Uid of the attempt with its try, part of URLs: letters, digits, ``-``, ``_``, ``.``, ``~`` and ``:``."""
+    run: str
+    """Name of the run."""
+    attempt: str
+    """Uid of the attempt at a task."""
+    retry: int = 0
+    """Which try of the attempt, from 0."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Of the task."""
+    label: Literal["train", "val"] = "train"
+    max_tokens: int
+    """Most tokens of one reply."""
+    max_calls: int = 1000
+    """Most replies that are sampled; later calls are refused."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the renderer was made with; conversations under other options share no prefix."""
+    accumulate_reasoning: bool = False
+    """As ``rllm.accumulate_reasoning``."""
+    group_key: str | None = None
+    """Key of a request's ``metadata`` that splits trajectories further (``rllm.sdk.processing.groupby_key``)."""
+    name_key: str | None = None
+    """Key of a request's ``metadata`` that names them (``rllm.sdk.processing.traj_name_key``)."""
+    unsupported: Literal["refuse", "ignore"] = "refuse"
+    """What becomes of parameters that nothing can act on: a 400, or counted as ignored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSession:
+    """How an agent reaches its session."""
+
+    id: str
+    key: str
+    """The API key of its clients. Only its hash is stored."""
+    url: str
+    """``http://127.0.0.1:4000/s/<id>``."""
+
+    def openai_url(self, role: str = DEFAULT_ROLE) -> str:
+        """``OPENAI_BASE_URL`` of the agent in this role."""
+        return f"{self.url}/{role}/v1"
+
+    def anthropic_url(self, role: str = DEFAULT_ROLE) -> str:
+        """``ANTHROPIC_BASE_URL`` of the agent in this role."""
+        return f"{self.url}/{role}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCall:
+    """One reply of the model; its tokens are with the trainer, under the same id."""
+
+    id: str
+    parent: str | None
+    """The call that its prompt begins with, prompt and reply, token for token. None: it begins with none."""
+    role: str
+    name: str | None
+    """Value of `SessionSpec.name_key`; None: the request has none."""
+    group: str | None
+    """Value of `SessionSpec.group_key`; None: the request has none."""
+    delivered: bool
+    """Whether the client was still there when it was answered."""
+    excluded: str | None = None
+    """Why it must not be trained on; None: it may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTrace:
+    """What became of a session."""
+
+    id: str
+    calls: tuple[TracedCall, ...]
+    """In the order in which they were stored; parents come before what continues them."""
+    rewards: Mapping[str, float]
+    """The last reward given, by role; a role without one is left out."""
+    counters: Mapping[str, int]
+    """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
+    ending: Ending

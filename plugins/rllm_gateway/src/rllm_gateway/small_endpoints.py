@@ -1,0 +1,84 @@
+"""What clients ask beside replies: the names of models, the size of a prompt; and rewards, which agents give."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rllm_gateway.apis import ChatApi, MessagesApi
+from rllm_gateway.asked import Api
+from rllm_gateway.fields import json_object
+from rllm_gateway.gateway import Gateway
+from rllm_gateway.http import JSON, ClientGoneError, Head, head_of, read_body, send_error
+from rllm_gateway.live_session import LiveSession
+from rllm_gateway.prompting import prompt_of
+from rllm_gateway.refusals import RefusedError, invalid
+
+Respond = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
+"""To the JSON that is answered."""
+
+
+def models_endpoint(gateway: Gateway) -> ASGIApp:
+    """``GET …/models``: there is one."""
+
+    async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
+        name = (await gateway.attached()).model
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "rllm"}]}
+
+    return _Simple(gateway, ChatApi(), "GET", respond)
+
+
+def reward_endpoint(gateway: Gateway) -> ASGIApp:
+    """``POST …/reward`` with ``{"reward": 1.0}``: of the role in the path."""
+
+    async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
+        value = json_object(await read_body(receive)).get("reward")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise invalid("reward must be a number.", "reward")
+        await gateway.add_reward(session, head.role, float(value))
+        return {"role": head.role, "reward": float(value)}
+
+    return _Simple(gateway, ChatApi(), "POST", respond)
+
+
+def tokens_endpoint(gateway: Gateway) -> ASGIApp:
+    """``POST …/messages/count_tokens``: how long the prompt would be."""
+    api = MessagesApi()
+
+    async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
+        asked = api.read(json_object(await read_body(receive)), session.spec.unsupported)
+        renderer = (await gateway.attached()).renderer
+        place = session.tree.place(head.role, asked)
+        prompt = prompt_of(place, asked, renderer, session.spec.accumulate_reasoning)
+        return {"input_tokens": len(prompt.ids)}
+
+    return _Simple(gateway, api, "POST", respond)
+
+
+class _Simple:
+    """Answers a request of a session with a little JSON."""
+
+    def __init__(self, gateway: Gateway, api: Api, method: str, respond: Respond) -> None:
+        self._gateway = gateway
+        self._api = api
+        self._method = method
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["method"] != self._method:
+                raise RefusedError(405, "invalid", f"This is asked with {self._method}.")
+            head = head_of(scope)
+            session = self._gateway.session(head.session, head.key)
+            body = orjson.dumps(await self._respond(session, head, receive))
+        except RefusedError as refused:
+            await send_error(send, refused, self._api.error(refused))
+        except ClientGoneError:
+            return
+        else:
+            headers = [JSON, (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})

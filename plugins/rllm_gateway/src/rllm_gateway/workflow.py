@@ -1,0 +1,143 @@
+"""The workflow `agent`: somebody's program attempts a task, and its model calls are what is trained on."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.types import Episode, Step, TerminationReason
+from rllm_core.errors import RolloutError
+from rllm_core.schema.sdk_section import ProcessingSection
+from rllm_gateway.attempt_sampler import AttemptSampler
+from rllm_gateway.episodes import traced
+from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.returned import Returned, read_returned
+from rllm_gateway.rewarding import pay, score
+from rllm_gateway.running.environment import environment_of
+from rllm_gateway.running.outcome import Outcome
+from rllm_gateway.session import SessionSpec, SessionTrace
+
+LONGEST_SLUG = 100
+
+
+class Runner(Protocol):
+    """Runs an agent, each attempt in a process of its own."""
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedGateway:
+    """What all attempts of a run share."""
+
+    link: TrainerLink
+    runner: Runner
+    run: str
+    """Name of the run, in every row of the store."""
+    processing: ProcessingSection
+    engine_stops: bool
+    """Whether the engine ends replies at texts."""
+
+
+class AgentWorkflow(Workflow):
+    """Opens a session, runs the agent with it, and makes trajectories of what was sampled: one per role.
+
+    An agent that fails is an attempt that failed, with its last lines as the error; where it failed because it had no
+    calls or no room left, the attempt ends with that.
+    """
+
+    honours: ClassVar[frozenset[str]] = frozenset(
+        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}
+    )
+
+    def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
+        # `open` has acted on agent, command and timeout.
+        super().__init__(context, **{name: options[name] for name in options.keys() - {"agent", "command", "timeout"}})
+        self._unsupported = unsupported
+        self._gateway: OpenedGateway = context.resource
+        self._last: Step | None = None
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        gateway, context = self._gateway, self.context
+        self.episode = Episode(id=uid)
+        spec = self._spec(task, uid)
+        sampler = AttemptSampler(context, f"{uid}#{context.sampling.seed}", engine_stops=gateway.engine_stops)
+        session = await gateway.link.open_session(spec, sampler)
+        try:
+            outcome = await gateway.runner.run(task, environment_of(session, task))
+        finally:
+            # Also after a timeout: what was sampled by then is trained on.
+            trace = await self._closed(spec, sampler)
+        self._check(trace, sampler)
+        if outcome.code:
+            self._end_early(outcome, trace, sampler)
+            return self.episode
+        self.episode.termination_reason = TerminationReason.ENV_DONE
+        await self._judge(task, read_returned(outcome.returned), trace)
+        return self.episode
+
+    def _spec(self, task: Mapping[str, Any], uid: str) -> SessionSpec:
+        context, processing = self.context, self._gateway.processing
+        slug = re.sub(r"[^A-Za-z0-9._~-]", "-", uid)[:LONGEST_SLUG]
+        return SessionSpec(
+            # An attempt is played again in later epochs and runs.
+            id=f"{slug}~{secrets.token_hex(6)}",
+            run=self._gateway.run,
+            attempt=uid,
+            retry=context.attempt,
+            metadata=dict(task),
+            label="train" if context.label == "train" else "val",
+            max_tokens=context.max_response_length,
+            max_calls=context.max_steps,
+            accumulate_reasoning=context.accumulate_reasoning,
+            group_key=processing.groupby_key,
+            name_key=processing.traj_name_key,
+            unsupported=self._unsupported,
+        )
+
+    async def _closed(self, spec: SessionSpec, sampler: AttemptSampler) -> SessionTrace:
+        """Seal the session, and put what it holds into the episode."""
+        assert self.episode is not None
+        try:
+            trace = await self._gateway.link.close_session(spec.id)
+        finally:
+            await sampler.close()
+        made = traced(trace, sampler.calls, self.episode.id, self.context.engine.renderer.text)
+        self._last = made.last
+        self.episode.trajectories = made.trajectories
+        self.episode.metrics.update(made.metrics)
+        # Until the agent has said how it went: after a timeout it has earned nothing else.
+        pay(self.episode, Returned(reward=0.0, rewards=trace.rewards))
+        return trace
+
+    def _check(self, trace: SessionTrace, sampler: AttemptSampler) -> None:
+        if sampler.backend_error is not None:
+            raise sampler.backend_error
+        if trace.ending == "failed":
+            raise RolloutError("The gateway could not store a call of this attempt.", "Look at rllm.sdk.store.path.")
+
+    def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: AttemptSampler) -> None:
+        assert self.episode is not None
+        if sampler.too_long:
+            self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+        elif len(trace.calls) >= self.context.max_steps:
+            self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+        else:
+            raise RolloutError(f"{outcome.failure}.")
+
+    async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
+        assert self.episode is not None
+        given = Returned(
+            reward=returned.reward,
+            rewards={**trace.rewards, **returned.rewards},
+            answer=returned.answer,
+            correct=returned.correct,
+            metrics=returned.metrics,
+        )
+        pay(self.episode, given)
+        if self.context.score is not None and self._last is not None:
+            await score(self.episode, self._last, given, task, self.context.score, self.context.engine.renderer)

@@ -1,0 +1,95 @@
+"""anthropic-python speaks to the gateway as to any server: messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from gateway_clients import anthropic_client
+from gateway_world import CALL, World, assert_one_class
+
+HI: Any = [{"role": "user", "content": "hi"}]
+TOOLS: Any = [
+    {"name": "look_up", "input_schema": {"type": "object", "properties": {"word": {"type": "string"}}}},
+]
+MODEL = "claude"
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[anthropic.Anthropic]:
+    with anthropic_client(world) as client:
+        yield client
+
+
+def test_a_reply(client: anthropic.Anthropic, world: World) -> None:
+    message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, system="be kind")
+    assert [block.model_dump(exclude_none=True) for block in message.content] == [{"type": "text", "text": "hello"}]
+    assert message.stop_reason == "end_turn"
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (len("<s>be kind<u>hi<a>"), len("hello$"))
+    assert world.policy.calls[0].prompt == "<s>be kind<u>hi<a>"
+
+
+def test_a_reply_that_is_streamed(client: anthropic.Anthropic, world: World) -> None:
+    world.policy.reply = lambda prompt: f"wait{CALL}"
+    with client.messages.stream(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS) as stream:
+        message = stream.get_final_message()
+    text, call = message.content
+    assert (text.type, call.type) == ("text", "tool_use")
+    assert text.text == "wait"
+    assert (call.name, call.input) == ("look_up", {"word": "proof"})
+    assert message.stop_reason == "tool_use"
+    assert message.usage.output_tokens == len(f"wait{CALL}$")
+
+
+def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: World) -> None:
+    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    first = client.messages.create(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS)
+    [call] = first.content
+    assert call.type == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "a proof"}]}
+    said: Any = [*HI, first.to_param(), {"role": "user", "content": [result]}]
+    second = client.messages.create(model=MODEL, max_tokens=100, messages=said, tools=TOOLS)
+    assert second.content[0].type == "text"
+    assert world.policy.calls[1].prompt.endswith(f"<u>hi<a>{CALL}$<t>a proof<a>")
+    assert second.usage.cache_read_input_tokens == len(world.policy.calls[0].prompt) + len(f"{CALL}$")
+
+
+def test_a_stop_text(client: anthropic.Anthropic, world: World) -> None:
+    world.policy.reply = lambda prompt: "one END two"
+    message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, stop_sequences=["END"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
+    assert message.content[0].model_dump()["text"] == "one "
+
+
+def test_a_reply_that_is_cut_off(client: anthropic.Anthropic) -> None:
+    assert client.messages.create(model=MODEL, max_tokens=2, messages=HI).stop_reason == "max_tokens"
+
+
+def test_how_long_a_prompt_is(client: anthropic.Anthropic) -> None:
+    assert client.messages.count_tokens(model=MODEL, messages=HI).input_tokens == len("<u>hi<a>")
+
+
+def test_a_forced_choice_of_tools_is_refused_as_anthropic_refuses(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(model=MODEL, max_tokens=9, messages=HI, tools=TOOLS, tool_choice={"type": "any"})
+    body: Any = caught.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
+
+
+def test_an_unknown_key_is_an_authentication_error(world: World) -> None:
+    session = world.open()
+    with (
+        anthropic.Anthropic(base_url=session.anthropic_url(), api_key="wrong") as client,
+        pytest.raises(anthropic.AuthenticationError),
+    ):
+        client.messages.create(model=MODEL, max_tokens=9, messages=HI)
+
+
+def test_every_parameter_that_the_client_knows_has_one_class() -> None:
+    from anthropic.types.message_create_params import MessageCreateParamsBase
+
+    from rllm_gateway.apis.messages_request import RULES
+
+    assert_one_class(MessageCreateParamsBase.__annotations__, RULES)

@@ -1,0 +1,147 @@
+"""Traces become trajectories: which tokens are in which row, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.engine import Completion
+from rllm_gateway.attempt_sampler import SampledCall
+from rllm_gateway.episodes import Traced, traced
+from rllm_gateway.session import SessionTrace, TracedCall
+
+
+class Session:
+    """A trace under way: `call` adds one that continues another, with tokens of its own."""
+
+    def __init__(self) -> None:
+        self.calls: list[TracedCall] = []
+        self.sampled: dict[str, SampledCall] = {}
+
+    def call(self, id: str, said: Sequence[int], parent: str | None = None, cut: int = 0, **fields: Any) -> None:
+        before = (
+            [] if parent is None else [*self.sampled[parent].prompt_ids, *self.sampled[parent].completion.token_ids]
+        )
+        prompt = np.array([*before, *said], np.int32)
+        reply = np.array([100 + len(self.sampled), 1], np.int32)
+        completion = Completion(
+            token_ids=reply, logprobs=np.full(2, -0.5, np.float32), finish_reason="stop", weight_version=0
+        )
+        self.sampled[id] = SampledCall(prompt, completion, cut)
+        given = {"role": "agent", "name": None, "group": None, "delivered": True, "excluded": None} | fields
+        self.calls.append(TracedCall(id=id, parent=parent, **given))
+
+    def traced(self, order: Sequence[int] | None = None) -> Traced:
+        calls = self.calls if order is None else [self.calls[place] for place in order]
+        trace = SessionTrace(id="s", calls=tuple(calls), rewards={}, counters={"branches": 2}, ending="closed")
+        return traced(trace, self.sampled, "t:0", lambda ids: str(ids.tolist()))
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def rows(result: Traced) -> int:
+    return sum(len(trajectory.tokens.segment_starts) for trajectory in result.trajectories)
+
+
+def test_a_conversation_is_one_row(session: Session) -> None:
+    session.call("a", [5])
+    session.call("b", [6], "a")
+    session.call("c", [7], "b")
+    (trajectory,) = session.traced().trajectories
+    assert (trajectory.name, trajectory.uid) == ("agent", "t:0/agent")
+    assert trajectory.tokens.ids.tolist() == [5, 100, 1, 6, 101, 1, 7, 102, 1]
+    assert trajectory.tokens.sampled.tolist() == [False, True, True] * 3
+
+
+def test_a_parent_that_goes_on_behind_a_sub_agent_stays_one_row(session: Session) -> None:
+    session.call("parent", [5])
+    session.call("sub", [50])
+    session.call("parent again", [6], "parent")
+    assert rows(session.traced()) == 2
+
+
+@pytest.mark.parametrize("order", [(0, *rest) for rest in permutations((1, 2, 3))])
+def test_a_parent_with_three_sub_agents_is_four_rows_whatever_arrives_first(
+    session: Session, order: tuple[int, ...]
+) -> None:
+    session.call("parent", [5])
+    for number in (1, 2, 3):
+        session.call(f"sub {number}", [50 + number])
+    session.call("sub 2 again", [9], "sub 2")
+    session.call("parent again", [6], "parent")
+    result = session.traced([*order, 4, 5])
+    assert rows(result) == 4
+    assert len(result.trajectories) == 1
+    (expected,) = session.traced().trajectories
+    assert result.trajectories[0].tokens.ids.tolist() == expected.tokens.ids.tolist()
+
+
+def test_branches_of_one_call_train_its_tokens_once(session: Session) -> None:
+    session.call("a", [5])
+    session.call("b", [6], "a")
+    session.call("c", [7], "a")
+    result = session.traced()
+    tokens = result.trajectories[0].tokens
+    assert sorted(tokens.ids[tokens.sampled].tolist()) == [1, 1, 1, 100, 101, 102]
+    assert result.metrics["gateway/rows"] == 2
+
+
+def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> None:
+    session.call("a", [5])
+    session.call("gone", [6], "a", delivered=False)
+    session.call("cut", [7], "a", cut=4)
+    session.call("not stored", [8], "a", excluded="not_stored")
+    session.calls.append(session.calls.pop())
+    session.call("cancelled", [9], "a")
+    session.calls.pop()
+    figures = session.traced().metrics
+    assert figures == {
+        "gateway/calls": 4,
+        "gateway/rows": 1,
+        "gateway/sampled_tokens": 14,
+        "gateway/trained_tokens": 4,
+        "gateway/excluded_tokens": 10,
+        "gateway/excluded_tokens/undelivered": 2,
+        "gateway/excluded_tokens/not_stored": 2,
+        "gateway/excluded_tokens/unanswered": 2,
+        "gateway/excluded_tokens/behind_stop_text": 4,
+        "gateway/branches": 2,
+    }
+
+
+def test_what_continues_an_excluded_call_has_its_tokens_as_context(session: Session) -> None:
+    session.call("a", [5], delivered=False)
+    session.call("b", [6], "a")
+    (trajectory,) = session.traced().trajectories
+    assert trajectory.tokens.ids.tolist() == [5, 100, 1, 6, 101, 1]
+    assert trajectory.tokens.sampled.tolist() == [False] * 4 + [True] * 2
+
+
+def test_roles_are_trajectories(session: Session) -> None:
+    session.call("a", [5], role="solver")
+    session.call("b", [6], role="judge")
+    session.call("c", [7], "a", role="solver")
+    assert [(each.name, len(each.steps)) for each in session.traced().trajectories] == [("solver", 2), ("judge", 1)]
+
+
+def test_a_name_of_the_request_is_the_role(session: Session) -> None:
+    session.call("a", [5], name="planner")
+    session.call("b", [6], "a")
+    session.call("c", [7])
+    assert [(each.name, len(each.steps)) for each in session.traced().trajectories] == [("planner", 2), ("agent", 1)]
+
+
+def test_groups_split_further_and_a_call_without_one_goes_with_its_lineage(session: Session) -> None:
+    session.call("a", [5], group="x")
+    session.call("b", [6], group="y")
+    session.call("c", [7], "a")
+    session.call("d", [8])
+    found = [(each.uid, len(each.steps)) for each in session.traced().trajectories]
+    assert found == [("t:0/agent/x", 2), ("t:0/agent/y", 1), ("t:0/agent", 1)]

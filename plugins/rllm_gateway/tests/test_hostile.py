@@ -1,0 +1,286 @@
+"""Whatever is sent, the client is told what is wrong with it, in its own shape; nothing is a fault of the gateway's."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from gateway_world import World, running
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rllm_gateway.limits import Limits
+from rllm_gateway.session import OpenedSession
+
+MESSAGE = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}]}
+USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+WHOLE: dict[str, dict[str, Any]] = {
+    "chat/completions": {
+        "model": "m",
+        "messages": [
+            {"role": "developer", "content": [{"type": "text", "text": "x"}], "name": "n"},
+            MESSAGE,
+            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}, "strict": True}}
+        ],
+        "tool_choice": "auto",
+        "n": 1,
+        "max_tokens": 5,
+        "max_completion_tokens": 5,
+        "stop": ["x"],
+        "logprobs": True,
+        "stream": False,
+        "stream_options": {"include_usage": True},
+        "metadata": {"a": "b"},
+        "response_format": {"type": "text"},
+    },
+    "responses": {
+        "model": "m",
+        "instructions": "be kind",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "x"},
+        ],
+        "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {}}],
+        "text": {"format": {"type": "text"}},
+        "include": ["message.output_text.logprobs"],
+        "max_output_tokens": 5,
+        "metadata": {"a": "b"},
+        "tool_choice": "auto",
+        "stream": False,
+    },
+    "messages": {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [{"type": "text", "text": "be kind"}],
+        "messages": [
+            MESSAGE,
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": "s"}, USE]},
+            {"role": "user", "content": [RESULT, {"type": "text", "text": "x"}]},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {}}],
+        "tool_choice": {"type": "auto"},
+        "stop_sequences": ["x"],
+        "metadata": {"user_id": "u"},
+        "output_config": {"effort": "low"},
+        "stream": False,
+    },
+}
+STRANGE: list[Any] = [None, True, -1, 1.5, 10**30, "", "x", [], [None], [[]], {}, {"type": 1}, {"type": "x"}, ["x", 1]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    limits = Limits(body_bytes=100_000, in_flight_of_session=1)
+    with running(tmp_path_factory.mktemp("hostile"), limits) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def session(world: World) -> OpenedSession:
+    return world.open(max_calls=1_000_000)
+
+
+@pytest.fixture(scope="module")
+def client(session: OpenedSession) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {session.key}"}
+    with httpx.Client(base_url=session.openai_url(), headers=headers, timeout=60) as client:
+        yield client
+
+
+def kind_of_error(api: str, answer: httpx.Response) -> str:
+    """The type of an error in the shape of the client of this API."""
+    said = answer.json()
+    if api == "messages":
+        assert said["type"] == "error"
+    error = said["error"]
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    return str(error["type"])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place inside a body."""
+    if path:
+        yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield from places(each, (*path, key))
+
+
+def changed(body: Any, path: tuple[Any, ...], value: Any) -> Any:
+    copy = json.loads(json.dumps(body))
+    inside = copy
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("api", WHOLE)
+def test_a_body_with_everything_is_answered(client: httpx.Client, api: str) -> None:
+    answer = client.post(api, json=WHOLE[api])
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("api", WHOLE)
+def test_another_type_in_any_place_is_answered_or_refused(client: httpx.Client, api: str) -> None:
+    statuses = set()
+    for path in places(WHOLE[api]):
+        for value in STRANGE:
+            answer = client.post(api, json=changed(WHOLE[api], path, value))
+            assert answer.status_code in (200, 400), (path, value, answer.text)
+            if answer.status_code == 400:
+                assert kind_of_error(api, answer) == "invalid_request_error"
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400}
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(), inside, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("api", WHOLE)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_json_in_any_place_is_answered_or_refused(client: httpx.Client, api: str, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(list(places(WHOLE[api]))))
+    answer = client.post(api, json=changed(WHOLE[api], path, data.draw(JSONS)))
+    assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.parametrize("api", WHOLE)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"model": "\\ud800"}',
+        b'{"temperature": NaN}',
+        b'{"messages": ' + b"[" * 50_000,
+        b'{"metadata": ' + b'{"a":' * 300 + b"1" + b"}" * 301,
+        b"{}",
+        b'{"messages": [], "input": []}',
+    ],
+)
+def test_a_body_that_is_no_request(client: httpx.Client, api: str, body: bytes) -> None:
+    answer = client.post(api, content=body)
+    assert answer.status_code == 400
+    assert kind_of_error(api, answer) == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("api", "kind"), [("messages", "request_too_large"), ("responses", "invalid_request_error")])
+def test_a_body_that_is_too_large(client: httpx.Client, api: str, kind: str) -> None:
+    answer = client.post(api, content=b'{"messages": "' + b"x" * 200_000 + b'"}')
+    assert answer.status_code == 413
+    assert kind_of_error(api, answer) == kind
+
+
+def test_a_compressed_body_is_not_unpacked(client: httpx.Client) -> None:
+    assert client.post("responses", content=b"x", headers={"content-encoding": "gzip"}).status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 404),
+        ("/v1/chat/completions", 404),
+        ("/admin", 404),
+        ("/s/{id}/agent/v1/chat/completions/", 404),
+        ("/s/{id}/agent/v1/files", 404),
+        ("/s/{id}/ag%20ent/v1/chat/completions", 400),
+        ("/s/{id}/" + "r" * 65 + "/v1/chat/completions", 400),
+        ("/s/nobody/agent/v1/chat/completions", 401),
+        ("/s/%00/agent/v1/chat/completions", 401),
+        ("/s/" + "x" * 2000 + "/agent/v1/chat/completions", 414),
+    ],
+)
+def test_paths(client: httpx.Client, session: OpenedSession, world: World, path: str, status: int) -> None:
+    answer = client.post(f"{world.url}{path.replace('{id}', session.id)}", json=WHOLE["chat/completions"])
+    assert answer.status_code == status
+    kind_of_error("chat", answer)
+
+
+def test_a_path_authorises_nothing(world: World, session: OpenedSession) -> None:
+    other = world.open()
+    with httpx.Client(base_url=other.openai_url()) as client:
+        for headers in ({}, {"authorization": session.key}, {"authorization": f"Bearer {session.key}"}):
+            assert client.post("responses", json=WHOLE["responses"], headers=headers).status_code == 401
+        for headers in ({"authorization": f"bearer {other.key}"}, {"x-api-key": other.key}):
+            assert client.post("responses", json=WHOLE["responses"], headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "Bearer", "Basic x", "Bearer \xe9", "Bearer " + "x" * 5000])
+def test_keys_that_are_none(world: World, session: OpenedSession, key: str) -> None:
+    headers = {"authorization": key.encode("latin-1")}
+    answer = httpx.post(f"{session.openai_url()}/responses", json=WHOLE["responses"], headers=headers)
+    assert answer.status_code == 401
+    assert kind_of_error("responses", answer) == "authentication_error"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil.example:80"])
+def test_another_name_for_this_machine_comes_from_a_web_page(client: httpx.Client, host: str) -> None:
+    assert client.post("responses", json=WHOLE["responses"], headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_other_methods(client: httpx.Client, method: str) -> None:
+    assert client.request(method, "chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize("headers", [{"x-stainless-retry-count": "-1"}, {"x-stainless-retry-count": "9" * 5000}])
+def test_headers_that_mean_nothing(client: httpx.Client, headers: dict[str, str]) -> None:
+    assert client.post("responses", json=WHOLE["responses"], headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("reward", ["1", None, True, [], float("1e400")])
+def test_rewards_that_are_no_numbers(client: httpx.Client, reward: Any) -> None:
+    body = json.dumps({"reward": reward})
+    assert client.post("reward", content=body.replace("Infinity", "1e400")).status_code == 400
+
+
+def test_half_a_request_holds_up_nobody(world: World, client: httpx.Client, session: OpenedSession) -> None:
+    host, port = urlsplit(world.url).netloc.split(":")
+    head = f"POST /s/{session.id}/agent/v1/responses HTTP/1.1\r\nhost: {host}\r\nx-api-key: {session.key}\r\n"
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(f"{head}content-length: 1000\r\n\r\n{{".encode())
+        assert client.post("responses", json=WHOLE["responses"]).status_code == 200
+    with socket.create_connection((host, int(port))) as hung_up:
+        hung_up.sendall(head.encode())
+    assert client.post("responses", json=WHOLE["responses"]).status_code == 200
+
+
+def test_more_requests_at_a_time_than_a_session_may_have(world: World, session: OpenedSession) -> None:
+    import threading
+
+    own = world.open()
+    url, headers = f"{own.openai_url()}/responses", {"x-api-key": own.key}
+    world.policy.asked.clear()
+    world.policy.go.clear()
+    first = threading.Thread(target=lambda: httpx.post(url, json=WHOLE["responses"], headers=headers, timeout=60))
+    first.start()
+    assert world.policy.asked.wait(60)
+    answer = httpx.post(url, json=WHOLE["responses"], headers=headers)
+    world.policy.go.set()
+    first.join()
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")

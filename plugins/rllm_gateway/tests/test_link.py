@@ -1,0 +1,292 @@
+"""The link between trainer and gateway, both ends over a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from attempt_context import context_of
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.data.version_spans import VersionSpan
+from rllm_core.errors import BackendError, RolloutError
+from rllm_gateway.attempt_sampler import AttemptSampler
+from rllm_gateway.frames import Frame, encoded, read_frame
+from rllm_gateway.link_policy import LinkPolicy
+from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError
+from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace, TracedCall
+
+TRACE = SessionTrace(
+    id="t:0~0",
+    calls=(TracedCall(id="c1", parent=None, role="agent", name=None, group=None, delivered=True),),
+    rewards={"agent": 0.5},
+    counters={"retries": 1},
+    ending="closed",
+)
+
+
+class Engine:
+    """Answers with the prompt's tokens, one more each, unless `answer` says otherwise."""
+
+    max_context = 60
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], SamplingParams, str]] = []
+        self.ended: list[str] = []
+        self.answer: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+        self.renderer = SimpleNamespace(text=lambda ids: "".join(chr(token) for token in ids))
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        self.asked.append(([*map(int, prompt_ids)], sampling, session))
+        await self.answer()
+        ids = np.asarray(prompt_ids, np.int32) + 1
+        logprobs = np.full(len(ids), np.nan, np.float32)
+        spans = (VersionSpan(2, 1), VersionSpan(3, len(ids) - 1)) if len(ids) > 1 else ()
+        return Completion(
+            token_ids=ids, logprobs=logprobs, finish_reason="length", weight_version=2, version_spans=spans
+        )
+
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
+
+
+class Keeper:
+    """Opens anything, and closes it with `TRACE`."""
+
+    def __init__(self) -> None:
+        self.specs: list[SessionSpec] = []
+        self.failure: Exception | None = None
+
+    async def open_session(self, spec: SessionSpec) -> OpenedSession:
+        if self.failure:
+            raise self.failure
+        self.specs.append(spec)
+        return OpenedSession(id=spec.id, key="k", url=f"http://127.0.0.1:1/s/{spec.id}")
+
+    async def close_session(self, session: str) -> SessionTrace:
+        return TRACE
+
+
+class Ends:
+    def __init__(self, trainer: TrainerLink, policy: LinkPolicy, keeper: Keeper, serving: asyncio.Task[None]) -> None:
+        self.trainer, self.policy, self.keeper, self.serving = trainer, policy, keeper, serving
+        self.engine = Engine()
+        self.sampler = AttemptSampler(context_of(self.engine), "t:0", engine_stops=False)
+
+    async def open(self) -> OpenedSession:
+        spec = SessionSpec(id="t:0~0", run="r", attempt="t:0", max_tokens=9, metadata={"n": 1})
+        return await self.trainer.open_session(spec, self.sampler)
+
+    async def sample(self, ids: list[int], stop: tuple[str, ...] = (), **fields: Any) -> Completion:
+        given = {"session": "t:0~0", "call": "c1", "branch": "b1", "max_tokens": 9} | fields
+        return await self.policy.sample(prompt_ids=np.array(ids, np.int32), stop=stop, **given)
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[Ends]:
+    ours, theirs = socket.socketpair()
+    keeper = Keeper()
+    policy = LinkPolicy(*await asyncio.open_connection(sock=theirs))
+    serving = asyncio.create_task(policy.serve(keeper))
+    trainer = TrainerLink(*await asyncio.open_connection(sock=ours))
+    try:
+        yield Ends(trainer, policy, keeper, serving)
+    finally:
+        await trainer.close()
+        await serving
+
+
+def over_the_link(check: Callable[[Ends], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with linked() as ends:
+            await check(ends)
+
+    asyncio.run(run())
+
+
+def test_sessions_are_opened_and_closed_by_the_trainer() -> None:
+    async def check(ends: Ends) -> None:
+        opened = await ends.open()
+        assert opened.openai_url("judge") == "http://127.0.0.1:1/s/t:0~0/judge/v1"
+        assert [spec.metadata for spec in ends.keeper.specs] == [{"n": 1}]
+        assert await ends.trainer.close_session("t:0~0") == TRACE
+
+    over_the_link(check)
+
+
+def test_what_is_sampled_arrives_as_it_was_sampled() -> None:
+    async def check(ends: Ends) -> None:
+        await ends.open()
+        arrived = await ends.sample([1, 2, 3])
+        kept = ends.sampler.calls["c1"]
+        assert arrived.token_ids.tolist() == kept.completion.token_ids.tolist() == [2, 3, 4]
+        assert np.isnan(arrived.logprobs).all()
+        assert arrived.version_spans == (VersionSpan(2, 1), VersionSpan(3, 2))
+        assert kept.prompt_ids.tolist() == [1, 2, 3]
+
+    over_the_link(check)
+
+
+def test_every_branch_has_an_engine_session_of_its_own() -> None:
+    async def check(ends: Ends) -> None:
+        await ends.open()
+        await ends.sample([1])
+        await ends.sample([2], call="c2", branch="b2")
+        assert [session for _, _, session in ends.engine.asked] == ["t:0/b1", "t:0/b2"]
+        await ends.sampler.close()
+        assert ends.engine.ended == ["t:0/b1", "t:0/b2"]
+
+    over_the_link(check)
+
+
+def test_a_stop_text_cuts_where_the_engine_cannot_stop() -> None:
+    async def check(ends: Ends) -> None:
+        await ends.open()
+        arrived = await ends.sample([ord(letter) - 1 for letter in "ab|cd"], stop=("|",))
+        assert (arrived.token_ids.tolist(), arrived.finish_reason) == ([*map(ord, "ab|")], "stop")
+        assert ends.sampler.calls["c1"].cut == 2
+        assert ends.engine.asked[0][1].stop == ()
+
+    over_the_link(check)
+
+
+def test_an_engine_that_stops_is_given_the_texts() -> None:
+    async def check(ends: Ends) -> None:
+        ends.sampler = AttemptSampler(context_of(ends.engine), "t:0", engine_stops=True)
+        await ends.open()
+        await ends.sample([1, 2], stop=("|",))
+        assert ends.engine.asked[0][1].stop == ("|",)
+
+    over_the_link(check)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(RolloutError("no", "hint"), PolicyError), (BackendError("gone"), PolicyGoneError)]
+)
+def test_an_engine_that_fails_fails_the_call(error: Exception, kind: type[PolicyError]) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def check(ends: Ends) -> None:
+        await ends.open()
+        ends.engine.answer = fail
+        with pytest.raises(PolicyError) as caught:
+            await ends.sample([1])
+        assert type(caught.value) is kind
+        assert (ends.sampler.backend_error is error) == (kind is PolicyGoneError)
+
+    over_the_link(check)
+
+
+def test_a_prompt_without_room_is_refused() -> None:
+    async def check(ends: Ends) -> None:
+        await ends.open()
+        with pytest.raises(PromptTooLongError, match="a prompt of 60 tokens; this run takes 59 at most"):
+            await ends.sample([1] * 60)
+        assert ends.sampler.too_long == 1
+        assert not ends.engine.asked
+
+    over_the_link(check)
+
+
+def test_a_cancelled_call_is_cancelled_in_the_engine() -> None:
+    ended: list[str] = []
+
+    async def check(ends: Ends) -> None:
+        begun, over = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append("engine")
+                over.set()
+
+        await ends.open()
+        ends.engine.answer = wait
+        call = asyncio.create_task(ends.sample([1]))
+        await begun.wait()
+        call.cancel()
+        await over.wait()
+        assert not ends.sampler.calls
+
+    over_the_link(check)
+    assert ended == ["engine"]
+
+
+def test_a_trainer_that_hangs_up_ends_what_waits() -> None:
+    async def check(ends: Ends) -> None:
+        begun = asyncio.Event()
+
+        async def wait() -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        await ends.open()
+        ends.engine.answer = wait
+        call = asyncio.create_task(ends.sample([1]))
+        await begun.wait()
+        await ends.trainer.close()
+        with pytest.raises(PolicyGoneError):
+            await call
+        with pytest.raises(PolicyGoneError):
+            await ends.sample([1])
+
+    over_the_link(check)
+
+
+def test_a_gateway_that_ends_is_a_backend_error() -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        policy = LinkPolicy(*await asyncio.open_connection(sock=theirs))
+        trainer = TrainerLink(*await asyncio.open_connection(sock=ours))
+        policy._writer.close()
+        ends = Ends(trainer, policy, Keeper(), asyncio.create_task(asyncio.sleep(0)))
+        with pytest.raises(BackendError, match="the gateway has ended"):
+            await ends.open()
+        await trainer.close()
+
+    asyncio.run(run())
+
+
+def test_what_the_gateway_refuses_is_said() -> None:
+    async def check(ends: Ends) -> None:
+        ends.keeper.failure = ValueError("two of one id")
+        with pytest.raises(BackendError, match="Cannot open a session: ValueError: two of one id"):
+            await ends.open()
+
+    over_the_link(check)
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]", b"\x02\0\0\0\0\0\0\0{}", b"\x05\0\0\0"])
+def test_what_is_no_frame_ends_the_connection(data: bytes) -> None:
+    async def read() -> Frame:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await read_frame(reader)
+
+    with pytest.raises(EOFError):
+        asyncio.run(read())
+
+
+def test_a_frame_comes_out_as_it_went_in() -> None:
+    sent = Frame({"op": "x", "text": "ü"}, np.array([1, -2], np.int32), np.array([np.nan, -0.25], np.float32))
+
+    async def read() -> Frame:
+        reader = asyncio.StreamReader()
+        reader.feed_data(encoded(sent))
+        return await read_frame(reader)
+
+    got = asyncio.run(read())
+    assert (got.body, got.ids.tolist()) == (sent.body, [1, -2])
+    assert np.isnan(got.logprobs[0])
+    assert got.logprobs[1] == -0.25

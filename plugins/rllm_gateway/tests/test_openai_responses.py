@@ -1,0 +1,98 @@
+"""openai-python speaks to the gateway as to any server: responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from gateway_clients import openai_client as client_of
+from gateway_world import CALL, World, assert_one_class
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "look_up",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+        "strict": True,
+    }
+]
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[openai.OpenAI]:
+    with client_of(world) as client:
+        yield client
+
+
+def test_a_reply(client: openai.OpenAI, world: World) -> None:
+    response = client.responses.create(model="gpt", instructions="be kind", input="hi")
+    assert (response.output_text, response.status) == ("hello", "completed")
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (len("<s>be kind<u>hi<a>"), len("hello$"))
+    assert world.policy.calls[0].prompt == "<s>be kind<u>hi<a>"
+
+
+def test_a_reply_that_is_streamed(client: openai.OpenAI, world: World) -> None:
+    world.policy.reply = lambda prompt: f"wait{CALL}"
+    with client.responses.stream(model="gpt", input="hi", tools=TOOLS) as stream:
+        kinds = [event.type for event in stream]
+        response = stream.get_final_response()
+    assert response.output_text == "wait"
+    assert response.output[1].type == "function_call"
+    assert kinds[0] == "response.created"
+    assert "response.output_text.delta" in kinds
+    assert "response.function_call_arguments.done" in kinds
+    assert kinds[-1] == "response.completed"
+
+
+def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) -> None:
+    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else f"wait{CALL}"
+    said: Any = [{"role": "user", "content": "hi"}]
+    first = client.responses.create(model="gpt", input=said, tools=TOOLS)
+    call = first.output[1]
+    assert call.type == "function_call"
+    said += [item.model_dump(exclude_none=True) for item in first.output]
+    said.append({"type": "function_call_output", "call_id": call.call_id, "output": "a proof"})
+    assert client.responses.create(model="gpt", input=said, tools=TOOLS).output_text == "done"
+    assert world.policy.calls[1].prompt.endswith(f"<u>hi<a>wait{CALL}$<t>a proof<a>")
+
+
+def test_a_reply_that_is_cut_off(client: openai.OpenAI) -> None:
+    response = client.responses.create(model="gpt", input="hi", max_output_tokens=2)
+    assert (response.status, response.output_text) == ("incomplete", "he")
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_logprobs(client: openai.OpenAI) -> None:
+    response = client.responses.create(model="gpt", input="hi", include=["message.output_text.logprobs"])
+    [message] = response.output
+    assert message.type == "message"
+    [part] = message.content
+    assert part.type == "output_text"
+    assert [token.token for token in part.logprobs or []] == [*"hello", ""]
+
+
+@pytest.mark.parametrize(
+    ("param", "change"),
+    [
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("background", {"background": True}),
+        ("text.format", {"text": {"format": {"type": "json_object"}}}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+    ],
+)
+def test_what_nothing_acts_on_is_refused_by_name(client: openai.OpenAI, param: str, change: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="gpt", input="hi", **change)
+    assert caught.value.param == param
+
+
+def test_every_parameter_that_the_client_knows_has_one_class() -> None:
+    from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+    from rllm_gateway.apis.responses_request import RULES
+
+    assert_one_class({**ResponseCreateParamsBase.__annotations__, "stream": bool}, RULES)

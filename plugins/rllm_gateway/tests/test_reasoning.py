@@ -1,0 +1,127 @@
+"""Thoughts of a model: clients may leave them out, and the session decides whether later prompts show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from gateway_world import World, running
+from tool_tokenizer import STOP
+
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+HI: Any = {"role": "user", "content": "hi"}
+AND: Any = {"role": "user", "content": "and"}
+MARKS = {"<think>": "{", "</think>": "}"}
+
+
+class Thinking:
+    """One token per character; ``{`` and ``}`` stand around thoughts, which the template does not show."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        ends = {"assistant": "$"}
+        said = [f"<{m['role'][0]}>{m['content']}{ends.get(m['role'], '')}" for m in conversation]
+        return "".join(said) + "<a>"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in MARKS.get(text, text)]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in token_ids if token != STOP)
+
+
+class Anew(TemplateRenderer):
+    """A model whose template rewrites what came before."""
+
+    def bridge(self, *arguments: Any) -> Any:
+        return None
+
+
+@contextmanager
+def thinking(folder: Path, kind: type[TemplateRenderer] = TemplateRenderer) -> Iterator[World]:
+    with running(folder, attached=lambda: kind(Thinking(), [STOP])) as world:
+        replies = iter(("{hm}one", "{so}two", "{well}three"))
+        world.policy.reply = lambda prompt: next(replies)
+        yield world
+
+
+def talk(world: World, *, echo: bool, **changes: Any) -> list[str]:
+    """Two turns. The prompts of both; with `echo` the client repeats thoughts."""
+    session = world.open(**changes)
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message.model_dump()
+        assert (first["content"], first["reasoning_content"]) == ("one", "hm")
+        said = first if echo else {"role": "assistant", "content": first["content"]}
+        client.chat.completions.create(model="m", messages=[HI, said, AND])
+    calls = world.close(session).calls
+    assert [call.parent for call in calls] == [None, calls[0].id]
+    return [call.prompt for call in world.policy.calls]
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_thoughts_are_cut_when_the_user_speaks(tmp_path: Path, echo: bool) -> None:
+    with thinking(tmp_path) as world:
+        assert talk(world, echo=echo) == ["<u>hi<a>", "<u>hi<a>one$<u>and<a>"]
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_thoughts_stay_where_the_session_says_so(tmp_path: Path, echo: bool) -> None:
+    with thinking(tmp_path) as world:
+        prompts = talk(world, echo=echo, accumulate_reasoning=True)
+        assert prompts == ["<u>hi<a>", "<u>hi<a>{hm}one$<u>and<a>"]
+
+
+def test_what_is_stored_of_a_prompt_with_cut_thoughts_is_what_the_engine_saw(tmp_path: Path) -> None:
+    with thinking(tmp_path) as world:
+        talk(world, echo=False, id="s:0")
+        stored = world.store.session("s:0")
+        assert [stored.prompt_ids(row.id).tolist() for row in stored.calls] == [
+            call.prompt_ids.tolist() for call in world.policy.calls
+        ]
+
+
+def test_a_model_that_rewrites_its_prompts_is_rendered_anew(tmp_path: Path) -> None:
+    with thinking(tmp_path, Anew) as world:
+        assert talk(world, echo=False) == ["<u>hi<a>", "<u>hi<a>one$<u>and<a>"]
+
+
+def test_thoughts_stay_while_tools_answer(tmp_path: Path) -> None:
+    with thinking(tmp_path) as world:
+        session = world.open()
+        with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+            first = client.chat.completions.create(model="m", messages=[HI]).choices[0].message
+            result: Any = {"role": "tool", "tool_call_id": "c", "content": "x"}
+            second = client.chat.completions.create(model="m", messages=[HI, first, result]).choices[0].message
+            said: list[Any] = [HI, first, result, second, AND]
+            client.chat.completions.create(model="m", messages=said)
+        prompts = [call.prompt for call in world.policy.calls]
+        assert prompts[1:] == ["<u>hi<a>{hm}one$<t>x<a>", "<u>hi<a>one$<t>x<a>two$<u>and<a>"]
+
+
+def test_anthropic_s_client_gets_and_repeats_thoughts_as_blocks(tmp_path: Path) -> None:
+    with thinking(tmp_path) as world:
+        session = world.open(accumulate_reasoning=True)
+        with anthropic.Anthropic(base_url=session.anthropic_url(), api_key=session.key) as client:
+            first = client.messages.create(model="m", max_tokens=100, messages=[HI])
+            assert [block.type for block in first.content] == ["thinking", "text"]
+            client.messages.create(model="m", max_tokens=100, messages=[HI, first.to_param(), AND])
+        assert world.policy.calls[1].prompt == "<u>hi<a>{hm}one$<u>and<a>"
+
+
+def test_the_responses_api_gets_and_repeats_thoughts_as_items(tmp_path: Path) -> None:
+    with thinking(tmp_path) as world:
+        session = world.open(accumulate_reasoning=True)
+        with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+            with client.responses.stream(model="m", input=[HI]) as stream:
+                first = stream.until_done().get_final_response()
+            assert [item.type for item in first.output] == ["reasoning", "message"]
+            assert first.usage is not None
+            assert first.usage.output_tokens_details.reasoning_tokens == len("{hm}")
+            said: Any = [HI, *(item.model_dump(exclude_none=True) for item in first.output), AND]
+            client.responses.create(model="m", input=said)
+        assert world.policy.calls[1].prompt == "<u>hi<a>{hm}one$<u>and<a>"

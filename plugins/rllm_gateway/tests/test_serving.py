@@ -1,0 +1,202 @@
+"""`rllm gateway`: a gateway that outlives runs, and what its store holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from click.testing import CliRunner
+from gateway_world import DEADLINE, Scripted, World, renderer
+
+from rllm_core.errors import BackendError, ConfigError
+from rllm_gateway.admin_token import admin_token
+from rllm_gateway.attaching import Door, attach
+from rllm_gateway.command import gateway
+from rllm_gateway.gateway import Gateway
+from rllm_gateway.limits import Limits
+from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.session import SessionSpec
+from rllm_record.calls import CallStore
+
+HI: Any = [{"role": "user", "content": "hi"}]
+SPEC = SessionSpec(id="a:0", run="r", attempt="a", max_tokens=50)
+
+
+def test_the_admin_token_is_made_once_and_is_private(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "token"
+    token = admin_token(file)
+    assert len(token) >= 40
+    assert admin_token(file) == token
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in file.parent.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize(("mode", "text"), [(0o644, "x"), (0o600, "")])
+def test_a_token_that_others_read_or_that_is_empty_is_refused(tmp_path: Path, mode: int, text: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(ConfigError):
+        admin_token(file)
+
+
+async def at_the_door(tmp_path: Path, steps: Any) -> None:
+    """Run `steps` with a gateway without a policy, and the port where it takes runs."""
+    store = CallStore.open(tmp_path / "calls.db")
+    gateway = Gateway(store, "http://127.0.0.1:1", Limits(policy_seconds=0.01))
+    door = Door(gateway, "secret", lambda folder: renderer())
+    server = await asyncio.start_server(door.enter, "127.0.0.1", 0)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            await steps(gateway, server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        await server.wait_closed()
+        store.close()
+
+
+def test_a_run_attaches_with_the_token_and_opens_sessions(tmp_path: Path) -> None:
+    async def steps(gateway: Gateway, port: int) -> None:
+        link = TrainerLink(*await attach("127.0.0.1", port, "secret", tmp_path, "tiny"))
+        assert gateway.is_attached
+        opened = await link.open_session(SPEC, Scripted())  # type: ignore[arg-type]  # nothing is sampled
+        assert opened.url == "http://127.0.0.1:1/s/a:0"
+        with pytest.raises(BackendError, match="another run is attached"):
+            await attach("127.0.0.1", port, "secret", tmp_path, "tiny")
+        await link.close()
+        while gateway.is_attached or gateway.open_sessions:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(at_the_door(tmp_path, steps))
+
+
+def test_a_run_with_another_token_is_refused(tmp_path: Path) -> None:
+    async def steps(gateway: Gateway, port: int) -> None:
+        with pytest.raises(BackendError, match="the admin token is another"):
+            await attach("127.0.0.1", port, "wrong", tmp_path, "tiny")
+        assert not gateway.is_attached
+
+    asyncio.run(at_the_door(tmp_path, steps))
+
+
+@pytest.mark.parametrize("hello", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b"x" * 200_000 + b"\n", b""])
+def test_what_is_no_run_is_turned_away(tmp_path: Path, hello: bytes) -> None:
+    async def steps(gateway: Gateway, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(hello)
+        writer.write_eof()
+        try:
+            said = await reader.read()
+        except ConnectionError:
+            said = b""
+        assert b"attached" not in said.replace(b"another run is attached", b"")
+        assert not gateway.is_attached
+        writer.close()
+
+    asyncio.run(at_the_door(tmp_path, steps))
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway as people start it, and its URL."""
+    place = ["--store", str(tmp_path / "calls.db"), "--token-file", str(tmp_path / "token")]
+    ports = ["--port", "0", "--run-port", "0", "--announce", str(tmp_path / "at.json")]
+    program = [sys.executable, "-m", "rllm_core", "gateway", "serve", *place, *ports]
+    process = subprocess.Popen(program, text=True, stdout=subprocess.PIPE)
+    until = time.monotonic() + DEADLINE
+    while not (tmp_path / "at.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    yield process, json.loads((tmp_path / "at.json").read_text())["url"]
+    process.kill()
+    process.communicate()
+
+
+def test_serve_listens_until_it_is_stopped(serving: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+    process, url = serving
+    assert httpx.post(f"{url}/s/x/agent/v1/responses", json={}).status_code == 401
+    token = (tmp_path / "token").read_text().strip()
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
+    assert f"agents: {url}; runs: port " in printed
+    assert token not in printed
+
+
+@pytest.fixture
+def stored(world: World, tmp_path: Path) -> list[str]:
+    """The option that names a store with two calls of one session."""
+    session = world.open(id="task:0")
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        first = client.chat.completions.create(model="m", messages=HI).choices[0].message
+        said: Any = [*HI, first, {"role": "user", "content": "and"}]
+        client.chat.completions.create(model="m", messages=said)
+    world.run(world.gateway.add_reward(world.gateway.session("task:0", session.key), "agent", 0.5))
+    world.close(session)
+    return ["--store", str(tmp_path / "calls.db")]
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(gateway, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_sessions_are_listed(stored: list[str]) -> None:
+    assert printed("sessions", *stored).startswith("task:0  run r  2 calls  closed  ")
+    assert printed("sessions", *stored, "--run", "other") == ""
+
+
+def test_a_session_is_shown_call_by_call(stored: list[str]) -> None:
+    shown = printed("show", *stored, "task:0").splitlines()
+    assert shown == [
+        "[0] agent: 8 new tokens, 6 sampled by weights 3, stop",
+        "    user: hi",
+        "    assistant: hello",
+        "[1] agent, continues 0: 9 new tokens, 6 sampled by weights 3, stop",
+        "    user: and",
+        "    assistant: hello",
+        "reward of agent: 0.5",
+        "closed",
+    ]
+
+
+def test_calls_are_exported_with_whole_prompts(stored: list[str], world: World, tmp_path: Path) -> None:
+    printed("export", *stored, str(tmp_path / "calls.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    assert [line["prompt_ids"] for line in lines] == [call.prompt_ids.tolist() for call in world.policy.calls]
+    assert [line["reward"] for line in lines] == [0.5, 0.5]
+    assert lines[1]["messages"] == [*HI, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "and"}]
+
+
+def test_sessions_are_pruned(stored: list[str], world: World) -> None:
+    assert printed("prune", *stored, "--days", "1") == "0 sessions deleted\n"
+    assert printed("prune", *stored, "--run", "r") == "1 sessions deleted\n"
+    assert printed("sessions", *stored) == ""
+
+
+def test_prune_wants_to_know_what(stored: list[str]) -> None:
+    with pytest.raises(ConfigError, match="Nothing says which"):
+        CliRunner().invoke(gateway, ["prune", *stored], catch_exceptions=False)
+
+
+def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) -> None:
+    from gateway_world import running
+
+    with running(tmp_path, Limits(policy_seconds=0.05), attached=None) as world:
+        session = world.open()
+        url, headers = f"{session.openai_url()}/responses", {"x-api-key": session.key}
+        answer = httpx.post(url, json={"input": "hi"}, headers=headers)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "no_policy"

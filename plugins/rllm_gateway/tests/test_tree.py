@@ -1,0 +1,231 @@
+"""Which request continues which reply: its tokens stay as they were sampled, only what follows is rendered."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from gateway_world import CALL, World
+
+from rllm_gateway.session import OpenedSession
+
+HI: Any = {"role": "user", "content": "hi"}
+TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+OTHER: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+
+
+class Agent:
+    """Asks, and sees what the gateway made of it."""
+
+    def __init__(self, world: World, session: OpenedSession, role: str = "agent") -> None:
+        self.world, self.session = world, session
+        self._client = openai.OpenAI(base_url=session.openai_url(role), api_key=session.key, max_retries=0)
+
+    def ask(self, *messages: Any, **options: Any) -> Any:
+        """The message that is answered."""
+        return self._client.chat.completions.create(model="m", messages=messages, **options).choices[0].message
+
+    def parents(self) -> list[int | None]:
+        """Closes the session. The calls' parents, by their place in the trace."""
+        calls = self.world.close(self.session).calls
+        places = {call.id: place for place, call in enumerate(calls)}
+        return [None if call.parent is None else places[call.parent] for call in calls]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def agent(world: World) -> Iterator[Agent]:
+    agent = Agent(world, world.open())
+    yield agent
+    agent.close()
+
+
+def numbered(world: World) -> None:
+    """Replies tell calls apart."""
+    world.policy.reply = lambda prompt: f"r{len(world.policy.calls)}"
+
+
+def test_a_conversation_is_one_line_of_calls(agent: Agent, world: World) -> None:
+    numbered(world)
+    first = agent.ask(HI)
+    second = agent.ask(HI, first, {"role": "user", "content": "and"})
+    agent.ask(HI, first, {"role": "user", "content": "and"}, second, {"role": "user", "content": "so"})
+    assert world.policy.calls[-1].prompt == "<u>hi<a>r0$<u>and<a>r1$<u>so<a>"
+    assert len({call.branch for call in world.policy.calls}) == 1
+    assert agent.parents() == [None, 0, 1]
+
+
+def test_what_was_sampled_is_not_tokenised_again(agent: Agent, world: World) -> None:
+    """Nothing but a sampled reply holds a stop token where the template shows none."""
+    world.policy.reply = lambda prompt: "cut off here"
+    first = agent.ask(HI, max_tokens=3)
+    agent.ask(HI, first, {"role": "user", "content": "go on"})
+    before, after = world.policy.calls
+    sampled = [*before.prompt_ids.tolist(), *before.completion.token_ids.tolist()]
+    assert after.prompt_ids.tolist()[: len(sampled)] == sampled
+
+
+def test_an_edited_reply_is_context_of_a_new_conversation(agent: Agent, world: World) -> None:
+    numbered(world)
+    agent.ask(HI)
+    agent.ask(HI, {"role": "assistant", "content": "edited"}, {"role": "user", "content": "and"})
+    assert world.policy.calls[-1].prompt == "<u>hi<a>edited$<u>and<a>"
+    trace = world.close(agent.session)
+    assert [call.parent for call in trace.calls] == [None, None]
+    assert trace.counters["branches"] == 1
+
+
+def test_a_foreign_reply_later_on_leaves_what_came_before(agent: Agent, world: World) -> None:
+    numbered(world)
+    first = agent.ask(HI)
+    said: list[Any] = [HI, first, {"role": "user", "content": "and"}, {"role": "assistant", "content": "foreign"}]
+    agent.ask(*said, {"role": "user", "content": "so"})
+    assert world.policy.calls[-1].prompt == "<u>hi<a>r0$<u>and<a>foreign$<u>so<a>"
+    assert agent.parents() == [None, 0]
+
+
+def test_two_continuations_of_a_reply_are_two_branches(agent: Agent, world: World) -> None:
+    numbered(world)
+    first = agent.ask(HI)
+    agent.ask(HI, first, {"role": "user", "content": "left"})
+    agent.ask(HI, first, {"role": "user", "content": "right"})
+    root, left, right = (call.branch for call in world.policy.calls)
+    assert left == root != right
+    assert agent.parents() == [None, 0, 0]
+
+
+def test_arguments_may_be_written_otherwise(agent: Agent, world: World) -> None:
+    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    first = agent.ask(HI, tools=[TOOL])
+    call = first.tool_calls[0]
+    echoed = {
+        "content": None,
+        "tool_calls": [
+            {
+                "type": "function",
+                "function": {"arguments": '{"word":"proof"}', "name": "look_up"},
+                "id": call.id,
+            }
+        ],
+        "role": "assistant",
+        "refusal": None,
+    }
+    agent.ask(HI, echoed, {"role": "tool", "tool_call_id": call.id, "content": "x"}, tools=[TOOL])
+    assert agent.parents() == [None, 0]
+
+
+def test_other_tools_begin_anew(agent: Agent, world: World) -> None:
+    numbered(world)
+    first = agent.ask(HI, tools=[TOOL])
+    agent.ask(HI, first, {"role": "user", "content": "and"}, tools=[TOOL, OTHER])
+    assert json.dumps(OTHER) in world.policy.calls[-1].prompt
+    assert agent.parents() == [None, None]
+
+
+def test_roles_share_nothing(world: World) -> None:
+    numbered(world)
+    session = world.open()
+    one, other = Agent(world, session, "solver"), Agent(world, session, "judge")
+    first = one.ask(HI)
+    other.ask(HI, first, {"role": "user", "content": "and"})
+    trace = world.close(session)
+    assert [(call.role, call.parent) for call in trace.calls] == [("solver", None), ("judge", None)]
+    one.close()
+    other.close()
+
+
+def test_the_same_prompt_twice_is_two_samples(agent: Agent, world: World) -> None:
+    numbered(world)
+    assert [agent.ask(HI).content, agent.ask(HI).content] == ["r0", "r1"]
+
+
+def test_a_marked_retry_is_the_same_sample(agent: Agent, world: World) -> None:
+    numbered(world)
+    again = {"x-stainless-retry-count": "1"}
+    assert [agent.ask(HI).content, agent.ask(HI, extra_headers=again).content] == ["r0", "r0"]
+    assert world.close(agent.session).counters["retries"] == 1
+
+
+def test_a_marked_retry_of_another_prompt_is_another_sample(agent: Agent, world: World) -> None:
+    numbered(world)
+    agent.ask(HI)
+    other = {"role": "user", "content": "ho"}
+    assert agent.ask(other, extra_headers={"x-stainless-retry-count": "1"}).content == "r1"
+
+
+def test_a_marked_retry_joins_what_is_being_sampled(agent: Agent, world: World) -> None:
+    numbered(world)
+    world.policy.go.clear()
+    answers = list[str]()
+    first = threading.Thread(target=lambda: answers.append(agent.ask(HI).content))
+    first.start()
+    assert world.policy.asked.wait(60)
+    retry = {"x-stainless-retry-count": "1"}
+    second = threading.Thread(target=lambda: answers.append(agent.ask(HI, extra_headers=retry).content))
+    second.start()
+    while world.gateway.in_flight < 2:
+        time.sleep(0.001)
+    world.policy.go.set()
+    first.join()
+    second.join()
+    assert answers == ["r0", "r0"]
+    assert len(world.policy.calls) == 1
+
+
+def test_a_client_that_goes_away_cancels_its_call(agent: Agent, world: World) -> None:
+    world.policy.go.clear()
+    with pytest.raises(openai.APITimeoutError):
+        agent.ask(HI, timeout=0.5)
+    assert world.policy.cancelled.wait(60)
+    world.policy.go.set()
+    trace = world.close(agent.session)
+    assert trace.calls == ()
+    assert trace.counters["cancelled"] == 1
+
+
+def test_a_retry_of_a_request_that_came_to_nothing_is_no_other_request_s_answer(agent: Agent, world: World) -> None:
+    numbered(world)
+    world.policy.go.clear()
+    with pytest.raises(openai.APITimeoutError):
+        agent.ask(HI, timeout=0.5)
+    assert world.policy.cancelled.wait(60)
+    world.policy.go.set()
+    assert agent.ask(HI).content == "r0"
+    again = {"x-stainless-retry-count": "1"}
+    assert agent.ask(HI, extra_headers=again).content == "r1"
+    assert agent.ask(HI, extra_headers=again).content == "r1"
+
+
+def test_ids_of_tool_calls_are_those_of_no_other_call_of_the_conversation(agent: Agent, world: World) -> None:
+    world.policy.reply = lambda prompt: CALL
+    said: list[Any] = [HI]
+    for _ in range(3):
+        message = agent.ask(*said, tools=[TOOL])
+        said += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "x"}]
+    assert len({each["tool_call_id"] for each in said if isinstance(each, dict) and each["role"] == "tool"}) == 3
+    assert agent.parents() == [None, 0, 1]
+
+
+def test_a_closed_session_answers_409_and_writes_nothing(agent: Agent, world: World) -> None:
+    agent.ask(HI)
+    world.close(agent.session)
+    with pytest.raises(openai.ConflictError) as caught:
+        agent.ask(HI)
+    assert caught.value.code == "session_closed"
+    assert len(world.store.calls(agent.session.id)) == 1
+
+
+def test_names_and_groups_come_from_metadata(world: World) -> None:
+    session = world.open(group_key="turn", name_key="who")
+    agent = Agent(world, session)
+    agent.ask(HI, metadata={"turn": "7", "who": "solver"})
+    agent.ask(HI)
+    assert [(call.name, call.group) for call in world.close(session).calls] == [("solver", "7"), (None, None)]
+    agent.close()

@@ -1,0 +1,75 @@
+"""docs/how-to/your-agent.md, word for word, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm_core.config.layers import layer_from_file
+from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-agent.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+SHORT = ("data.max_response_length=4", "rllm.sdk.store.path=traces.db")
+QUICKLY = (*SHORT, "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "--overwrite")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of the guide."""
+    names = re.findall(r"This is `(\w+\.py)`", GUIDE)
+    for name, source in zip(names, blocks("python"), strict=True):
+        (tmp_path / name).write_text(source)
+    (tmp_path / "train.jsonl").write_text(blocks("json")[0])
+    return tmp_path
+
+
+def words_of(command: str) -> list[str]:
+    """A command on the model `tiny`, with the Python that runs this test."""
+    return shlex.split(command.replace("./some-hf-folder", "tiny").replace("[python,", f"[{sys.executable},"))
+
+
+@pytest.mark.parametrize("number", [number for number, each in enumerate(COMMANDS) if each.startswith("train")])
+def test_the_trainings_of_the_guide_train(
+    number: int, folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = forked_rllm(*words_of(COMMANDS[number]), *QUICKLY)
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    (step,) = [step for step in map(json.loads, lines) if "env/gateway/trained_tokens" in step]
+    assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
+    assert step["batch/ended_error"] == 0
+
+
+def test_the_evaluation_of_the_guide_plays(
+    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    (command,) = (each for each in COMMANDS if each.startswith("eval"))
+    done = forked_rllm(*words_of(command), *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "question" in done.stdout
+
+
+def test_the_yaml_of_the_guide_is_a_configuration(
+    folder: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (yaml,) = blocks("yaml")
+    (folder / "my.yaml").write_text(yaml)
+    settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
+    plan = planned(settings, worlds, [layer_from_file(folder / "my.yaml")])
+    assert plan.workflow.qualified_name == "rllm-gateway/agent"
+    assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
+    assert plan.config.rllm.agent.max_steps == 8

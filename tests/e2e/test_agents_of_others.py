@@ -1,0 +1,378 @@
+"""Agents in anybody's code, with clients as they are: what they do in a run, and what it makes of them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.data.types import Episode, TerminationReason
+from rllm_core.errors import ConfigError, RllmError
+
+GUESS = """
+from openai import OpenAI
+from rllm_envs.guess import Guess
+from rllm_envs.options import GuessParams
+
+client = OpenAI()
+
+def solve(task):
+    game = Guess(GuessParams(prompt="guess"))
+    messages = [{"role": "user", "content": game.reset(task)}]
+    total = 0.0
+    while True:
+        reply = client.chat.completions.create(model="any", messages=messages)
+        words = reply.choices[0].message.content
+        outcome = game.step(words)
+        total += outcome.reward
+        if outcome.done:
+            return {"reward": total, "correct": outcome.correct, "metrics": outcome.metrics}
+        messages += [{"role": "assistant", "content": words}, {"role": "user", "content": outcome.observation}]
+"""
+PREAMBLE = """
+import json, os, sys, time
+from openai import OpenAI
+
+def ask(words="hi", **options):
+    said = OpenAI(max_retries=0).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": words}], **options
+    )
+    return said.choices[0].message.content
+"""
+SHORT = {"data.max_response_length": 4}
+
+
+@pytest.fixture
+def played(train: Any, tmp_path: Path) -> Callable[..., Any]:
+    """One step on `sum` with an agent whose file is given, as code behind `PREAMBLE`."""
+
+    def run(code: str, environment: str = "sum", **settings: Any) -> Any:
+        (tmp_path / "agent.py").write_text(PREAMBLE + textwrap.dedent(code))
+        given = {
+            "rllm.workflow.name": "agent",
+            "rllm.workflow.workflow_args.agent": "agent.py:solve",
+            "rllm.sdk.store.path": str(tmp_path / "traces.db"),
+            **SHORT,
+        }
+        return train(environment, {**given, **settings})
+
+    return run
+
+
+def tokens_of(episodes: list[Episode]) -> list[Any]:
+    return [
+        (
+            episode.id,
+            episode.is_correct,
+            [
+                (each.name, each.uid, each.reward, each.tokens.ids.tolist(), each.tokens.sampled.tolist())
+                for each in episode.trajectories
+            ],
+        )
+        for episode in episodes
+    ]
+
+
+def test_a_game_played_through_the_gateway_has_the_same_tokens_and_rewards(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 8, "rllm.rollout.n": 4}
+    built_in = train("guess", {**settings, "rllm.workflow.name": "multi_turn_workflow"}).episodes
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    through_gateway = train("guess", {**settings, **agent}).episodes
+    assert len(built_in) == 32
+    assert tokens_of(through_gateway) == tokens_of(built_in)
+    for ours, theirs in zip(built_in, through_gateway, strict=True):
+        for one, other in zip(ours.trajectories, theirs.trajectories, strict=True):
+            np.testing.assert_allclose(one.tokens.logprobs, other.tokens.logprobs, atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_game_is_learnt_through_the_gateway_with_the_same_curve(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 8, "rllm.rollout.n": 8}
+    settings |= {"rllm.trainer.total_batches": 8}
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    curves = [
+        [(step.metrics["reward/agent/mean"], step.metrics["actor/grad_norm"]) for step in train("guess", each).steps]
+        for each in ({**settings, "rllm.workflow.name": "multi_turn_workflow"}, {**settings, **agent})
+    ]
+    assert len(curves[0]) == 8
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3, atol=1e-6)
+
+
+def test_the_number_that_an_agent_returns_is_its_reward(played: Any) -> None:
+    episodes = played("def solve(task):\n    ask()\n    return 0.25\n").episodes
+    assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 4
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.ENV_DONE}
+    assert all(episode.metrics["gateway/trained_tokens"] > 0 for episode in episodes)
+
+
+def test_an_agent_may_post_its_reward(played: Any) -> None:
+    code = """
+        from rllm_gateway import client
+        async def solve(task, session):
+            ask()
+            session.reward(0.5)
+    """
+    assert {episode.trajectories[0].reward for episode in played(code).episodes} == {0.5}
+
+
+def test_roles_are_trajectories_with_rewards_of_their_own(played: Any) -> None:
+    code = """
+        from rllm_gateway.client import get_chat_client, session
+        def solve(task):
+            for role in ("solver", "judge"):
+                with session(role):
+                    get_chat_client().chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": role}]
+                    )
+            return {"reward": {"solver": 1.0, "judge": 0.0}}
+    """
+    for episode in played(code).episodes:
+        assert [(each.name, each.reward) for each in episode.trajectories] == [("solver", 1.0), ("judge", 0.0)]
+
+
+def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return float(attempt.reply.content == 'fish')\n")
+    code = "def solve(task):\n    ask()\n    return 'fish'\n"
+    episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
+    assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
+
+
+def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(played: Any) -> None:
+    with pytest.raises(RllmError, match="the agent gave no reward"):
+        played("def solve(task):\n    ask()\n")
+
+
+def test_an_agent_that_fails_is_an_attempt_that_failed_with_its_last_lines(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask()
+            raise LookupError("no such thing")
+    """
+    settings = {"rllm.workflow.raise_on_error": False, "rllm.workflow.retry_limit": 1}
+    trained = played(code, **settings)
+    episodes = trained.episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.ERROR}
+    assert "LookupError: no such thing" in episodes[0].error
+
+
+def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, tmp_path: Path) -> None:
+    code = """
+        def solve(task):
+            ask()
+            while True:
+                time.sleep(1)
+    """
+    settings = {
+        "rllm.workflow.workflow_args.timeout": 10,
+        "rllm.compact_filtering.mask_timeout": True,
+        "data.train_batch_size": 1,
+    }
+    episodes = played(code, **settings).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.TIMEOUT}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {1}
+
+
+def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
+    code = """
+        def solve(task):
+            for number in range(9):
+                ask(str(number))
+            return 1.0
+    """
+    settings = {"rllm.agent.max_steps": 2, "rllm.compact_filtering.mask_max_turns_exceeded": True}
+    episodes = played(code, **settings).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
+
+
+def test_a_prompt_without_room_ends_the_attempt(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one")
+            ask("word " * 500)
+    """
+    episodes = played(code, **{"data.max_prompt_length": 40}).episodes
+    assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
+
+
+def test_a_program_is_an_agent(train: Any, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        PREAMBLE
+        + textwrap.dedent("""
+        task = json.load(sys.stdin)
+        assert task == json.loads(os.environ["RLLM_TASK"])
+        ask()
+        print(json.dumps({"reward": 0.75}))
+        """)
+    )
+    settings = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.command": [sys.executable, "program.py"],
+        "rllm.sdk.store.path": "traces.db",
+        **SHORT,
+    }
+    episodes = train("sum", settings).episodes
+    assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
+
+
+def test_sub_agents_are_rows_of_one_trajectory(played: Any) -> None:
+    code = """
+        from concurrent.futures import ThreadPoolExecutor
+        client = OpenAI()
+        def solve(task):
+            def chat(messages):
+                said = client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+                return [*messages, {"role": "assistant", "content": said}]
+            said = chat([{"role": "user", "content": "plan"}])
+            with ThreadPoolExecutor(3) as threads:
+                list(threads.map(chat, [[{"role": "user", "content": f"part {n}"}] for n in range(3)]))
+            chat([*said, {"role": "user", "content": "so"}])
+            return 1.0
+    """
+    for episode in played(code).episodes:
+        (trajectory,) = episode.trajectories
+        assert len(trajectory.tokens.segment_starts) == 4
+        assert episode.metrics["gateway/rows"] == 4
+
+
+def test_a_session_of_the_client_says_the_same_for_all_calls_inside(played: Any) -> None:
+    code = """
+        from rllm_gateway.client import get_chat_client, session
+        def solve(task):
+            for part in ("x", "y"):
+                with session(part=part):
+                    get_chat_client().chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": part}]
+                    )
+            return 1.0
+    """
+    for episode in played(code, **{"rllm.sdk.processing.groupby_key": "part"}).episodes:
+        assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/agent/x", "/agent/y"]
+
+
+def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one", metadata={"role": "planner", "part": "x"})
+            ask("two", metadata={"part": "y"})
+            return 1.0
+    """
+    keys = {"rllm.sdk.processing.groupby_key": "part", "rllm.sdk.processing.traj_name_key": "role"}
+    for episode in played(code, **keys).episodes:
+        assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/planner/x", "/agent/y"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rllm.workflow.workflow_args.agent": "nowhere.py:solve"}, "nowhere.py is no file"),
+        ({"rllm.workflow.workflow_args.agent": None}, "a function or a program"),
+        ({"rllm.workflow.workflow_args.command": ["echo"]}, "a function or a program"),
+        ({"rllm.sdk.proxy.mode": "external"}, "the gateway has a store of its own"),
+        ({"rllm.sdk.proxy.admin_token": "secret"}, "the gateway of a run needs none"),
+    ],
+)
+def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        played("def solve(task): pass\n", **settings)
+
+
+def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        PREAMBLE + "def solve(task):\n    ask()\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(1000)\n"
+    )
+    words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
+    words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
+    run = subprocess.Popen([sys.executable, "-m", "rllm_core", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        while len(list(tmp_path.glob("*.pid"))) < 4:
+            assert run.poll() is None
+            time.sleep(0.1)
+        started = descendants_of(run.pid)
+        assert len(started) >= 6
+    finally:
+        run.kill()
+        run.wait()
+    while any(map(is_alive, started)):
+        time.sleep(0.1)
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All processes that a process has started, and what these have."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    own = [int(child) for file in children for child in file.read_text().split()]
+    return [*own, *(each for child in own for each in descendants_of(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train: Any, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
+    port = free_pair_of_ports()
+    program = [sys.executable, "-m", "rllm_core", "gateway", "serve", "--store", "calls.db", "--token-file", "token"]
+    program += ["--port", str(port), "--run-port", str(port + 1), "--announce", "gateway.json"]
+    serving = subprocess.Popen(program, cwd=tmp_path)
+    try:
+        while not (tmp_path / "gateway.json").exists():
+            assert serving.poll() is None
+            time.sleep(0.05)
+        settings = {
+            "rllm.workflow.name": "agent",
+            "rllm.workflow.workflow_args.agent": "agent.py:solve",
+            "rllm.sdk.proxy.mode": "external",
+            "rllm.sdk.proxy.port": port,
+            "rllm.sdk.proxy.admin_token": (tmp_path / "token").read_text().strip(),
+            **SHORT,
+        }
+        for _ in range(2):
+            assert {episode.trajectories[0].reward for episode in train("sum", settings).episodes} == {1.0}
+        with pytest.raises(RllmError, match="the admin token is another"):
+            train("sum", {**settings, "rllm.sdk.proxy.admin_token": "guessed"})
+    finally:
+        serving.terminate()
+        serving.wait()
+
+
+def free_pair_of_ports() -> int:
+    """The first of two neighbouring ports that nobody listens at."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def test_calls_are_in_the_store_under_the_name_of_the_run(played: Any, tmp_path: Path) -> None:
+    from rllm_record.calls import CallReader
+
+    played("def solve(task):\n    ask()\n    return 1.0\n")
+    with CallReader.open(tmp_path / "traces.db") as reader:
+        replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
+    assert replies[:4] == [1] * 4

@@ -1,0 +1,29 @@
+"""The clients that agents are written with. Strict: an answer that is not as their own types say is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anthropic
+import openai
+from gateway_world import World
+
+
+@contextmanager
+def openai_client(world: World, **changes: Any) -> Iterator[openai.OpenAI]:
+    """`changes`: of the session's `SessionSpec`."""
+    session = world.open(**changes)
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key, _strict_response_validation=True) as client:
+        yield client
+
+
+@contextmanager
+def anthropic_client(world: World, **changes: Any) -> Iterator[anthropic.Anthropic]:
+    """`changes`: of the session's `SessionSpec`."""
+    session = world.open(**changes)
+    with anthropic.Anthropic(
+        base_url=session.anthropic_url(), api_key=session.key, _strict_response_validation=True
+    ) as client:
+        yield client

@@ -1,0 +1,162 @@
+"""A gateway on loopback with a policy that says what it is told to say."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from tool_tokenizer import STOP, ToolTokenizer
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_gateway.app import create_app
+from rllm_gateway.gateway import Gateway
+from rllm_gateway.limits import Limits
+from rllm_gateway.parameters import Rules
+from rllm_gateway.policy import AttachedPolicy, PromptTooLongError
+from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+from rllm_record.calls import CallStore
+from rllm_serving.http_server import HttpServer
+from rllm_serving.listening import listen, url_of
+
+T = TypeVar("T")
+CALL = '<call>{"name": "look_up", "arguments": {"word": "proof"}}</call>'
+"""A call of a tool, as the model writes it."""
+MAX_CONTEXT = 5000
+DEADLINE = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """One call that the policy has answered."""
+
+    session: str
+    call: str
+    branch: str
+    prompt_ids: NDArray[np.int32]
+    completion: Completion
+    max_tokens: int
+
+    @property
+    def prompt(self) -> str:
+        return "".join(map(chr, self.prompt_ids))
+
+
+@dataclass(eq=False)
+class Scripted:
+    """A policy of characters. A reply is cut at stop texts and ends with the stop token."""
+
+    reply: Callable[[str], str] = lambda prompt: "hello"
+    calls: list[Sampled] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+    """Not set: calls wait."""
+
+    def __post_init__(self) -> None:
+        self.go.set()
+
+    async def sample(
+        self,
+        *,
+        session: str,
+        call: str,
+        branch: str,
+        prompt_ids: NDArray[np.int32],
+        max_tokens: int,
+        stop: tuple[str, ...],
+    ) -> Completion:
+        if len(prompt_ids) >= MAX_CONTEXT:
+            raise PromptTooLongError(f"The prompt has {len(prompt_ids)} tokens, and the model has room for fewer.")
+        self.asked.set()
+        try:
+            while not self.go.is_set():
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        completion = completion_of(self.reply("".join(map(chr, prompt_ids))), max_tokens, stop)
+        self.calls.append(Sampled(session, call, branch, prompt_ids, completion, max_tokens))
+        return completion
+
+
+def completion_of(text: str, max_tokens: int, stop: tuple[str, ...]) -> Completion:
+    ends = [text.find(each) + len(each) for each in stop if each in text]
+    tokens = [ord(character) for character in text[: min(ends, default=len(text))]] + ([] if ends else [STOP])
+    ids = np.array(tokens[:max_tokens], np.int32)
+    whole = len(ids) == len(tokens)
+    logprobs = np.linspace(-1.0, -0.5, len(ids), dtype=np.float32)
+    return Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop" if whole else "length", weight_version=3)
+
+
+@dataclass(eq=False)
+class World:
+    """A running gateway, and what stands behind it."""
+
+    gateway: Gateway
+    policy: Scripted
+    store: CallStore
+    url: str
+    loop: asyncio.AbstractEventLoop
+    opened: int = 0
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On the gateway's event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE)
+
+    def open(self, **changes: Any) -> OpenedSession:
+        spec = {"id": f"task-{self.opened}:0", "run": "r", "attempt": "task:0", "max_tokens": 400} | changes
+        self.opened += 1
+        return self.run(self.gateway.open_session(SessionSpec(**spec)))
+
+    def close(self, session: OpenedSession) -> SessionTrace:
+        return self.run(self.gateway.close_session(session.id))
+
+
+def renderer() -> TemplateRenderer:
+    return TemplateRenderer(ToolTokenizer(), [STOP])
+
+
+@contextmanager
+def running(folder: Path, limits: Limits | None = None, attached: Any = renderer) -> Iterator[World]:
+    """`attached`: makes the renderer of the policy; None: no policy is attached."""
+    store = CallStore.open(folder / "calls.db")
+    listening = listen()
+    url, policy = url_of(listening), Scripted()
+    ready, worlds, stop = threading.Event(), list[World](), asyncio.Event()
+
+    async def main() -> None:
+        gateway = Gateway(store, url, limits)
+        if attached is not None:
+            gateway.attach(AttachedPolicy(policy=policy, renderer=attached(), model="tiny"))
+        server = HttpServer(create_app(gateway), listening)
+        await server.start()
+        worlds.append(World(gateway, policy, store, url, asyncio.get_running_loop()))
+        ready.set()
+        await stop.wait()
+        await server.stop()
+        gateway.flush()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert ready.wait(DEADLINE)
+        yield worlds[0]
+    finally:
+        worlds[0].policy.go.set()
+        worlds[0].loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        store.close()
+
+
+def assert_one_class(known: Iterable[str], rules: Rules) -> None:
+    """Each parameter of a request is honoured, overruled, ignored or refused, and only one of these."""
+    classes = (rules.honoured, rules.overruled, rules.ignored, rules.refused)
+    assert {name: sum(name in each for each in classes) for name in known} == dict.fromkeys(known, 1)
