@@ -24,6 +24,7 @@ DISTRIBUTIONS = (
     "rllm-gateway",
     "rllm-local",
     "rllm-reasoning-gym",
+    "rllm-record",
     "rllm-renderers",
     "rllm-tasks",
     "rllm-textarena",

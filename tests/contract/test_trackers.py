@@ -23,6 +23,11 @@ class TestReport(TrackerContract):
     name = "rllm-trackers/report"
 
 
+class TestRecord(TrackerContract):
+    name = "rllm-record/record"
+    options = ({}, {"record": "tokens"}, {"record": "off"})
+
+
 class TestJsonl(TrackerContract):
     name = "rllm-trackers/jsonl"
     options = ({}, {"path": "deep/down/lines.jsonl"})

@@ -102,6 +102,7 @@ PLAYED: dict[str, Any] = {
     "rllm.pipeline.remove": ["generate"],
     "rllm.pipeline.replace": {"group": "rllm-core/group"},
     "rllm.pipeline.move": [{"stage": "compact_filter", "before": "greedy_baseline"}],
+    "rllm.record": "tokens",
     "rllm.episode_logging.log_episodes": True,
     "rllm.episode_logging.episode_log_dir": "episodes",
     "data.train_dataset": {"name": "jsonl", "path": "tasks.jsonl"},
@@ -246,7 +247,7 @@ def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, s
 def _places(key: Key, plan: RunPlan) -> list[Any]:
     """Sections and options in which the value of a key reaches whoever acts on it."""
     if isinstance(key.mark(ByPlugins), SharedOption):
-        chosen = [*plan.estimators, *plan.losses, plan.rejection]
+        chosen = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
         return [entry.params for entry in chosen if key.path[-1] in type(entry.params).model_fields]
     for shared in plan.backend.plugin.shared_keys:
         if shared.rllm == key.dotted:

@@ -24,7 +24,9 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused, TakenOver
 
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
-BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins)]
+IN_EVERY_RUN = ("rllm.record",)
+"""A tracker of every run acts on them, where it is installed."""
+BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins) and name not in IN_EVERY_RUN]
 NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(Registry.load(), KEYS[name])]
 REFUSED = [name for name, key in KEYS.items() if key.mark(Refused)]
 REDUNDANT = [name for name, key in KEYS.items() if key.mark(Redundant)]
@@ -328,3 +330,10 @@ def test_every_key_without_a_mark_is_the_core_s_own() -> None:
         return bool(acting_plugins(Registry.load(), key))
 
     assert [name for name, key in KEYS.items() if name not in marked and acts(key)] == []
+
+
+@pytest.mark.parametrize("value", ["off", "fates", "tokens"])
+def test_a_record_is_refused_where_nothing_makes_one(planned: Planned, value: str) -> None:
+    registry = Registry.load(allow=["rllm-local", "rllm-envs"])
+    error = refusal(planned, {"rllm.env.name": "guess", "rllm.record": value}, registry)
+    assert error.hint == "rllm-record does: pip install rllm-record. Without it nothing is recorded."

@@ -20,6 +20,7 @@ OF_TRAINING = (
     "rllm.episode_logging.",
     "rllm.mask_truncated_samples",
     "rllm.pipeline.",
+    "rllm.record",
     "rllm.rejection_sample.",
     "rllm.rollout.n",
     "rllm.stepwise_advantage.",

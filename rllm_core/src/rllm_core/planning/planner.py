@@ -37,7 +37,7 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
             or a value that a user set would have no effect.
     """
     plan = _Planner(composed, registry).plan()
-    taking = [*plan.estimators, *plan.losses, plan.rejection]
+    taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
     settled, problems = settle_effects(composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
@@ -122,7 +122,8 @@ class _Planner:
         names = {entry.registered.qualified_name for entry in chosen}
         always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
         others = [entry.qualified_name for entry in always if entry.qualified_name not in names]
-        return (*chosen, *(choose(self._registry, "tracker", name, "a tracker of every run") for name in others))
+        shared, where = shared_options(self._composed.config, "tracker"), "a tracker of every run"
+        return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
 
     def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
         """A plugin whose name and options are separate keys of a section."""

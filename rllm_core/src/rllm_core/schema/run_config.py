@@ -30,7 +30,7 @@ from rllm_core.schema.run_sections import (
     WorkflowSection,
 )
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_core.schema.section import ByPlugins, Choice, Names, Refused, Section
+from rllm_core.schema.section import ByPlugins, Choice, Names, Refused, Section, SharedOption
 
 
 class RllmSection(Section):
@@ -90,6 +90,12 @@ class RllmSection(Section):
     pipeline: PipelineSection = Field(default_factory=PipelineSection, description="The stages of a training step.")
     episode_logging: EpisodeLoggingSection = Field(
         default_factory=EpisodeLoggingSection, description="Episodes kept on disk."
+    )
+    record: Annotated[Literal["off", "fates", "tokens"] | None, SharedOption(("tracker",))] = Field(
+        None,
+        description="What is kept of every step, in `record/` of the run folder: `fates` (ids, numbers and rules: what "
+        "became of each trajectory, and why), `tokens` (texts and tokens too) or `off`. null: `fates` where "
+        "`rllm-record` is installed.",
     )
     async_training: AsyncTrainingSection = Field(
         default_factory=AsyncTrainingSection, description="Rollouts that go on while weights are updated."

@@ -1,0 +1,18 @@
+"""Options of what rllm-record offers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
+
+
+class RecordParams(Params):
+    """Of the tracker `record`."""
+
+    record: Literal["off", "fates", "tokens"] = Field(
+        "fates",
+        description="`fates`: ids, numbers and rules of every trajectory; `tokens`: texts and tokens too; `off`.",
+    )

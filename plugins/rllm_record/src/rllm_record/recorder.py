@@ -1,0 +1,69 @@
+"""The tracker `record`: writes the record of a run, step by step, into its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.tracker import TrackedRun, Tracker
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Task
+from rllm_record.options import RecordParams
+
+if TYPE_CHECKING:
+    from rllm_record.steps.tables import Content
+
+
+def make_recorder(run: TrackedRun, params: RecordParams) -> Tracker:
+    """The recorder of a run; one that records nothing where that is asked for."""
+    return NoRecorder() if params.record == "off" else Recorder(run, params.record)
+
+
+class NoRecorder:
+    """Records nothing."""
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics are in the run folder."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Recorder(Observer):
+    """Records every step that has ended."""
+
+    def __init__(self, run: TrackedRun, content: Content) -> None:
+        # pyarrow takes a while to import: runs without a record need none.
+        from rllm_record.steps.accounting import Accounting
+        from rllm_record.steps.files import FOLDER, StepFiles
+
+        self._files = StepFiles(run.folder / FOLDER)
+        self._content = content
+        self._accounting_of = Accounting
+        self._accounting = Accounting()
+        self._tasks: dict[str, Any] = {}
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        """Forget what is made again, and take up what waits."""
+        self._files.forget_from(first_step)
+        if first_step - 1 in self._files.steps():
+            self._accounting = self._accounting_of(self._files.fates(first_step - 1))
+
+    def on_batch_start(self, step: TrainStep) -> None:
+        self._tasks = _data_of(step.tasks)
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        # Tasks of rounds between the first and the last are not known any more.
+        episodes, fates = self._accounting.of(step, self._tasks | _data_of(step.tasks))
+        self._files.write(step.global_step, episodes, fates, self._content)
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics are in the run folder."""
+
+    def close(self) -> None:
+        """Every step is written by then."""
+
+
+def _data_of(tasks: list[Task]) -> dict[str, Any]:
+    return {task.id: task.data for task in tasks}

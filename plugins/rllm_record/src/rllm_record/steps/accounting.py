@@ -1,0 +1,167 @@
+"""What became of every trajectory of a step, from what its stages said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.record import Fate, FateName
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+
+UNEXPLAINED = "unexplained"
+"""The rule of a trajectory that a stage of somebody's took out without a word."""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a trajectory comes from: the columns of `RecordedFate`."""
+
+    uid: str
+    played_step: int
+    round: int
+    episode: str
+    name: str
+
+
+class Accounting:
+    """Knows the trajectories that wait, from step to step.
+
+    Args:
+        waiting: fates of the step before the first one, of which those that wait are taken up: after a resume their
+            trajectories are made anew, and are recognised by group and place.
+    """
+
+    def __init__(self, waiting: Sequence[RecordedFate] = ()) -> None:
+        self._waiting: list[tuple[Trajectory, _Origin]] = []
+        self._recorded: dict[str, list[list[_Origin]]] = defaultdict(list)
+        by_peers: dict[frozenset[str], list[_Origin]] = defaultdict(list)
+        groups: dict[frozenset[str], str] = {}
+        for recorded in waiting:
+            fate = recorded.fate
+            if fate.fate == "waiting" and fate.group is not None:
+                together = frozenset((fate.trajectory, *fate.peers))
+                groups[together] = fate.group
+                by_peers[together].append(
+                    _Origin(fate.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
+                )
+        for together, origins in by_peers.items():
+            self._recorded[groups[together]].append(origins)
+
+    def of(self, step: TrainStep, tasks: dict[str, Any]) -> tuple[list[PlayedEpisode], list[RecordedFate]]:
+        """The episodes that a step has played, and a fate of each trajectory that it has played or that waited.
+
+        Args:
+            step: all its stages have run.
+            tasks: data of its tasks, by id, as far as they are known.
+        """
+        origins = {id(trajectory): origin for trajectory, origin in self._waiting}
+        origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
+        fates: dict[int, RecordedFate] = {}
+        decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
+        for known, (trajectory, decision) in decided.items():
+            self._recognise(decision.group, origins)
+            fates[known] = _fate(
+                step, trajectory, origins, decision.fate, decision.rule, decision.group, dict(decision.numbers)
+            )
+        for group in step.trajectory_groups:
+            self._recognise(group, origins)
+            fate: FateName = "dropped" if step.skip_reason else "trained"
+            rule = f"skipped/{step.skip_reason}" if step.skip_reason else ""
+            for trajectory in group.trajectories:
+                if id(trajectory) not in fates:
+                    fates[id(trajectory)] = _fate(step, trajectory, origins, fate, rule, group, {})
+        for episode in step.generated:
+            for trajectory in episode.trajectories:
+                if id(trajectory) not in fates:
+                    fates[id(trajectory)] = _fate(step, trajectory, origins, "dropped", UNEXPLAINED, None, {})
+        self._waiting = [
+            (trajectory, origins[known])
+            for known, (trajectory, decision) in decided.items()
+            if decision.fate == "waiting" and known in origins
+        ]
+        trained = {known for known, recorded in fates.items() if recorded.fate.fate == "trained"}
+        return list(_episodes(step, trained, tasks)), list(fates.values())
+
+    def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, _Origin]) -> None:
+        """Name the trajectories of a group that waited before a resume."""
+        if group is None or all(id(trajectory) in origins for trajectory in group.trajectories):
+            return
+        candidates = self._recorded.get(group.group_id, [])
+        place = next((i for i, each in enumerate(candidates) if len(each) == len(group.trajectories)), None)
+        if place is not None:
+            named = zip(group.trajectories, candidates.pop(place), strict=True)
+            origins |= {id(trajectory): origin for trajectory, origin in named}
+
+
+def _played(step: TrainStep) -> Iterator[tuple[Trajectory, _Origin]]:
+    for number, episodes in enumerate(step.generated_by_round):
+        for episode in episodes:
+            uid = _uid(step.global_step, number, episode.id)
+            for place, trajectory in enumerate(episode.trajectories):
+                yield trajectory, _Origin(f"{uid}/{place}", step.global_step, number, uid, trajectory.name)
+
+
+def _episodes(step: TrainStep, trained: set[int], tasks: dict[str, Any]) -> Iterator[PlayedEpisode]:
+    for number, episodes in enumerate(step.generated_by_round):
+        for episode in episodes:
+            uid = _uid(step.global_step, number, episode.id)
+            yield PlayedEpisode(
+                uid=uid,
+                step=step.global_step,
+                round=number,
+                episode=episode,
+                trajectories=tuple(
+                    PlayedTrajectory(
+                        uid=f"{uid}/{place}",
+                        trajectory=each,
+                        reward_given=step.given_rewards.get(id(each), each.reward),
+                        reward_used=each.reward if id(each) in trained else None,
+                    )
+                    for place, each in enumerate(episode.trajectories)
+                ),
+                task=tasks.get(episode.task_id),
+            )
+
+
+def _uid(step: int, number: int, episode: str) -> str:
+    return f"{step}.{number}:{episode}"
+
+
+def _fate(
+    step: TrainStep,
+    trajectory: Trajectory,
+    origins: dict[int, _Origin],
+    fate: FateName,
+    rule: str,
+    group: TrajectoryGroup | None,
+    numbers: dict[str, float],
+) -> RecordedFate:
+    origin = origins.get(id(trajectory), _stranger(step, trajectory))
+    members = [] if group is None else group.trajectories
+    peers = tuple(
+        origins.get(id(member), _stranger(step, member)).uid for member in members if member is not trajectory
+    )
+    return RecordedFate(
+        fate=Fate(
+            step=step.global_step,
+            trajectory=origin.uid,
+            fate=fate,
+            rule=rule,
+            numbers=numbers,
+            group=None if group is None else group.group_id,
+            peers=peers,
+        ),
+        played_step=origin.played_step,
+        round=origin.round,
+        episode=origin.episode,
+        name=origin.name,
+    )
+
+
+def _stranger(step: TrainStep, trajectory: Trajectory) -> _Origin:
+    """A trajectory that no attempt of this run had: a grouping has made it."""
+    return _Origin(f"{step.global_step}:{trajectory.uid or trajectory.name}", step.global_step, 0, "", trajectory.name)

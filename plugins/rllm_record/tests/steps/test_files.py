@@ -1,0 +1,256 @@
+"""A record is read as it was written; what is no record of ours is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from rllm_core.data.codec import episode_to_json
+from rllm_core.data.record import Fate
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
+from rllm_core.data.version_spans import VersionSpan
+from rllm_record.steps import PlayedEpisode, RecordedFate, RecordError, StepFiles
+from rllm_record.steps.accounting import Accounting
+from rllm_record.steps.files import VERSION, VERSION_KEY
+
+from .made_steps import attempt, step
+
+TEXTS = st.text(st.characters())
+NAMES = st.text(st.characters(exclude_categories=["Cs"]))
+INFO = st.dictionaries(TEXTS, st.none() | st.integers() | TEXTS | st.lists(TEXTS, max_size=2), max_size=3)
+REWARDS = st.none() | st.floats(allow_nan=False)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    trajectory = Trajectory(draw(NAMES), reward=draw(REWARDS), uid=draw(NAMES), info=draw(INFO))
+    for version in range(draw(st.integers(0, 3))):
+        said = draw(st.lists(st.integers(0, 2**31 - 1), max_size=4))
+        trajectory.add_step(
+            # It goes on, or its history was rewritten.
+            [*draw(st.sampled_from([trajectory.tokens.ids.tolist(), []])), 7, *draw(st.lists(st.integers(0, 9)))],
+            said,
+            draw(st.lists(st.floats(width=32), min_size=len(said), max_size=len(said))),
+            reward=draw(REWARDS),
+            advantage=draw(st.none() | st.just(0.5) | st.just([0.25] * len(said))),
+            text=draw(NAMES),
+            weight_version=version,
+            version_spans=[VersionSpan(version, 1)] * len(said),
+            info=draw(INFO),
+        )
+    return trajectory
+
+
+@st.composite
+def episodes(draw: st.DrawFn) -> Episode:
+    return Episode(
+        id=f"{draw(NAMES)}:{draw(st.integers(0, 9))}",
+        trajectories=draw(st.lists(trajectories(), max_size=3)),
+        is_correct=draw(st.booleans()),
+        termination_reason=draw(st.sampled_from(TerminationReason)),
+        metrics=draw(st.dictionaries(NAMES, st.floats(allow_nan=False), max_size=3)),
+        data_source=draw(NAMES),
+        error=draw(NAMES),
+    )
+
+
+def as_played(*some: Episode) -> list[PlayedEpisode]:
+    return Accounting().of(step(12, list(some), []), {})[0]
+
+
+@settings(deadline=None, max_examples=50)
+@given(played=st.lists(episodes(), max_size=3))
+def test_episodes_are_read_as_they_were_played(tmp_path_factory: pytest.TempPathFactory, played: list[Episode]) -> None:
+    files = StepFiles(tmp_path_factory.getbasetemp() / "read as played")
+    files.write(12, as_played(*played), [], "tokens")
+
+    read = [each.episode for each in files.episodes(12)]
+
+    assert repr([episode_to_json(each) for each in read]) == repr([episode_to_json(each) for each in played])
+
+
+FATE = RecordedFate(
+    fate=Fate(
+        step=12,
+        trajectory="12.0:t:0/0",
+        fate="dropped",
+        rule="reject/all_solved",
+        numbers={"solved": 2.0, "reward_max": float("inf")},
+        group="t:agent",
+        peers=("12.0:t:1/0",),
+    ),
+    played_step=11,
+    round=1,
+    episode="12.0:t:0",
+    name="agent",
+)
+
+
+def test_fates_are_read_as_they_were_written(tmp_path: Path) -> None:
+    alone = dataclasses.replace(FATE, fate=dataclasses.replace(FATE.fate, group=None, peers=(), numbers={}))
+    StepFiles(tmp_path).write(12, [], [FATE, alone], "fates")
+
+    assert StepFiles(tmp_path).fates(12) == [FATE, alone]
+
+
+def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
+    played, _ = Accounting().of(step(12, [attempt("t:0", 0.5)], []), {"t": {"number": 7}})
+    StepFiles(tmp_path).write(12, played, [], "tokens")
+
+    (read,) = StepFiles(tmp_path).episodes(12)
+
+    assert (read.uid, read.step, read.round, read.task, read.tries) == ("12.0:t:0", 12, 0, {"number": 7}, 1)
+    (judged,) = read.trajectories
+    assert (judged.uid, judged.reward_given, judged.reward_used) == ("12.0:t:0/0", 0.5, None)
+
+
+def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
+    played = attempt("t:0")
+    played.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
+    StepFiles(tmp_path).write(0, as_played(played), [], "fates")
+
+    (row,) = StepFiles(tmp_path).episode_table(0).to_pylist()
+
+    assert row["trajectories"][0]["components"] == [("exact", 1.0), ("format", 0.5)]
+
+
+def test_fates_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    files.write(12, Accounting().of(step(12, [attempt("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates")
+
+    (row,) = files.episode_table(12).to_pylist()
+    (trajectory,) = row["trajectories"]
+    (turn,) = trajectory["steps"]
+
+    assert (row["task"], trajectory["ids"], trajectory["info"], turn["text"], turn["info"]) == (None,) * 5
+    assert (row["ending"], trajectory["reward_given"], turn["weight_version"], turn["end"]) == ("env_done", 1.0, 0, 4)
+    with pytest.raises(RecordError, match=r"has no tokens\. A run records them with rllm.record=tokens"):
+        files.episodes(12)
+
+
+def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
+    played = attempt("t:0")
+    played.trajectories[0].info["answer"] = {1j}
+    StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
+
+    assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].info == {"answer": "{1j}"}
+
+
+def test_a_reward_that_is_no_number_is_none(tmp_path: Path) -> None:
+    StepFiles(tmp_path).write(0, as_played(attempt("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
+
+    assert StepFiles(tmp_path).episodes(0)[0].trajectories[0].reward_given is None
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    played = attempt("t:0")
+    played.trajectories[0].steps[0].text = "a\ud800b"
+    StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
+
+    assert StepFiles(tmp_path).episodes(0)[0].episode.trajectories[0].steps[0].text == "a?b"
+
+
+def test_a_step_is_there_once_its_fates_are(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    files.write(3, [], [], "fates")
+    files.write(20, [], [], "fates")
+    (tmp_path / "fates" / ".step_000004.parquet.1.tmp").write_bytes(b"half")
+    (tmp_path / "episodes" / "step_000005.parquet").write_bytes(b"half")
+
+    assert files.steps() == [3, 20]
+
+
+def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    for number in range(4):
+        files.write(number, [], [], "fates")
+
+    files.forget_from(2)
+
+    assert files.steps() == [0, 1]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 4
+
+
+def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    files.write(0, as_played(attempt("t:0")), [FATE], "tokens")
+    files.write(0, [], [], "tokens")
+
+    assert (files.episodes(0), files.fates(0)) == ([], [])
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        StepFiles(tmp_path / name).write(0, as_played(attempt("t:0")), [FATE], "tokens")
+
+    first, second = ([file.read_bytes() for file in sorted((tmp_path / n).rglob("*.parquet"))] for n in ("a", "b"))
+    assert first == second
+
+
+def marked(path: Path, **marks: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"step": pa.array([0], pa.int32()), "fate": ["trained"]})
+    pq.write_table(table.replace_schema_metadata({f"rllm.record.{key}": value for key, value in marks.items()}), path)
+
+
+def test_what_an_older_schema_did_not_have_is_null(tmp_path: Path) -> None:
+    marked(tmp_path / "fates" / "step_000000.parquet", version="0")
+
+    (row,) = StepFiles(tmp_path).fate_table(0).to_pylist()
+
+    assert (row["fate"], row["rule"], row["peers"]) == ("trained", None, None)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "newer": (lambda path: marked(path, version=str(VERSION + 1)), rf"has schema {VERSION + 1}; .*Install a newer"),
+    "somebody's": (marked, "is no record of a step"),
+    "no number": (lambda path: marked(path, version="one"), "is no record of a step"),
+    "text": (lambda path: path.write_text("no parquet"), "cannot be read"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
+    "folder": (lambda path: path.mkdir(), "cannot be read"),
+    "nothing": (lambda path: None, "Step 0 is not recorded in"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), BAD.values(), ids=BAD)
+def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, said: str) -> None:
+    (tmp_path / "fates").mkdir()
+    make(tmp_path / "fates" / "step_000000.parquet")
+
+    with pytest.raises(RecordError, match=said):
+        StepFiles(tmp_path).fates(0)
+
+
+@pytest.mark.parametrize("sixteenth", range(16))
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> None:
+    StepFiles(tmp_path).write(0, as_played(attempt("t:0")), [FATE], "tokens")
+    for kind in ("fates", "episodes"):
+        file = tmp_path / kind / "step_000000.parquet"
+        file.write_bytes(file.read_bytes()[: file.stat().st_size * sixteenth // 16])
+
+    with pytest.raises(RecordError, match="cannot be read"):
+        StepFiles(tmp_path).fates(0)
+    with pytest.raises(RecordError, match="cannot be read"):
+        StepFiles(tmp_path).episodes(0)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "record").write_text("a file")
+
+    with pytest.raises(RecordError, match=r"Step 0 cannot be recorded in .*/record: "):
+        StepFiles(tmp_path / "record").write(0, [], [], "fates")
+
+
+def test_the_version_is_in_every_file(tmp_path: Path) -> None:
+    StepFiles(tmp_path).write(0, [], [], "fates")
+
+    for file in tmp_path.rglob("*.parquet"):
+        assert pq.read_schema(file).metadata[VERSION_KEY] == str(VERSION).encode()

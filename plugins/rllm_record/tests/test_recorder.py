@@ -1,0 +1,81 @@
+"""The tracker `record` writes what a run played, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.tracker import TrackedRun, Tracker
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Task
+from rllm_record.options import RecordParams
+from rllm_record.recorder import make_recorder
+from rllm_record.steps import StepFiles
+
+from .steps.made_steps import attempt, group, step
+
+
+def recorder(folder: Path, **options: Any) -> Tracker:
+    run = TrackedRun(folder=folder, project_name="numbers", experiment_name="first", config={})
+    return make_recorder(run, RecordParams(**options))
+
+
+def play(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
+    assert isinstance(watching, Observer)
+    watching.on_train_start(10, first)
+    for made in steps:
+        watching.on_batch_start(made)
+        watching.on_batch_end(made)
+        watching.log(made.global_step, {})
+    watching.close()
+
+
+def test_every_step_is_recorded(tmp_path: Path) -> None:
+    a, b = attempt("t:0"), attempt("t:0")
+    play(recorder(tmp_path), step(0, [a], [group("t:agent", a)]), step(1, [b], []))
+
+    files = StepFiles(tmp_path / "record")
+    assert files.steps() == [0, 1]
+    assert [each.fate.fate for number in (0, 1) for each in files.fates(number)] == ["trained", "dropped"]
+    assert files.episode_table(0)["task"].to_pylist() == [None]
+
+
+def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+    made = step(0, [attempt("t:0")], [], tasks=[Task(id="t", data={"number": 7})])
+    play(recorder(tmp_path, record="tokens"), made)
+
+    (played,) = StepFiles(tmp_path / "record").episodes(0)
+    assert played.episode.trajectories[0].steps[0].text == "three four"
+    assert played.task == {"number": 7}
+
+
+def test_nothing_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+    watching = recorder(tmp_path, record="off")
+    watching.log(0, {})
+    watching.close()
+
+    assert not isinstance(watching, Observer)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resumed_run_forgets_what_it_makes_again_and_knows_what_waits(tmp_path: Path) -> None:
+    a = attempt("t:0")
+    waiting = group("t:agent", a)
+    first = step(0, [a], [])
+    first.decide("waiting", "reject/waiting", a.trajectories, waiting)
+    play(recorder(tmp_path), first, step(1, [], []), step(2, [], []))
+
+    play(recorder(tmp_path), step(1, [], [group("t:agent", attempt("t:0"))]), first=1)
+
+    files = StepFiles(tmp_path / "record")
+    assert files.steps() == [0, 1]
+    assert [(each.fate.trajectory, each.fate.fate) for each in files.fates(1)] == [("0.0:t:0/0", "trained")]
+
+
+@pytest.mark.parametrize("value", ["all", None, True])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="'off', 'fates' or 'tokens'"):
+        RecordParams(record=value)
