@@ -181,7 +181,7 @@ def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, t
                 time.sleep(1)
     """
     settings = {
-        "rllm.workflow.workflow_args.timeout": 10,
+        "rllm.workflow.workflow_args.timeout": 20,
         "rllm.compact_filtering.mask_timeout": True,
         "data.train_batch_size": 1,
     }
