@@ -89,6 +89,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         click.echo(
             f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
         )
+        click.echo(f"record of every step: {plan.recorded} (rllm.record)")
         trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         with _stopping_on_signals(trainer) as received:
