@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from rllm_core.data.codec import episode_to_json
+from rllm_core.plugins.registry import Registry
 from rllm_record.steps import RecordedFate, StepFiles
+from rllm_rescore.reading import read_file
+from rllm_rescore.source import find_episodes
 
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
 MODES: dict[str, dict[str, Any]] = {
@@ -93,3 +97,28 @@ def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: 
     again = train("lucky", {"rllm.record": "off"})
     assert run.folder == again.folder
     assert not (run.folder / "record").exists()
+
+
+@pytest.mark.parametrize("mode", ["none", "dynamic"])
+def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None:
+    settings = (REJECTING if mode == "dynamic" else {}) | MODES[mode]
+    run = train("lucky", settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
+
+    recorded, logged = (
+        [[episode_to_json(each) for each in played] for played in read_file(run.folder / file).rounds]
+        for file in ("record/episodes/step_000000.parquet", "episodes/step_000000.jsonl.gz")
+    )
+
+    assert recorded == logged
+    assert find_episodes(run.folder).files == ((0, run.folder / "record/episodes/step_000000.parquet"),)
+
+
+@pytest.mark.parametrize(
+    ("installed", "settings", "recorded"),
+    [(None, {}, "fates"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm-envs"], {}, "off")],
+)
+def test_a_plan_says_what_is_recorded(
+    planned: Any, installed: list[str] | None, settings: dict[str, Any], recorded: str
+) -> None:
+    plan = planned({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
+    assert plan.recorded == recorded

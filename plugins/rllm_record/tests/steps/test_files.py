@@ -18,7 +18,7 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.data.version_spans import VersionSpan
 from rllm_record.steps import PlayedEpisode, RecordedFate, RecordError, StepFiles
 from rllm_record.steps.accounting import Accounting
-from rllm_record.steps.files import VERSION, VERSION_KEY
+from rllm_record.steps.files import VERSION, VERSION_KEY, read_episodes
 
 from .made_steps import attempt, step
 
@@ -216,7 +216,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "text": (lambda path: path.write_text("no parquet"), "cannot be read"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
     "folder": (lambda path: path.mkdir(), "cannot be read"),
-    "nothing": (lambda path: None, "Step 0 is not recorded in"),
+    "nothing": (lambda path: None, r"There is no record at .*fates/step_000000\.parquet"),
 }
 
 
@@ -227,6 +227,13 @@ def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, said: str) -> N
 
     with pytest.raises(RecordError, match=said):
         StepFiles(tmp_path).fates(0)
+
+
+def test_a_file_of_fates_holds_no_episodes(tmp_path: Path) -> None:
+    StepFiles(tmp_path).write(0, [], [FATE], "tokens")
+
+    with pytest.raises(RecordError, match="holds no episodes"):
+        read_episodes(tmp_path / "fates" / "step_000000.parquet")
 
 
 @pytest.mark.parametrize("sixteenth", range(16))

@@ -90,7 +90,7 @@ def rescore(
     configuration says everything that is not said here. With fewer than two --estimator the run's own is the reference.
 
     \b
-    A run keeps its episodes with rllm.episode_logging.log_episodes=true. Then:
+    A run keeps its episodes with rllm.record=tokens. Then:
       rllm rescore runs/rllm-training/default --estimator rloo
       rllm rescore runs/rllm-training/default --estimator grpo --estimator rloo --estimator reinforce
     With options, as in a configuration:

@@ -16,6 +16,7 @@ from typing import Any
 from rllm_core.data.codec import SCHEMA_VERSION, episode_from_json
 from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
+from rllm_rescore.recorded import PARQUET, UnreadableError, read_recorded
 
 GZIP = b"\x1f\x8b"
 """First bytes of a compressed file (RFC 1952)."""
@@ -38,11 +39,16 @@ class FileContent:
 
 
 def read_file(file: Path) -> FileContent:
-    """All whole episodes of a JSON Lines file, compressed or not.
+    """All whole episodes of a file of a record, or of a JSON Lines file, compressed or not.
 
     Raises:
         EpisodesError: a line before the last is no episode, the file is damaged, or another schema version wrote it.
     """
+    if file.suffix == PARQUET:
+        try:
+            return FileContent(read_recorded(file), 0)
+        except UnreadableError as error:
+            raise EpisodesError(error.message, error.hint) from error
     rounds: dict[int, list[Episode]] = defaultdict(list)
     skipped = 0
     with _opened(file) as lines:

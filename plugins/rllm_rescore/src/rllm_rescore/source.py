@@ -10,10 +10,13 @@ from pathlib import Path
 from rllm_core.config import FILE_NAME as CONFIG
 from rllm_core.runs.episode_log import MARKER
 from rllm_rescore.reading import EpisodesError
+from rllm_rescore.recorded import can_be_scored
 from rllm_rescore.stored_config import read_stored_config
 
-STEP_FILE = re.compile(r"step_(\d+)\.jsonl(?:\.gz)?")
-HOW_TO_KEEP = "A run keeps its episodes with rllm.episode_logging.log_episodes=true."
+STEP_FILE = re.compile(r"step_(\d+)\.(?:jsonl|jsonl\.gz|parquet)")
+RECORD = Path("record", "episodes")
+"""Of a record, in a run folder."""
+HOW_TO_KEEP = "A run keeps its episodes with rllm.record=tokens, or rllm.episode_logging.log_episodes=true."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,9 @@ class StoredEpisodes:
 
 
 def find_episodes(path: Path) -> StoredEpisodes:
-    """The episodes at `path`: a run folder, its ``episodes/`` folder, a folder that a run logged to, or one file.
+    """The episodes at `path`: a run folder, a folder of episodes in it, a folder that a run logged to, or one file.
+
+    A record with tokens comes before a log.
 
     Raises:
         EpisodesError: there are none.
@@ -49,7 +54,7 @@ def find_episodes(path: Path) -> StoredEpisodes:
 
 def _folders(path: Path) -> list[Path]:
     """Where the episodes of a folder may be."""
-    folders = [path, path / "episodes"]
+    folders = [path, path / RECORD, path / "episodes"]
     if (path / CONFIG).is_file() and (elsewhere := read_stored_config(path).rllm.episode_logging.episode_log_dir):
         folders.append(Path(elsewhere).expanduser())
     return folders
@@ -59,14 +64,16 @@ def _step_files(folder: Path) -> tuple[tuple[int, Path], ...]:
     if not folder.is_dir():
         return ()
     named = [(STEP_FILE.fullmatch(file.name), file) for file in folder.iterdir()]
-    return tuple(sorted((int(match[1]), file) for match, file in named if match))
+    files = tuple(sorted((int(match[1]), file) for match, file in named if match))
+    # A record of fates has no tokens to score.
+    return () if files and not can_be_scored(files[-1][1]) else files
 
 
 def _run_of(folder: Path) -> Path | None:
     """The run folder that episodes in `folder` belong to: named by a marker, or the folder itself or above it."""
     candidates = [folder]
     if folder.absolute().name == "episodes":
-        candidates.append(folder.parent)
+        candidates += [folder.parent, folder.parent.parent]
     marker = folder / MARKER
     if marker.is_file():
         try:
@@ -80,9 +87,11 @@ def _run_of(folder: Path) -> Path | None:
 
 
 def _none_in(path: Path) -> EpisodesError:
-    runs = sorted(run.parent.name for run in path.glob("*/episodes"))
-    if runs:
-        return EpisodesError(f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(runs)}.")
+    runs = {folder.parent for folder in path.glob("*/episodes")}
+    runs |= {folder.parents[1] for folder in path.glob(f"*/{RECORD}")}
+    names = sorted(run.name for run in runs if run != path / RECORD.parent)
+    if names:
+        return EpisodesError(f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(names)}.")
     if (path / "eval.json").is_file():
         return EpisodesError(f"{path} is a saved evaluation.", "Score it by another reward with --reward NAME.")
     what = "The run in" if (path / CONFIG).is_file() else "The folder"

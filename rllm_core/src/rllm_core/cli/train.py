@@ -93,6 +93,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
             f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
             + (", which holds no run to resume: this one begins" if resume and not folder.holds_a_run() else "")
         )
+        click.echo(f"record of every step: {plan.recorded} (rllm.record)")
         trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         received = asyncio.run(_fit(trainer))

@@ -75,6 +75,12 @@ class RunPlan:
         return self.composed.config
 
     @property
+    def recorded(self) -> str:
+        """What is kept of every step: the value of `rllm.record` by which a tracker acts; ``off`` where none does."""
+        recording = (entry.params for entry in self.trackers if "record" in type(entry.params).model_fields)
+        return next((str(params.record) for params in recording), "off")
+
+    @property
     def full_logprobs(self) -> bool:
         """Whether rollouts have log-probs also where top-p or top-k truncate; see `Capabilities.full_logprobs`."""
         own = self.backend.plugin.capabilities

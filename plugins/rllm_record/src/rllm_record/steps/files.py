@@ -60,7 +60,7 @@ class StepFiles:
         Raises:
             RecordError: they are not recorded, were recorded without tokens, or cannot be read.
         """
-        return [tables.played_episode(row) for row in self.episode_table(step).to_pylist()]
+        return read_episodes(self._place("episodes", step))
 
     def fates(self, step: int) -> list[RecordedFate]:
         """What became of each trajectory in a step.
@@ -103,23 +103,46 @@ class StepFiles:
             beside.unlink(missing_ok=True)
 
     def _read(self, kind: str, step: int, schema: pa.Schema) -> pa.Table:
-        place = self._place(kind, step)
-        try:
-            # One file, not a data set: a column of its own must not be looked for in the path.
-            with pq.ParquetFile(place) as file:
-                table = file.read()
-        except FileNotFoundError as error:
-            raise RecordError(f"Step {step} is not recorded in {self._folder}.") from error
-        except (OSError, pa.ArrowException) as error:
-            raise RecordError(f"{place} cannot be read: {error}.") from error
-        version = (table.schema.metadata or {}).get(VERSION_KEY, b"").decode()
-        if not version.isdecimal():
-            raise RecordError(f"{place} is no record of a step.")
-        if int(version) > VERSION:
-            raise RecordError(
-                f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
-            )
-        return _with_all_columns(table, schema)
+        return _read_table(self._place(kind, step), schema)
+
+
+def read_episodes(file: Path) -> list[PlayedEpisode]:
+    """The episodes of one file of a record, as they were played.
+
+    Raises:
+        RecordError: it was recorded without tokens, is no such file, or cannot be read.
+    """
+    table = _read_table(file, tables.EPISODES)
+    if table["trajectories"].null_count:
+        raise RecordError(f"{file} holds no episodes.")
+    return [tables.played_episode(row) for row in table.to_pylist()]
+
+
+def holds_tokens(file: Path) -> bool:
+    """Whether a file of episodes was recorded with texts and tokens; False where it cannot be read."""
+    try:
+        return (pq.read_schema(file).metadata or {}).get(CONTENT_KEY) == b"tokens"
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _read_table(place: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        # One file, not a data set: a column of its own must not be looked for in the path.
+        with pq.ParquetFile(place) as file:
+            table = file.read()
+    except FileNotFoundError as error:
+        raise RecordError(f"There is no record at {place}.") from error
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{place} cannot be read: {error}.") from error
+    version = (table.schema.metadata or {}).get(VERSION_KEY, b"").decode()
+    if not version.isdecimal():
+        raise RecordError(f"{place} is no record of a step.")
+    if int(version) > VERSION:
+        raise RecordError(
+            f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
+        )
+    return _with_all_columns(table, schema)
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
