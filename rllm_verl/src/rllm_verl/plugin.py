@@ -11,6 +11,7 @@ from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
+from rllm_verl.footprint import footprint
 from rllm_verl.fused import FUSED_FOLLOWS
 from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.installed import config_search_path, config_yaml
@@ -47,6 +48,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         params=VerlConfig,
         load=_load,
         check=check_config,
+        footprint=footprint,
         honours=frozenset(
             {
                 "rllm.renderer",
