@@ -42,7 +42,7 @@ help:
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
-	@echo "make docs     make the pages of docs/reference that schemas and records give"
+	@echo "make docs     make the pages of docs/reference that schemas, records and signatures give"
 	@echo "make clean    remove the virtual environment"
 
 install: $(INSTALLED)
@@ -137,6 +137,7 @@ test-gpu:
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
+	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 
