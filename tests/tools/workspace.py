@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 FROM_TEMPLATE = "rllm-example"
@@ -60,10 +61,12 @@ class Distribution:
         return (self.folder / "README.md").read_text(encoding="utf-8")
 
     @property
-    def example(self) -> list[list[str]]:
-        """The words of each line of the first block of its page."""
+    def example(self) -> tuple[list[str], list[str]]:
+        """The first block of its page: the words after ``pip install``, and the lines below."""
         (block,) = re.findall(r"\n\n((?: {4}.+\n)+)", self.readme)[:1] or [""]
-        return [shlex.split(line, comments=True) for line in block.splitlines()]
+        first, *lines = [line.strip() for line in block.splitlines()] or [""]
+        words = shlex.split(first, comments=True)
+        return (words[2:] if words[:2] == ["pip", "install"] else []), lines
 
     @property
     def extras(self) -> dict[str, list[str]]:
@@ -73,6 +76,21 @@ class Distribution:
         """What it asks for, with some of its extras."""
         for text in [*self.project.get("dependencies", ()), *(each for name in extras for each in self.extras[name])]:
             yield Requirement(text)
+
+
+def brought_by(name: str, extras: Iterable[str] = ()) -> set[str]:
+    """The names of all requirements, direct or not, of one of ours; of others' requirements the names alone."""
+    ours = {each.name: each for each in distributions()}
+    wanted, seen = [(name, frozenset(extras))], set[tuple[str, frozenset[str]]]()
+    while wanted:
+        each = wanted.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each[0] in ours:
+            asked_for = ours[each[0]].requirements(*each[1])
+            wanted.extend((canonicalize_name(other.name), frozenset(other.extras)) for other in asked_for)
+    return {name for name, _ in seen}
 
 
 def distributions() -> tuple[Distribution, ...]:
