@@ -14,6 +14,8 @@ TOOLS += openai anthropic
 TOOLS += hatchling editables
 # What `make test-wheels` makes its environments with.
 TOOLS += uv
+# Checks metadata and pages as the index does.
+TWINE := twine==7.0.0
 # Libraries whose formulas ours are compared with. Without their requirements and in a folder of their own: only their
 # source is read (benchmarks/peers.py), whatever Python they ask for.
 CONFORMANCE := verl trl
@@ -32,12 +34,13 @@ VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
 DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM)) rllm_verl
 
-.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
 	@echo "make test     install, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
+	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
@@ -45,7 +48,7 @@ help:
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
-	@echo "make docs     make the pages of docs/reference that schemas and records give"
+	@echo "make docs     make the pages of docs/reference that schemas, records and signatures give"
 	@echo "make clean    remove the virtual environment"
 
 install: $(INSTALLED)
@@ -95,8 +98,21 @@ $(VENV)/torch: constraints.txt | install
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps --dest $@ torch
 	@touch $@
 
-test-wheels: install $(VENV)/torch
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -o norecursedirs=".*" -o timeout=900 tests/wheels
+# In a folder of its own: it needs a newer `packaging` than the rest.
+$(VENV)/twine: Makefile | install
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $@ $(TWINE)
+	@touch $@
+
+# What is published: all wheels and sdists, in dist/.
+dist: install $(VENV)/twine
+	rm -rf dist
+	$(BIN)/python tests/tools/build_distributions.py dist
+	PYTHONPATH=$(VENV)/twine $(BIN)/python -m twine check --strict dist/*
+	$(BIN)/pytest -q -o norecursedirs=".*" tests/wheels/test_contents.py --built dist
+
+test-wheels: dist $(VENV)/torch
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadfile -o norecursedirs=".*" -o timeout=900 \
+	  --durations 25 tests/wheels --built dist
 
 ci:
 	$(MAKE) test
@@ -144,6 +160,7 @@ smoke-gpu:
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
+	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import metadata
 from typing import Any
 
 from rllm_core.plugins.commands import load_command
@@ -39,6 +40,7 @@ def index() -> dict[str, Any]:
         endings.setdefault(entry.distribution, []).extend(sorted(entry.plugin.endings))
     return {
         name: {
+            "summary": metadata(name)["Summary"],
             "offers": kinds,
             "extras": EXTRAS.get(name, {}),
             **ON_GPUS.get(name, NO_GPUS),

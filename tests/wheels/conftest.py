@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from build_distributions import build
 
-from .environments import Environment, build, lowest
+from .environments import Environment, lowest
 
 ON_THIS_MACHINE = (
     "rllm-core",
@@ -33,9 +35,18 @@ WITH_EXTRAS = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--built", type=Path, help="The folder of built distributions; they are built where it is missing."
+    )
+
+
 @pytest.fixture(scope="session")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist of every distribution."""
+    given: Path | None = pytestconfig.getoption("--built")
+    if given is not None:
+        return given.resolve()
     folder = tmp_path_factory.mktemp("dist")
     build(folder)
     return folder
@@ -58,3 +69,16 @@ def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 @pytest.fixture(scope="session")
 def verl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment.make(tmp_path_factory.mktemp("verl") / "venv", dist, ["rllm-verl[cpu]"])
+
+
+@pytest.fixture(scope="session")
+def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
+    """The environment that an install line makes, made once for all pages with this line."""
+    made: dict[tuple[str, ...], Environment] = {}
+
+    def environment(line: tuple[str, ...]) -> Environment:
+        if line not in made:
+            made[line] = Environment.make(tmp_path_factory.mktemp("page") / "venv", dist, line)
+        return made[line]
+
+    return environment

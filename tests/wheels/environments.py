@@ -14,21 +14,10 @@ from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = tuple(
-    sorted(file.parent for pattern in ("*", "plugins/*") for file in ROOT.glob(f"{pattern}/pyproject.toml"))
-)
 TORCH = "torch==2.13.0"
 TORCH_WHEEL = Path(sys.prefix) / "torch"
 """Where `make` puts the wheel of torch, so that every environment links to one copy."""
 _OF_THIS_PROCESS = ("PYTHON", "VIRTUAL_ENV", "RLLM_", "TINKER_", "PYTEST_", "COVERAGE_")
-
-
-def build(into: Path) -> None:
-    """Build the wheel and the sdist of every distribution."""
-    for folder in DISTRIBUTIONS:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(into)]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -71,13 +60,19 @@ class Environment:
 
     def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in the folder `cwd`, without a network for models."""
+        return self._run([str(self.folder / "bin" / words[0]), *words[1:]], cwd)
+
+    def run_line(self, line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Run a line of a shell, whose programs are those of the environment, in the folder `cwd`."""
+        return self._run(["bash", "-c", line], cwd)
+
+    def _run(self, command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         environ = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PROCESS)}
         environ |= {
             "COLUMNS": "200",
             "HF_HUB_OFFLINE": "1",
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         }
-        command = [str(self.folder / "bin" / words[0]), *words[1:]]
         return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300)
 
     def version_of(self, distribution: str, cwd: Path) -> str:

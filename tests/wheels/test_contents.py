@@ -1,4 +1,4 @@
-"""What the built files carry: the licence, and bounds of everything they ask for."""
+"""What the built files carry: the licence, the whole package and nothing else, bounds of what they ask for."""
 
 from __future__ import annotations
 
@@ -7,38 +7,86 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from workspace import FROM_TEMPLATE, ROOT, Distribution, distributions
 
-from .environments import DISTRIBUTIONS, ROOT, metadata_of, requirements_of
+from .environments import metadata_of, requirements_of
 
 LICENCE = (ROOT / "LICENSE").read_bytes()
 UPPER = {"<", "<=", "==", "~="}
+NAMESPACES = {"rllm-core": {"hydra_plugins"}}
+"""Distribution -> what its wheel adds to packages of others."""
+
+every = pytest.mark.parametrize("distribution", distributions(), ids=lambda each: each.name)
 
 
-def _built(dist: Path, folder: Path, pattern: str) -> Path:
-    (file,) = dist.glob(f"{folder.name}-{pattern}")
+def _built(dist: Path, distribution: Distribution, pattern: str) -> Path:
+    (file,) = dist.glob(f"{distribution.file_name}-{pattern}")
     return file
 
 
-@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
-def test_wheel_and_sdist_carry_the_licence(dist: Path, folder: Path) -> None:
-    with ZipFile(_built(dist, folder, "*.whl")) as wheel:
+def _files(distribution: Distribution) -> set[str]:
+    """Paths below ``src/``, without what Python and tools leave there."""
+    source = distribution.folder / "src"
+    return {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    }
+
+
+@every
+def test_wheel_and_sdist_have_the_version_of_the_sources(dist: Path, distribution: Distribution) -> None:
+    assert metadata_of(_built(dist, distribution, "*.whl"))["Version"] == distribution.version
+    assert _built(dist, distribution, "*.tar.gz").name == f"{distribution.file_name}-{distribution.version}.tar.gz"
+
+
+@every
+def test_wheel_and_sdist_carry_the_licence(dist: Path, distribution: Distribution) -> None:
+    with ZipFile(_built(dist, distribution, "*.whl")) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
         assert wheel.read(name) == LICENCE
-    with tarfile.open(_built(dist, folder, "*.tar.gz")) as sdist:
+    with tarfile.open(_built(dist, distribution, "*.tar.gz")) as sdist:
         (member,) = (
             member for member in sdist.getmembers() if member.name.count("/") == 1 and "LICENSE" in member.name
         )
         kept = sdist.extractfile(member)
         assert kept is not None
         assert kept.read() == LICENCE
-    assert metadata_of(_built(dist, folder, "*.whl")).get_all("License-File") == ["LICENSE"]
+    assert metadata_of(_built(dist, distribution, "*.whl")).get_all("License-File") == ["LICENSE"]
+
+
+@every
+def test_the_wheel_has_every_file_of_its_package_and_no_other(dist: Path, distribution: Distribution) -> None:
+    with ZipFile(_built(dist, distribution, "*.whl")) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert names == _files(distribution)
+    allowed = {distribution.file_name} | NAMESPACES.get(distribution.name, set())
+    assert {name.partition("/")[0] for name in names} <= allowed
+
+
+@every
+def test_the_wheel_has_no_tests(dist: Path, distribution: Distribution) -> None:
+    with ZipFile(_built(dist, distribution, "*.whl")) as wheel:
+        names = [Path(name).name for name in wheel.namelist()]
+    assert [
+        name for name in names if name == "conftest.py" or (name.startswith("test_") and name.endswith(".py"))
+    ] == []
+
+
+@every
+def test_the_wheel_has_the_page_and_types(dist: Path, distribution: Distribution) -> None:
+    wheel = _built(dist, distribution, "*.whl")
+    assert metadata_of(wheel).get_payload().strip() == distribution.readme.strip()
+    with ZipFile(wheel) as archive:
+        marked = {name for name in archive.namelist() if name.endswith("/py.typed")}
+    assert marked == {f"{package.name}/py.typed" for package in distribution.packages}
 
 
 @pytest.mark.parametrize(
-    "folder", [each for each in DISTRIBUTIONS if each.name != "rllm_example"], ids=lambda f: f.name
+    "distribution", [each for each in distributions() if each.name != FROM_TEMPLATE], ids=lambda each: each.name
 )
-def test_every_requirement_has_both_bounds(dist: Path, folder: Path) -> None:
-    wheel = _built(dist, folder, "*.whl")
+def test_every_requirement_has_both_bounds(dist: Path, distribution: Distribution) -> None:
+    wheel = _built(dist, distribution, "*.whl")
     extras = metadata_of(wheel).get_all("Provides-Extra", [])
 
     unbounded = [
@@ -48,13 +96,4 @@ def test_every_requirement_has_both_bounds(dist: Path, folder: Path) -> None:
         or all(spec.operator in {"<", "<=", "!="} for spec in each.specifier)
     ]
 
-    assert unbounded == ["packaging>=23"] * (folder.name == "rllm_core")
-
-
-@pytest.mark.parametrize("folder", [each for each in DISTRIBUTIONS if each.name != "rllm_core"], ids=lambda f: f.name)
-def test_the_core_is_asked_for_by_its_minor_release(dist: Path, folder: Path) -> None:
-    needed = [
-        str(each.specifier) for each in requirements_of(_built(dist, folder, "*.whl")) if each.name == "rllm-core"
-    ]
-
-    assert needed == ["<0.2,>=0.1"]
+    assert unbounded == ["packaging>=23"] * (distribution.name == "rllm-core")

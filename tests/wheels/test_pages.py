@@ -8,36 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from workspace import ROOT
 
-from .environments import ROOT, Environment
+from .environments import Environment
 
 TWO_STEPS = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
 PAGES = {
     "README.md": TWO_STEPS,
-    "rllm_core/README.md": TWO_STEPS,
-    "plugins/rllm_local/README.md": TWO_STEPS,
-    "rllm_tinker/README.md": (*TWO_STEPS, "training.default_local_dir=kept"),
     # What is left needs a service, or starts Ray for half a minute.
     "docs/backends/tinker.md": ("--dry-run",),
     "docs/backends/verl.md": ("--dry-run",),
-    "rllm_verl/README.md": ("--dry-run",),
     "docs/how-to/plugin.md": (),
 }
 """Page -> what is added to its first command."""
 TORCH_FIRST = "torch=="
-
-
-@pytest.fixture(scope="module")
-def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
-    """The environment that an install line makes, made once for all pages with this line."""
-    made: dict[tuple[str, ...], Environment] = {}
-
-    def environment(line: tuple[str, ...]) -> Environment:
-        if line not in made:
-            made[line] = Environment.make(tmp_path_factory.mktemp("page") / "venv", dist, line)
-        return made[line]
-
-    return environment
 
 
 def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:

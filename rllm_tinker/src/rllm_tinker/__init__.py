@@ -1,3 +1,1 @@
 """The Tinker API as a backend of rllm, and a local server that speaks the same protocol."""
-
-__version__ = "0.1.0"

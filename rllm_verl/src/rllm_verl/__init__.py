@@ -1,3 +1,1 @@
 """The backend `verl` of rllm: many GPUs through Ray, FSDP or Megatron and vLLM, and the same code on a CPU."""
-
-__version__ = "0.1.0"

@@ -1,3 +1,1 @@
 """rllm-envs: environments to train on."""
-
-__version__ = "0.1.0"

@@ -1,3 +1,1 @@
 """rllm-tasks: train on questions of one's own."""
-
-__version__ = "0.1.0"

@@ -1,3 +1,1 @@
 """rllm-tools: models that call tools."""
-
-__version__ = "0.1.0"

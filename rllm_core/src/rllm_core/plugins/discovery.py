@@ -55,6 +55,10 @@ class Discovery:
     unknown_allows: tuple[str, ...] = ()
     """Names in the allow list that match nothing installed."""
 
+    def distributions(self) -> frozenset[str]:
+        """Normalised names of those that offer a plugin or a command, blocked or not."""
+        return frozenset(normalise(each.distribution) for each in (*self.candidates, *self.blocked, *self.commands))
+
 
 def normalise(distribution: str) -> str:
     """The form in which names of distributions are compared: ``My_Plugin`` and ``my-plugin`` are one."""

@@ -6,8 +6,8 @@ The index is made from the records of all our distributions: ``make docs``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ INDEX = Path(__file__).with_name("first_party.json")
 class Entry:
     """One of our distributions outside the core."""
 
+    summary: str
+    """What it is, in a sentence."""
     offers: Mapping[str, Mapping[str, str]]
     """Kind -> name -> summary."""
     extras: Mapping[str, Mapping[str, str]]
@@ -74,6 +76,21 @@ def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]
 def first_party_distributions() -> frozenset[str]:
     """Our distributions outside the core, whether or not they are installed."""
     return frozenset(_index())
+
+
+def elsewhere(installed: Collection[str], kinds: Collection[str] = ()) -> dict[str, Entry]:
+    """Our distributions that are not installed, by name.
+
+    Args:
+        installed: names of distributions.
+        kinds: keeps what offers one of them, and of it what is of these kinds; empty keeps everything.
+    """
+    found = {}
+    for name, entry in _index().items():
+        offers = {kind: names for kind, names in entry.offers.items() if not kinds or kind in kinds}
+        if name not in installed and offers:
+            found[name] = replace(entry, offers=offers)
+    return found
 
 
 def names_elsewhere(kind: str) -> list[str]:

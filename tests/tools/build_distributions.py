@@ -1,0 +1,27 @@
+"""Builds the sdist of every distribution, and its wheel from the sdist: ``build_distributions.py FOLDER``."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+from workspace import distributions
+
+
+def build(into: Path) -> None:
+    """Build them into a folder, which is made where it is missing."""
+    for distribution in distributions():
+        (sdist,) = SdistBuilder(str(distribution.folder)).build(directory=str(into))
+        with TemporaryDirectory() as unpacked:
+            with tarfile.open(sdist) as archive:
+                archive.extractall(unpacked, filter="data")
+            (source,) = Path(unpacked).iterdir()
+            list(WheelBuilder(str(source)).build(directory=str(into)))
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
