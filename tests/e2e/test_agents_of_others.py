@@ -295,6 +295,16 @@ def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], prob
         played("def solve(task): pass\n", **settings)
 
 
+def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(played: Any) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(RllmError, match=r"does not start.*`rllm.sdk.store` and `rllm.sdk.proxy`") as caught,
+    ):
+        played("def solve(task): return 1.0\n", **{"rllm.sdk.proxy.port": server.getsockname()[1]})
+    assert "another program listens there" in caught.value.details
+    assert "Traceback" not in caught.value.details
+
+
 def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         PREAMBLE + "def solve(task):\n    ask()\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(1000)\n"

@@ -5,6 +5,7 @@ A key that is new, and for which there is no proof here, fails. `test_every_key_
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,14 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused, SharedOption
 
 INSTALLED = Registry.load()
+AGENT = """
+from openai import OpenAI
+
+def solve(task):
+    messages = [{"role": "user", "content": "?"}]
+    OpenAI().chat.completions.create(model="any", messages=messages, extra_body={"metadata": {"role": "player"}})
+    return 1.0
+"""
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 CHECKS = (
     "rllm_core.config.",
@@ -54,7 +63,7 @@ def _is_refused(key: Key) -> bool:
 
 REFUSED = [name for name, key in KEYS.items() if _is_refused(key)]
 
-# Four runs, in which every other key has another value than its default.
+# Six runs, in which every other key has another value than its default.
 PLAYED: dict[str, Any] = {
     "rllm.backend": "rllm-local/local",
     "rllm.agent.name": "rllm-core/math_agent",
@@ -174,11 +183,34 @@ FILLED = {
     "data.train_batch_size": 2,
     "rllm.rejection_sample.max_gen_batches": 2,
 }
-RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED)
+
+
+def free_port() -> int:
+    """One that no program listens on, for now."""
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+PLAYED_BY_AN_AGENT = {
+    "rllm.env.name": "lucky",
+    "rllm.trainer.output_dir": "agent",
+    "rllm.trainer.total_batches": 1,
+    "rllm.workflow.name": "agent",
+    "rllm.workflow.workflow_args": {"agent": "agent.py:solve"},
+    "rllm.sdk.store.path": "calls.db",
+    "rllm.sdk.processing.groupby_key": "branch",
+    "rllm.sdk.processing.traj_name_key": "role",
+    "rllm.sdk.proxy.host": "127.0.0.2",
+    "rllm.sdk.proxy.port": free_port(),
+}
+RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, PLAYED_BY_AN_AGENT)
 ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"]
+ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"]
+"""Those of a run that attaches to one: `test_agents_of_others.py`."""
 ACT_ON_CHECKS = ["rllm.unused_keys"]
 """Those that say what looking for unused keys leads to: `rllm_core/tests/pipeline/test_plan.py`."""
-READ = [name for name in KEYS if name not in (*REFUSED, *ACT_BEFORE_THERE_IS_A_PLAN, *ACT_ON_CHECKS)]
+ELSEWHERE = (*ACT_BEFORE_THERE_IS_A_PLAN, *ACT_ON_A_GATEWAY_THAT_RUNS, *ACT_ON_CHECKS)
+READ = [name for name in KEYS if name not in (*REFUSED, *ELSEWHERE)]
 
 
 @dataclass
@@ -204,6 +236,7 @@ def traced(
 ) -> Iterator[Callable[[int], Traced]]:
     """Makes one of the runs, once."""
     folder = tmp_path_factory.mktemp("runs")
+    (folder / "agent.py").write_text(AGENT)
     (folder / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
 
     @cache

@@ -225,6 +225,7 @@ def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "an_agent_module.py").write_text("def solve(task):\n    return task['n'] + 1\n")
     monkeypatch.chdir(tmp_path)
     target = check_target("an_agent_module:solve")
+    assert str(tmp_path) not in sys.path, "looking for it changes nothing"
 
     async def go() -> Outcome:
         runner = FunctionRunner(target, tmp_path)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_serving.announcement import announce
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
@@ -92,8 +92,12 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def main(settings: str) -> int:
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(ChildSettings(**json.loads(settings))))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(ChildSettings(**json.loads(settings))))
+    except RllmError as error:
+        sys.stderr.write(f"{error.message}\n")  # the trainer shows it, and says which keys to change
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -115,8 +115,11 @@ async def _answering(announcement: Path, process: ChildProcess) -> None:
     try:
         await announced_url(announcement, process, SECONDS_TO_START)
     except (EndedError, TimeoutError) as error:
-        said = " | ".join(process.last_lines(LOG_LINES)) or "nothing"
-        raise BackendError(f"The gateway does not start. It says: {said}.", "`rllm.sdk` has its settings.") from error
+        raise BackendError(
+            "The gateway of the run does not start. The end of its log is below.",
+            "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`.",
+            "\n".join(process.last_lines(LOG_LINES)) or "(nothing)",
+        ) from error
 
 
 def _environment() -> dict[str, str]:

@@ -91,12 +91,15 @@ def _source_of(place: str) -> Path | None:
                 f"{path} is no file.", f"Paths of agents start from the folder the command runs in, {Path.cwd()}."
             )
         return path
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    here, before = str(Path.cwd()), sys.path[:]
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)  # for this look alone; the agent's process has it too
     try:
         spec = importlib.util.find_spec(place)
     except (ImportError, ValueError, AttributeError) as error:
         raise ConfigError(f"There is no module {place!r}: {error}.", EXAMPLE) from error
+    finally:
+        sys.path[:] = before
     if spec is None:
         raise ConfigError(f"There is no module {place!r}.", f"{EXAMPLE} Modules are looked for in {Path.cwd()} too.")
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
