@@ -49,6 +49,10 @@ def test_the_commands_of_the_guide_train(
     for command in trained:
         done = forked_rllm(*shlex.split(command))
         assert done.returncode == 0, done.stderr
+        # There is nothing to validate on, so that the command that plays needs tasks.
+        assert done.stdout.endswith(
+            "rllm eval question --model runs/rllm-training/default/checkpoints/latest --data FILE\n"
+        )
         runs.append(steps(folder))
     by_flags, by_keys, weighted = runs
 

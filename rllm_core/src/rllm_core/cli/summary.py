@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from rllm_core.data.types import Task
 from rllm_core.pipeline.metrics import split_validation_name
 from rllm_core.planning.plan import RunPlan
 from rllm_core.runs.run_folder import PICTURE
@@ -20,8 +21,8 @@ NARROWEST = 72
 """Columns of the widest row there usually is."""
 
 
-def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float) -> None:
-    """Print the last validation and where everything is."""
+def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
+    """Print the last validation, where everything is, and a command that plays; without tasks for it, what it lacks."""
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))
@@ -32,7 +33,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, seconds: float) -> None:
         console.print(f"reward curve: {folder / PICTURE}")
     if (folder / "checkpoints" / "latest").exists():
         environment = plan.config.rllm.env.name
-        console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest")
+        lacking = "" if val_tasks else " --data FILE"
+        console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest{lacking}")
 
 
 def results_console() -> Console:

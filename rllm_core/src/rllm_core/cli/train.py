@@ -107,7 +107,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
                 "The same command with --resume goes on from there."
             )
             return 128 + received[0]
-        show_summary(plan, trainer, seconds)
+        show_summary(plan, trainer, val_tasks, seconds)
     finally:
         folder.close()
     return 0
