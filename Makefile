@@ -4,7 +4,32 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # rllm_serving and rllm_tasks, which get an extra below, stand before what requires them: pip would look for them in the
 # index otherwise.
-DISTRIBUTIONS := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_record plugins/rllm_evals plugins/rllm_inspect plugins/rllm_endpoint plugins/rllm_rescore plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_data plugins/rllm_tools plugins/rllm_renderers plugins/rllm_reasoning_gym plugins/rllm_textarena plugins/rllm_estimators plugins/rllm_example plugins/rllm_vllm plugins/rllm_gateway rllm_tinker rllm_verl plugins/rllm_tinker_server
+DISTRIBUTIONS := \
+  rllm_core \
+  plugins/rllm_backend_kit \
+  plugins/rllm_plugin_kit \
+  plugins/rllm_serving \
+  plugins/rllm_tasks \
+  plugins/rllm_record \
+  plugins/rllm_evals \
+  plugins/rllm_inspect \
+  plugins/rllm_endpoint \
+  plugins/rllm_rescore \
+  plugins/rllm_trackers \
+  plugins/rllm_local \
+  plugins/rllm_envs \
+  plugins/rllm_data \
+  plugins/rllm_tools \
+  plugins/rllm_renderers \
+  plugins/rllm_reasoning_gym \
+  plugins/rllm_textarena \
+  plugins/rllm_estimators \
+  plugins/rllm_example \
+  plugins/rllm_vllm \
+  plugins/rllm_gateway \
+  rllm_tinker \
+  rllm_verl \
+  plugins/rllm_tinker_server
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -28,7 +53,18 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := rllm_core plugins/rllm_backend_kit plugins/rllm_plugin_kit plugins/rllm_serving plugins/rllm_tasks plugins/rllm_evals plugins/rllm_inspect plugins/rllm_trackers plugins/rllm_local plugins/rllm_envs plugins/rllm_vllm
+DISTRIBUTIONS_VLLM := \
+  rllm_core \
+  plugins/rllm_backend_kit \
+  plugins/rllm_plugin_kit \
+  plugins/rllm_serving \
+  plugins/rllm_tasks \
+  plugins/rllm_evals \
+  plugins/rllm_inspect \
+  plugins/rllm_trackers \
+  plugins/rllm_local \
+  plugins/rllm_envs \
+  plugins/rllm_vllm
 # vLLM behind verl: the engine of rllm-vllm and verl may need vLLMs of different versions.
 VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
