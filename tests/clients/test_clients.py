@@ -15,6 +15,8 @@ QUESTION = "What is 6 times 7?"
 ANSWER = "It is 42."
 CALL = 'I multiply.<call>{"name": "multiply", "arguments": {"b": 7,  "a": 6}}</call>'
 """Its keys are in no order, and its spaces nobody's: clients that write arguments anew write others."""
+CALLS = f'«By hand?»{CALL}<call>{{"name": "multiply", "arguments": {{"b": 8,  "a": 6}}}}</call>'
+"""With thoughts, which some clients leave out."""
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai chat": ("openai_chat", {"streamed": False}),
     "openai chat streamed": ("openai_chat", {"streamed": True}),
@@ -57,14 +59,16 @@ def test_one_turn(agent: Callable[[], Attempt], world: World) -> None:
     assert (len(done.sampled), done.rows) == (1, 1)
 
 
-def test_a_call_of_a_tool_and_its_result_are_one_row(agent: Callable[[], Attempt], world: World) -> None:
-    world.policy.reply = lambda prompt: ANSWER if prompt.endswith("<t>42<a>") else CALL
+def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Callable[[], Attempt], world: World) -> None:
+    world.policy.reply = lambda prompt: ANSWER if prompt.endswith("<t>42<t>48<a>") else CALLS
     done = agent()
     assert done.answer == ANSWER
     assert_stored_as_sampled(done)
     assert (len(done.sampled), done.rows) == (2, 1)
+    reply = done.stored.calls[0].reply
+    assert (reply["reasoning_content"], reply["content"], len(reply["tool_calls"])) == ("By hand?", "I multiply.", 2)
     first, second = done.sampled
-    assert second.prompt.startswith(f"{first.prompt}{CALL}$")
+    assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
