@@ -69,8 +69,13 @@ DISTRIBUTIONS_VLLM := \
 VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
 DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM)) rllm_verl
+# Clients that agents are written with, in an environment without anything of ours: a program that trains through the
+# gateway needs its client alone.
+VENV_CLIENTS ?= .venv-clients
+INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
+CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
 
-.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients ci lint types tests docs clean
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -78,8 +83,9 @@ help:
 	@echo "make lint | types | tests    one of these alone"
 	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
+	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
-	@echo "make ci       make test, make test-long, make test-wheels: what continuous integration runs"
+	@echo "make ci       make test, make test-long, make test-clients, make test-wheels: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
@@ -150,9 +156,19 @@ test-wheels: dist $(VENV)/torch
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadfile -o norecursedirs=".*" -o timeout=900 \
 	  --durations 25 tests/wheels --built dist
 
+$(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_CLIENTS)
+	$(BIN)/uv pip install --quiet --python $(VENV_CLIENTS)/bin/python -c constraints-clients.txt $(CLIENTS)
+	@touch $@
+
+test-clients: install $(INSTALLED_CLIENTS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
+	  --client-python $(VENV_CLIENTS)/bin/python
+
 ci:
 	$(MAKE) test
 	$(MAKE) test-long
+	$(MAKE) test-clients
 	$(MAKE) test-wheels
 
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
@@ -201,4 +217,4 @@ docs: install
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)

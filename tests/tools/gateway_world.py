@@ -59,6 +59,7 @@ class Scripted:
     asked: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
     """Not set: calls wait."""
+    max_context: int = MAX_CONTEXT
 
     def __post_init__(self) -> None:
         self.go.set()
@@ -73,7 +74,7 @@ class Scripted:
         max_tokens: int,
         stop: tuple[str, ...],
     ) -> Completion:
-        if len(prompt_ids) >= MAX_CONTEXT:
+        if len(prompt_ids) >= self.max_context:
             raise PromptTooLongError(f"The prompt has {len(prompt_ids)} tokens, and the model has room for fewer.")
         self.asked.set()
         try:

@@ -78,6 +78,31 @@ def test_a_forced_choice_of_tools_is_refused_as_anthropic_refuses(client: anthro
     assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
 
 
+@pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
+def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str, world: World) -> None:
+    """It asks for a conversation that the server holds, and sends all messages where there is none."""
+
+    @anthropic.beta_tool
+    def look_up(word: str) -> str:
+        """Look up a word."""
+        return f"a {word}"
+
+    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    with anthropic_client(world, unsupported=unsupported) as client:
+        runner = client.beta.messages.tool_runner(model=MODEL, max_tokens=100, messages=HI, tools=[look_up])
+        [block] = runner.until_done().content
+    assert block.model_dump()["text"] == "done"
+    first, second = world.policy.calls
+    assert second.prompt == f"{first.prompt}{CALL}$<t>a proof<a>"
+
+
+def test_a_conversation_that_the_server_holds_is_refused(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.beta.messages.create(model=MODEL, max_tokens=9, messages=HI, thread={"type": "create"})
+    body: Any = caught.value.body
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
 def test_an_unknown_key_is_an_authentication_error(world: World) -> None:
     session = world.open()
     with (

@@ -330,6 +330,17 @@ def test_clients_find_the_session_in_the_environment(monkeypatch: pytest.MonkeyP
     assert variables["NO_PROXY"] == "example.org,127.0.0.1,localhost"
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_openai_agents_sends_no_traces_with_the_session_s_key_unless_told_to(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_AGENTS_DISABLE_TRACING", raising=False)
+    if before is not None:
+        monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", before)
+    session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
+    assert environment_of(session, {})["OPENAI_AGENTS_DISABLE_TRACING"] == after
+
+
 def test_a_task_that_no_variable_holds_is_on_standard_input_alone() -> None:
     session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
     assert "RLLM_TASK" not in environment_of(session, {"text": "a" * LONGEST})

@@ -47,7 +47,11 @@ class MessagesApi:
 
 
 def _error(refused: RefusedError) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": ERRORS[refused.kind], "message": refused.message}}
+    error: dict[str, Any] = {"type": ERRORS[refused.kind], "message": refused.message}
+    if refused.code is not None:
+        # Where clients look for what they can do about it.
+        error["details"] = {"error_code": refused.code}
+    return {"type": "error", "error": error}
 
 
 def _head(asked: Asked, answer: Answer) -> dict[str, Any]:

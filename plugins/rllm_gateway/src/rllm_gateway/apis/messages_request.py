@@ -34,6 +34,7 @@ MOST_STOPS = 16
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
+    _check_thread(body)
     choice = fields.mapping(body, "tool_choice").get("type")
     config = fields.mapping(body, "output_config")
     plain = {name: value for name, value in body.items() if name not in ("tool_choice", "output_config")}
@@ -65,6 +66,17 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         sent={name: value for name, value in body.items() if name != "messages"},
         outcomes=outcomes,
     )
+
+
+def _check_thread(body: Mapping[str, Any]) -> None:
+    """Refuse conversations that the server holds, whatever the session ignores: later requests are parts of them.
+
+    Clients know the code, and send the whole conversation instead.
+    """
+    if "thread" in body:
+        raise invalid(
+            "thread is not supported; send the whole conversation each time.", "thread", "thread_unsupported_request"
+        )
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:

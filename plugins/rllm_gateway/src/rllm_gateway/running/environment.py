@@ -10,6 +10,7 @@ from typing import Any
 from rllm_gateway.session import OpenedSession
 
 URL, TASK = "RLLM_SESSION_URL", "RLLM_TASK"
+NO_TRACES = "OPENAI_AGENTS_DISABLE_TRACING"
 LONGEST = 100_000
 """Bytes of a task in a variable; Linux takes 131,072. Longer ones are on standard input alone."""
 LOCAL = ("127.0.0.1", "localhost")
@@ -25,6 +26,8 @@ def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str,
         "ANTHROPIC_BASE_URL": session.anthropic_url(),
         "ANTHROPIC_API_KEY": session.key,
         URL: session.url,
+        # openai-agents sends its traces to OpenAI with that key; it is none of theirs.
+        NO_TRACES: os.environ.get(NO_TRACES, "1"),
     }
     said = json.dumps(dict(task))
     if len(said) <= LONGEST:

@@ -1,0 +1,64 @@
+"""A client's program, run as an attempt of the gateway, and what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway_world import Sampled, World
+
+from rllm_gateway.attempt_sampler import SampledCall
+from rllm_gateway.episodes import Traced, traced
+from rllm_gateway.running.commands import CommandRunner
+from rllm_gateway.running.environment import environment_of
+from rllm_gateway.session import SessionTrace
+from rllm_record.calls import StoredSession
+
+PROGRAMS = Path(__file__).with_name("programs")
+MAX_TOKENS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attempt:
+    """The answer of a program, and its session as the policy, the store and the trainer have it."""
+
+    answer: Any
+    sampled: tuple[Sampled, ...]
+    stored: StoredSession
+    trace: SessionTrace
+    trained: Traced
+
+    @property
+    def rows(self) -> int:
+        return int(self.trained.metrics["gateway/rows"])
+
+
+@dataclass(frozen=True, eq=False)
+class Player:
+    """Plays programs with a Python that has the clients and nothing of ours."""
+
+    world: World
+    python: Path
+    folder: Path
+
+    def play(self, program: str, task: Mapping[str, Any], **changes: Any) -> Attempt:
+        """Run a program of `PROGRAMS` to its end, in a session with `changes` to its `SessionSpec`."""
+        world = self.world
+        session = world.open(max_tokens=MAX_TOKENS, **changes)
+        # As it is called: behind the link is a Python without the environment's packages.
+        runner = CommandRunner([str(self.python.absolute()), str(PROGRAMS / f"{program}.py")], self.folder)
+        outcome = asyncio.run(runner.run(task, environment_of(session, task)))
+        trace = world.close(session)
+        assert outcome.code == 0, "\n".join(outcome.last_lines)
+        calls = tuple(world.policy.calls)
+        by_id = {each.call: SampledCall(each.prompt_ids, each.completion, 0) for each in calls}
+        return Attempt(
+            answer=outcome.returned["answer"],
+            sampled=calls,
+            stored=world.store.session(session.id),
+            trace=trace,
+            trained=traced(trace, by_id, "task:0", str),
+        )

@@ -1,0 +1,43 @@
+"""A gateway with room for what frameworks explain to a model, and the Python that has the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gateway_world import World, running
+from tool_tokenizer import STOP, ToolTokenizer
+
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+from .attempt import Player
+
+ROOM = 50_000
+"""Characters; smolagents explains itself in ten thousand."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--client-python", type=Path, required=True, help="The Python of an environment with the clients.")
+
+
+MARKS = {"<think>": "«", "</think>": "»"}
+
+
+class Thinking(ToolTokenizer):
+    """``«`` and ``»`` stand around thoughts."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return super().encode(MARKS.get(text, text), add_special_tokens=add_special_tokens)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with running(tmp_path, attached=lambda: TemplateRenderer(Thinking(), [STOP])) as world:
+        world.policy.max_context = ROOM
+        yield world
+
+
+@pytest.fixture
+def player(world: World, pytestconfig: pytest.Config, tmp_path: Path) -> Player:
+    return Player(world, pytestconfig.getoption("--client-python"), tmp_path)

@@ -1,0 +1,43 @@
+"""openai-python, chat completions: the loop of a tool by hand."""
+
+import json
+import sys
+
+from openai import OpenAI
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "multiply",
+        "description": "Multiply two whole numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+client = OpenAI()
+
+
+def said(messages):
+    return client.chat.completions.create(model="gpt-4o", messages=messages, tools=[TOOL]).choices[0].message
+
+
+def streamed(messages):
+    with client.chat.completions.stream(model="gpt-4o", messages=messages, tools=[TOOL]) as stream:
+        return stream.get_final_completion().choices[0].message
+
+
+task = json.load(sys.stdin)
+ask = streamed if task["streamed"] else said
+messages = [{"role": "user", "content": task["question"]}]
+reply = ask(messages)
+while reply.tool_calls:
+    messages.append(reply)
+    for call in reply.tool_calls:
+        numbers = json.loads(call.function.arguments)
+        product = numbers["a"] * numbers["b"]
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": str(product)})
+    reply = ask(messages)
+json.dump({"answer": reply.content}, sys.stdout)

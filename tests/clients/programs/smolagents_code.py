@@ -1,0 +1,26 @@
+"""smolagents: an agent that writes Python."""
+
+import json
+import sys
+
+from smolagents import CodeAgent, OpenAIModel, tool
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiply two whole numbers.
+
+    Args:
+        a: One of them.
+        b: The other.
+    """
+    return a * b
+
+
+task = json.load(sys.stdin)
+agent = CodeAgent(
+    tools=[multiply], model=OpenAIModel("gpt-4o"), stream_outputs=task["streamed"], verbosity_level=0, max_steps=4
+)
+answer = agent.run(task["question"])
+# What it streams to the console does not end its line.
+sys.stdout.write("\n" + json.dumps({"answer": answer}))

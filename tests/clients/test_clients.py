@@ -1,0 +1,108 @@
+"""Agents of the package index, unmodified: what they answer, what is stored, and how many rows it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gateway_world import World
+
+from .attempt import Attempt, Player
+
+QUESTION = "What is 6 times 7?"
+ANSWER = "It is 42."
+CALL = 'I multiply.<call>{"name": "multiply", "arguments": {"b": 7,  "a": 6}}</call>'
+"""Its keys are in no order, and its spaces nobody's: clients that write arguments anew write others."""
+CALLS = f'«By hand?»{CALL}<call>{{"name": "multiply", "arguments": {{"b": 8,  "a": 6}}}}</call>'
+"""With thoughts, which some clients leave out."""
+AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai chat": ("openai_chat", {"streamed": False}),
+    "openai chat streamed": ("openai_chat", {"streamed": True}),
+    "openai responses": ("openai_responses", {"streamed": False}),
+    "openai responses streamed": ("openai_responses", {"streamed": True}),
+    "anthropic": ("anthropic_messages", {"streamed": False}),
+    "anthropic streamed": ("anthropic_messages", {"streamed": True}),
+    "anthropic tool runner": ("anthropic_tool_runner", {}),
+    "openai-agents": ("openai_agents", {"streamed": False}),
+    "openai-agents streamed": ("openai_agents", {"streamed": True}),
+    "openai-agents chat": ("openai_agents_chat", {}),
+    "langgraph": ("langgraph_agent", {"responses": False, "streamed": False}),
+    "langgraph streamed": ("langgraph_agent", {"responses": False, "streamed": True}),
+    "langgraph responses": ("langgraph_agent", {"responses": True, "streamed": False}),
+    "langgraph responses streamed": ("langgraph_agent", {"responses": True, "streamed": True}),
+    "pydantic-ai": ("pydantic_ai_agent", {"model": "openai:gpt-4o", "streamed": False}),
+    "pydantic-ai streamed": ("pydantic_ai_agent", {"model": "openai:gpt-4o", "streamed": True}),
+    "pydantic-ai chat": ("pydantic_ai_agent", {"model": "openai-chat:gpt-4o", "streamed": False}),
+    "pydantic-ai chat streamed": ("pydantic_ai_agent", {"model": "openai-chat:gpt-4o", "streamed": True}),
+    "pydantic-ai anthropic": ("pydantic_ai_agent", {"model": "anthropic:claude-sonnet-4-5", "streamed": False}),
+    "pydantic-ai anthropic streamed": (
+        "pydantic_ai_agent",
+        {"model": "anthropic:claude-sonnet-4-5", "streamed": True},
+    ),
+}
+"""Kind of agent -> its program, and what its task says beside the question."""
+
+
+@pytest.fixture(params=AGENTS)
+def agent(request: pytest.FixtureRequest, player: Player) -> Callable[[], Attempt]:
+    program, options = AGENTS[request.param]
+    return lambda: player.play(program, {"question": QUESTION, **options})
+
+
+def test_one_turn(agent: Callable[[], Attempt], world: World) -> None:
+    world.policy.reply = lambda prompt: ANSWER
+    done = agent()
+    assert done.answer == ANSWER
+    assert_stored_as_sampled(done)
+    assert (len(done.sampled), done.rows) == (1, 1)
+
+
+def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Callable[[], Attempt], world: World) -> None:
+    world.policy.reply = lambda prompt: ANSWER if prompt.endswith("<t>42<t>48<a>") else CALLS
+    done = agent()
+    assert done.answer == ANSWER
+    assert_stored_as_sampled(done)
+    assert (len(done.sampled), done.rows) == (2, 1)
+    reply = done.stored.calls[0].reply
+    assert (reply["reasoning_content"], reply["content"], len(reply["tool_calls"])) == ("By hand?", "I multiply.", 2)
+    first, second = done.sampled
+    assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool, player: Player, world: World) -> None:
+    """It writes more into its reply; that is context, behind the sampled tokens."""
+    code = iter(("print(multiply(6, 7))", "final_answer(multiply(6, 7))"))
+    world.policy.reply = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
+    done = player.play("smolagents_code", {"question": QUESTION, "streamed": streamed})
+    assert done.answer == 42
+    assert_stored_as_sampled(done)
+    assert all(bytes(each.completion.token_ids.tolist()).endswith(b"</code>") for each in done.sampled)
+    assert (len(done.sampled), done.rows) == (2, 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
+    streamed: bool, player: Player, world: World
+) -> None:
+    final = '<call>{"name": "final_answer", "arguments": {"answer": "42"}}</call>'
+    replies = iter((CALL, final))
+    world.policy.reply = lambda prompt: next(replies)
+    # It asks for `tool_choice: required`, which no policy can promise.
+    done = player.play("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
+    assert done.answer == "42"
+    assert_stored_as_sampled(done)
+    assert (len(done.sampled), done.rows) == (2, 2)
+    assert done.trace.counters["ignored/tool_choice"] == 2
+
+
+def assert_stored_as_sampled(done: Attempt) -> None:
+    """Every call of the policy is stored with its tokens, and delivered."""
+    assert [each.id for each in done.stored.calls] == [each.call for each in done.sampled]
+    for row, sampled in zip(done.stored.calls, done.sampled, strict=True):
+        np.testing.assert_array_equal(done.stored.prompt_ids(row.id), sampled.prompt_ids)
+        np.testing.assert_array_equal(row.call.response_ids, sampled.completion.token_ids)
+    tokens = sum(len(each.completion.token_ids) for each in done.sampled)
+    assert done.trained.metrics["gateway/trained_tokens"] == tokens
