@@ -96,6 +96,31 @@ def test_a_head_without_an_end_is_cut(serve: Serve, head: bytes) -> None:
         assert is_cut(connection)
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+BEHIND_A_BODY = {
+    "trailers": (CHUNKED + b"0\r\n", b"X: y\r\n" * 1000),
+    "trailer": (CHUNKED + b"0\r\nX: ", b"y" * 1000),
+    "chunk extension": (CHUNKED + b"1;", b"y" * 1000),
+}
+
+
+@pytest.mark.parametrize(("begin", "more"), BEHIND_A_BODY.values(), ids=BEHIND_A_BODY)
+def test_what_has_no_end_behind_a_body_is_cut(serve: Serve, begin: bytes, more: bytes) -> None:
+    with connected(serve(read_seconds=DEADLINE)) as connection:
+        connection.sendall(begin)
+        with pytest.raises(ConnectionError):
+            for _ in range(20_000):
+                connection.sendall(more)
+
+
+def test_a_body_of_many_chunks_arrives(serve: Serve) -> None:
+    with connected(serve(read_seconds=DEADLINE)) as connection:
+        connection.sendall(CHUNKED + b"1\r\nx\r\n" * 50_000 + b"0\r\nX: y\r\n\r\n")
+        received = b""
+        while not received.endswith(b"50001"):
+            received += connection.recv(1000) or pytest.fail(f"closed after {received!r}")
+
+
 def test_a_body_may_be_longer_than_a_head_and_another_request_may_follow(serve: Serve) -> None:
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
     with connected(serve(read_seconds=DEADLINE)) as connection:

@@ -16,7 +16,7 @@ from rllm_core.notices import say, warn_once
 from rllm_core.seeding import derive_seed
 from rllm_verl.deadlines import Driver, take_back_sigterm
 from rllm_verl.fetching import fetch_model
-from rllm_verl.model import Model, digest_of, open_model
+from rllm_verl.model import Model, digest_of, lora_rank_of, open_model
 from rllm_verl.native import native_config, worker_environment
 from rllm_verl.quiet import quieten
 from rllm_verl.settings import VerlConfig
@@ -49,6 +49,7 @@ class VerlBackend(Backend):
             workers=trainer["n_gpus_per_node"] * trainer["nnodes"],
             strategy=role["actor"]["strategy"],
             model=digest_of(role["model"]["path"]),
+            lora_rank=lora_rank_of(role["model"]["path"], role["model"]["lora_rank"]),
         )
 
     async def start(self, run: RunContext) -> VerlEngine:
@@ -166,6 +167,7 @@ class VerlBackend(Backend):
             verl=version(),
             base=self._model.name,
             seed=self._model.seed,
+            lora_rank=int(self._native.actor_rollout_ref.model.lora_rank),
         )
 
     async def _start(self, call: Callable[[], T], doing: str) -> T:

@@ -13,6 +13,9 @@ import ray
 from ray._private import ray_constants
 
 from rllm_core.errors import BackendError, ConfigError
+from rllm_core.notices import warn_once
+from rllm_verl.daemon_watch import DaemonWatch
+from rllm_verl.processes import dead_daemon
 
 REACH_SECONDS = 5.0
 """How long a cluster's address may take to answer."""
@@ -36,6 +39,7 @@ class Cluster:
     def __init__(self, *, owned: bool) -> None:
         self.owned = owned
         """Whether this program's connection to Ray was made here."""
+        self._watch = DaemonWatch(dead_daemon, _tell_end) if owned else None
 
     @classmethod
     def connect(
@@ -98,8 +102,16 @@ class Cluster:
 
     def close(self) -> None:
         """End the cluster where it was started here; leave another as it is."""
+        if self._watch is not None:
+            self._watch.stop()
         if self.owned and ray.is_initialized():
             ray.shutdown()
+
+
+def _tell_end(daemon: str) -> None:
+    warn_once(
+        f"Ray is gone: its {daemon} ended, and the run ends with it. Go on from the newest checkpoint with --resume."
+    )
 
 
 @contextlib.contextmanager

@@ -58,6 +58,12 @@ def digest_of(name: str) -> str | None:
     return model_digest(found) if found is not None else hashlib.sha256(name.encode()).hexdigest()
 
 
+def lora_rank_of(name: str, chosen: int) -> int:
+    """The rank that a run has: an adapter keeps its own, whatever is chosen."""
+    adapter = None if name == TINY else find_adapter(Path(name).expanduser())
+    return chosen if adapter is None else adapter.rank
+
+
 def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
     """Read all of a model but its weights.
 

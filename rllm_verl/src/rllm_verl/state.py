@@ -33,6 +33,8 @@ class MadeBy:
     """That model's name: `tiny`, an absolute path, or a hub id."""
     seed: int
     """Of the weights of `tiny`."""
+    lora_rank: int
+    """0: all weights are trained."""
 
 
 def write_made_by(folder: Path, made_by: MadeBy) -> None:
@@ -76,9 +78,15 @@ def check_made_by(folder: Path, now: MadeBy) -> None:
             "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
             f"with actor_rollout_ref.model.path={folder.parent}.",
         )
+    if then.lora_rank != now.lora_rank:
+        raise CheckpointError(
+            f"{folder} was written with actor_rollout_ref.model.lora_rank={then.lora_rank}; this run has "
+            f"{now.lora_rank}, and other weights are trained.",
+            f"Resume with that rank, or start a new run with actor_rollout_ref.model.path={folder.parent}.",
+        )
 
 
-def check_resumable(folder: Path, *, workers: int, strategy: str, model: str | None) -> None:
+def check_resumable(folder: Path, *, workers: int, strategy: str, model: str | None, lora_rank: int) -> None:
     """Raise CheckpointError when a checkpoint cannot be gone on from, as far as it shows before anything is started.
 
     Args:
@@ -86,9 +94,10 @@ def check_resumable(folder: Path, *, workers: int, strategy: str, model: str | N
         workers: of the run that is about to start.
         strategy: its ``actor_rollout_ref.actor.strategy``.
         model: digest of its model; None: not known yet.
+        lora_rank: as in `MadeBy`.
     """
     then = read_made_by(folder)
-    now = replace(then, workers=workers, strategy=strategy)
+    now = replace(then, workers=workers, strategy=strategy, lora_rank=lora_rank)
     check_made_by(folder, now if model is None else replace(now, model=model))
 
 

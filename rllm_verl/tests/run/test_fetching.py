@@ -84,7 +84,15 @@ def test_a_lora_run_keeps_its_adapter_for_peft_plays_and_is_exported(tmp_path: P
 
 
 def test_what_cannot_be_put_together_says_why(tmp_path: Path) -> None:
-    made_by = {"model": "abc", "workers": 2, "strategy": "fsdp", "verl": "0.9.1", "base": "tiny", "seed": 0}
+    made_by = {
+        "model": "abc",
+        "workers": 2,
+        "strategy": "fsdp",
+        "verl": "0.9.1",
+        "base": "tiny",
+        "seed": 0,
+        "lora_rank": 0,
+    }
     (tmp_path / "made_by.json").write_text(json.dumps(made_by))
     (tmp_path / "shards").mkdir()
     with pytest.raises(CheckpointError, match=r"verl's own files \(strategy fsdp\), which are pickles") as caught:

@@ -21,6 +21,11 @@ settings = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_st
 variables = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 driver = Driver(list, kill_workers)
 
+def put_again_and_again():
+    while True:
+        ray.put(b"x" * 1_000_000)
+        time.sleep(0.3)
+
 def run(call, doing):
     return asyncio.run(driver.run(call, doing=doing, seconds=100, key="deadlines.update"))
 
@@ -30,7 +35,7 @@ run(lambda: ray.get(sleep.remote(0)), "waiting")
 (daemon,) = [each for each in psutil.Process().children() if each.name() == sys.argv[1]]
 threading.Timer(1, daemon.kill).start()
 try:
-    run(lambda: ray.get(sleep.remote(600)), "updating the policy")
+    run(put_again_and_again if "put" in sys.argv else lambda: ray.get(sleep.remote(600)), "updating the policy")
 except BackendError as error:
     print("said:", error, flush=True)
 os._exit(0)
@@ -45,3 +50,11 @@ def test_a_process_of_ray_that_ends_is_told_by_name(daemon: str) -> None:
     said = next(line for line in done.stdout.splitlines() if line.startswith("said:"))
     assert f"While updating the policy: Ray is gone: its {daemon} (process " in said
     assert "--resume" in said
+
+
+def test_a_raylet_that_ends_is_told_although_ray_ends_the_program_at_its_next_write() -> None:
+    """Ray's library then calls `_exit`: no error can be raised."""
+    command = [sys.executable, "-c", PROGRAM, "raylet", "put"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert "warning: Ray is gone: its raylet (process " in done.stderr, done.stdout
+    assert "--resume" in done.stderr

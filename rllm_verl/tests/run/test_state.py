@@ -14,7 +14,7 @@ from rllm_local import tiny
 from rllm_verl.shards import load_shard, save_shard
 from rllm_verl.state import MadeBy, check_made_by, check_resumable, model_digest, move_model, write_made_by
 
-MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0)
+MADE_BY = MadeBy(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0, lora_rank=8)
 
 
 def test_a_checkpoint_of_the_same_run_is_taken(tmp_path: Path) -> None:
@@ -48,13 +48,14 @@ def test_a_checkpoint_of_another_backend_is_refused(tmp_path: Path) -> None:
         ({"workers": 1}, "was written by 2 workers with strategy fsdp2; this run has 1"),
         ({"strategy": "megatron"}, "this run has 2 with megatron"),
         ({"model": "def"}, "belongs to a run of another model"),
+        ({"lora_rank": 0}, "was written with actor_rollout_ref.model.lora_rank=8; this run has 0"),
     ],
 )
 def test_what_a_run_cannot_go_on_from_is_refused_before_anything_starts(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     write_made_by(tmp_path, MADE_BY)
-    same: dict[str, Any] = {"workers": 2, "strategy": "fsdp2", "model": "abc"}
+    same: dict[str, Any] = {"workers": 2, "strategy": "fsdp2", "model": "abc", "lora_rank": 8}
     check_resumable(tmp_path, **same)
     check_resumable(tmp_path, **same | {"model": None})
     with pytest.raises(CheckpointError) as raised:

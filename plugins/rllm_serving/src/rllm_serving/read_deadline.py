@@ -1,7 +1,7 @@
 """A deadline and a limit for reading requests.
 
-Without them a client that stops in the middle holds its connection for ever, and a path or header without an end fills
-the memory: httptools keeps both until they are whole.
+Without them a client that stops in the middle holds its connection for ever, and a path, header or trailer without an
+end fills the memory: httptools keeps each until it is whole, and uvicorn keeps all of a request's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 << 10
-"""Most bytes of path and headers together."""
+"""Most bytes of path and headers together, and of what stands between or behind pieces of a body."""
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """uvicorn's, that hangs up on whoever is too slow to send a whole request, or sends a head above `HEAD_BYTES`.
+    """uvicorn's, that hangs up on whoever is too slow to send a whole request, or sends `HEAD_BYTES` without a body.
 
     The time runs from the connection to the end of the first request, and of later ones from their first byte on.
     Between requests uvicorn's own timeout holds.
@@ -28,29 +28,27 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._read_seconds = read_seconds
         self._reading: asyncio.TimerHandle | None = None
-        self._in_head = True
-        self._head_bytes = 0
+        self._bytes_without_body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self._start_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+        self._bytes_without_body += len(data)
         super().data_received(data)
-        # What comes behind a whole head is its body, or a later request.
-        if self._in_head and self._head_bytes > HEAD_BYTES:
+        if self._bytes_without_body > HEAD_BYTES:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._bytes_without_body = 0
         super().on_message_begin()
         if self._reading is None:
             self._start_reading()
 
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_body = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._stop_reading()
