@@ -65,6 +65,12 @@ def test_show_and_explain_say_what_the_model_follows_from(config: Callable[..., 
     assert "acts through  backend remote" in explained
 
 
+def test_a_key_of_several_backends_names_all_of_them(config: Callable[..., Any]) -> None:
+    rows = dict(line.split(maxsplit=1) for line in config("explain", "model.name", "guess").stdout.splitlines()[2:])
+
+    assert [name.strip() for name in rows["backends"].split(",")] == ["local", "remote"]
+
+
 def test_what_is_shown_is_valid_and_the_same_when_given_back(config: Callable[..., Any], tmp_path: Path) -> None:
     shown = config("show", *WORDS).stdout
     (tmp_path / "my.yaml").write_text(shown)

@@ -1,7 +1,7 @@
 """Every error a user can meet: what is wrong, where, and what to do next.
 
-The command line prints these as one paragraph and exits with `exit_code`, and so does a program that they end; a
-traceback appears only with ``--debug`` or ``RLLM_DEBUG=1``.
+The command line prints these as one paragraph and exits with `exit_code`. A Python program that one ends prints the
+same and exits with 1. A traceback appears only with ``--debug`` or ``RLLM_DEBUG=1``.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from omegaconf.errors import ConfigTypeError
 
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.config.merge import Merged, merge_layers, remaining_options
+from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 
 leaf = st.none() | st.integers(0, 3) | st.sampled_from(["text", "???"]) | st.lists(st.integers(0, 3), max_size=2)
@@ -57,8 +58,6 @@ def test_lists_scalars_and_values_of_another_kind_replace(lower: Any, upper: Any
         ("rllm.env.env_args", {"low": 1}, Tier.COMMAND_LINE, {}),
         ("rllm.env.env_args", {"low": 1}, Tier.USER, {"low": 1}),
         ("rllm.algorithm.estimator_map", {"judge": "rloo"}, Tier.COMMAND_LINE, {}),
-        ("rllm.algorithm.adv_estimator", {"name": "grpo"}, Tier.COMMAND_LINE, {"name": "grpo"}),
-        ("rllm.algorithm.adv_estimator", "grpo", Tier.COMMAND_LINE, {"name": "grpo"}),
         ("rllm.rollout", {"n": 1}, Tier.COMMAND_LINE, {"n": 1}),
         ("rllm", {"backend": "local"}, Tier.COMMAND_LINE, {"backend": "local"}),
     ],
@@ -90,7 +89,6 @@ def test_merging_leaves_the_layers_alone() -> None:
         ({"name": "grpo", "x": 1}, {"name": "grpo", "y": 2}, {"name": "grpo", "x": 1, "y": 2}),
         ({"name": "grpo", "x": 1}, {"x": 2}, {"name": "grpo", "x": 2}),
         ("grpo", {"x": 2}, {"name": "grpo", "x": 2}),
-        ("grpo", {}, {"name": "grpo"}),
         ({"name": "grpo", "x": 1}, {"name": "rllm-core/grpo"}, {"name": "rllm-core/grpo", "x": 1}),
         ({"name": "a/grpo", "x": 1}, {"name": "b/grpo"}, {"name": "b/grpo"}),
         ({"name": "grpo", "x": {"y": 1}}, {"x": {"z": 2}}, {"name": "grpo", "x": {"y": 1, "z": 2}}),
@@ -199,3 +197,16 @@ def test_every_value_has_the_origin_of_the_layer_that_set_it(path: str, origin: 
 
 def test_no_layers_make_an_empty_tree() -> None:
     assert merge_layers([], [RunConfig]) == Merged({}, {})
+
+
+@pytest.mark.parametrize("key", ["adv_estimator", "loss_fn", "estimator_map.judge"])
+@pytest.mark.parametrize("tier", [Tier.USER, Tier.COMMAND_LINE])
+def test_an_empty_mapping_in_place_of_a_plugin_is_refused(key: str, tier: Tier) -> None:
+    dotted = f"rllm.algorithm.{key}"
+    layers = [
+        layer_from_dotted({dotted: "a"}, "default", Tier.PACKAGED),
+        layer_from_dotted({dotted: {}}, "somewhere", tier),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        merge_layers(layers, [RunConfig])
+    assert str(caught.value).startswith(f"`{dotted}` is {{}} (from somewhere): it chooses no plugin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import getmembers, isfunction, isgeneratorfunction
 from types import ModuleType
 
@@ -43,3 +44,15 @@ def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
     assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect. Set a.b."]
     with pytest.raises(ConfigError, match="It cannot be"):
         settle([UNUSED, REFUSED], "warn")
+
+
+def test_the_traceback_of_an_error_ends_in_the_check() -> None:
+    def some_check() -> Iterator[Problem]:
+        yield REFUSED
+
+    def all_checks() -> Iterator[Problem]:
+        yield from some_check()
+
+    with pytest.raises(ConfigError) as caught:
+        settle(all_checks(), "error")
+    assert caught.traceback[-1].name == "some_check"

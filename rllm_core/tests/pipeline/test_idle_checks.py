@@ -48,6 +48,7 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             params=Sections,
             load=lambda: Backend,
             minibatches_key="dealt.minibatches",
+            training_keys=frozenset({"dealt.*"}),
             capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"})),
         )
     )
@@ -115,7 +116,9 @@ def test_keeping_checkpoints_that_are_not_made_is_said(make: MakePlan, save_freq
 
 def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: MakePlan) -> None:
     validates = {"rllm.trainer.val_only": True}
-    for key, value in (("rllm.rollout.n", 4), ("rllm.algorithm.adv_estimator", "rloo"), ("data.train_batch_size", 9)):
+    of_core = {"rllm.rollout.n": 4, "rllm.algorithm.adv_estimator": "rloo", "data.train_batch_size": 9}
+    of_backend = {"dealt.minibatches": 2}
+    for key, value in (of_core | of_backend).items():
         with pytest.raises(ConfigError, match=f"`{key}` is .* rllm.trainer.val_only is true, and nothing is trained"):
             typed(validates | {key: value})
         (line,) = typed(validates | {key: value, "rllm.unused_keys": "warn"}).warnings
@@ -125,9 +128,9 @@ def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: M
 
 
 def test_what_a_file_says_of_training_is_a_warning_where_nothing_is_trained(make: MakePlan) -> None:
-    of_training = {"rllm.rollout.n": 4, "data.train_batch_size": 9}
+    of_training = {"rllm.rollout.n": 4, "data.train_batch_size": 9, "dealt.minibatches": 2}
     (line,) = make({"rllm.trainer.val_only": True} | of_training).warnings
-    assert "nothing is trained: data.train_batch_size, rllm.rollout.n have no effect" in line
+    assert "nothing is trained: data.train_batch_size, dealt.minibatches, rllm.rollout.n have no effect" in line
 
 
 def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, said: Any) -> None:

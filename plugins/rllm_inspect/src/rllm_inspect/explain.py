@@ -72,7 +72,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         owner = _owner(path, plan)
         of_option = f"{owner.registered.kind} {owner.plugin.name}" if owner else ""
         acts = f"backend {plan.backend.name}" if own else of_option
-        honouring = [plan.backend] if own else backends
+        honouring = [entry for entry in backends if _has_key(entry, path, plan)] if own else backends
     elif by_plugins:
         acts = _names(acting) or "no installed plugin"
         kinds = {entry.kind for entry in acting}
@@ -106,6 +106,11 @@ def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> I
     for entry in backends:
         yield from (f"{shared.native} ({entry.name})" for shared in entry.plugin.shared_keys if shared.rllm == dotted)
     yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
+
+
+def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
+    """Whether a backend has the key: the run's, or another whose schema names it."""
+    return backend == plan.backend or path in fields_of(backend.plugin.params)
 
 
 def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:

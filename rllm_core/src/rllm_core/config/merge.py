@@ -94,6 +94,11 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 continue
             if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
                 lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
+            if value == {} and origin.tier >= Tier.USER and matches(path, choices):
+                raise ConfigError(
+                    f"{wrong_value(path, value, origin.label)}: it chooses no plugin and sets no option.",
+                    "Write NAME or {name: NAME, option: value}, or leave it out.",
+                )
             if isinstance(value, dict) and matches(path, choices):
                 lower[key] = earlier = remaining_options(earlier, value)
                 if not earlier:

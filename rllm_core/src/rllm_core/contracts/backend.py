@@ -259,7 +259,8 @@ class BackendPlugin(Plugin[ParamsT]):
     key has anyway. Shared keys never do."""
     training_keys: frozenset[str] = frozenset()
     """Keys of its own that act in training alone; ``critic.*`` stands for everything in a section. ``rllm eval``
-    refuses one on its command line. A saved evaluation goes on whatever they are."""
+    refuses one on its command line, and so does ``rllm train`` beside ``rllm.trainer.val_only``. A saved evaluation
+    goes on whatever they are."""
     idle_keys_of_profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """As `idle_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
     column_sections: Mapping[str, str] = field(default_factory=dict)

@@ -8,6 +8,8 @@ from typing import Any
 from rllm_core.config.keys import where_acts
 from rllm_core.config.layers import Tier
 from rllm_core.config.paths import path_of
+from rllm_core.config.unused import covers
+from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.planning.plan import RunPlan
@@ -98,7 +100,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
     if not plan.config.rllm.trainer.val_only:
         return
     composed = plan.composed
-    idle = [key for key in sorted(composed.by_user) if where_acts(RunConfig, path_of(key)) == "training"]
+    idle = [key for key in sorted(composed.by_user) if _acts_in_training(plan.backend.plugin, key)]
     typed = [key for key in idle if composed.tiers[key] is Tier.COMMAND_LINE]
     for key in typed:
         yield unused(
@@ -112,3 +114,12 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
             "rllm.trainer.val_only",
             f"rllm.trainer.val_only is true, and nothing is trained: {', '.join(idle[:NAMED])}{more} have no effect",
         )
+
+
+def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
+    """Whether a key acts in training alone. A key that the backend shares does not: the core's key is named."""
+    path = path_of(key)
+    if path[0] in RunConfig.model_fields:
+        return where_acts(RunConfig, path) == "training"
+    shared = any(key == row.native for row in backend.shared_keys)
+    return not shared and any(covers(pattern, key) for pattern in backend.training_keys)

@@ -38,13 +38,14 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
     """
     plan = _Planner(composed, registry).plan()
     taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
-    settled, problems = settle_effects(composed, plan.registered(), taking, registry)
+    settled, unused_keys = settle_effects(composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
     # So are rewards that no workflow of the run asks for.
     rewards = plan.rewards if settled.config.rllm.reward else ()
     plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
-    lines = settle([*problems, *problems_of(plan)], settled.config.rllm.unused_keys)
+    mode = settled.config.rllm.unused_keys
+    lines = [*settle(unused_keys, mode), *settle(problems_of(plan), mode)]
     return replace(plan, warnings=(*composed.warnings, *lines))
 
 

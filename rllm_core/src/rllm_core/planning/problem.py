@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -34,11 +34,15 @@ def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -
     """The lines of all warnings.
 
     Raises:
-        ConfigError: for the first problem that stops the run.
+        ConfigError: for the first problem that stops the run. Where `problems` is a generator, its traceback
+            (``--debug``) ends in the check that found the problem.
     """
     lines = []
     for problem in problems:
         if problem.severity == "refused" or (problem.severity == "unused" and unused_keys == "error"):
-            raise ConfigError(problem.text, problem.remedy)
+            error = ConfigError(problem.text, problem.remedy)
+            if isinstance(problems, Generator):
+                problems.throw(error)
+            raise error
         lines.append(f"{problem.text} {problem.remedy}".rstrip())
     return lines
