@@ -13,6 +13,9 @@ from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Layer, Tier, layer_from_file, layers_from_overrides
 from rllm_core.config.save import save_config
 from rllm_core.config.yaml_text import as_yaml
+from rllm_core.errors import ConfigError
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
 
 Compose = Callable[..., Composed]
 SECRET = "sk-7f3a"
@@ -79,3 +82,23 @@ def test_the_backends_name_of_a_shared_key_is_written_so_as_well(run_foreign: Co
 def test_messages_about_a_value_show_it_as_it_was_given(composed: Compose) -> None:
     result = composed(_with({"key": "${oc.env:SECRET}"}))
     assert result.given("rllm.env.env_args.key") == '`rllm.env.env_args.key` is "${oc.env:SECRET}" (from my.yaml)'
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rllm": {"rollout": {"n": "${oc.env:SECRET}"}}},
+        {"rllm": {"rollout": {"n": "Bearer ${oc.env:SECRET}"}}},
+        {"rllm": {"rollout": {"n": ["${oc.env:SECRET}"]}}},
+        {"rllm": {"rollout": {"n": "${oc.env:LONG}"}}},
+        {"rllm": {"algorithm": {"adv_estimator": "${oc.env:SECRET}"}}},
+    ],
+)
+def test_errors_show_what_was_given(
+    composed: Compose, registry: Registry, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("LONG", SECRET * 30)
+    with pytest.raises(ConfigError) as caught:
+        make_plan(composed(wrong), registry)
+    assert SECRET not in str(caught.value)
+    assert "${oc.env:" in str(caught.value)

@@ -26,7 +26,7 @@ from rllm_core.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm_core.config.packaged_keys import unlike_packaged
 from rllm_core.config.paths import KeyPath, leaves, path_of, picked, put_at, value_at, without
 from rllm_core.config.problems import as_config_error, describe, parse, wrong_value
-from rllm_core.config.resolve import escape, from_environment, resolve, resolve_interpolations
+from rllm_core.config.resolve import environment_hidden, escape, from_environment, resolve, resolve_interpolations
 from rllm_core.config.sharing import put_shared, share_keys
 from rllm_core.config.unused import idle_reason
 from rllm_core.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
@@ -146,9 +146,10 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     _require_own_sections(merged, backend, registry)
     tree = resolve(merged)
     kept = from_environment(merged, tree)
-    if problems := unlike_packaged(tree, merged, backend, profile):
-        raise as_config_error(problems)
-    composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
+    with environment_hidden(kept):
+        if problems := unlike_packaged(tree, merged, backend, profile):
+            raise as_config_error(problems)
+        composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
     unused = [path_of(key) for key in composed.by_user if idle_reason(backend, key)]
     in_force = _in_force(registry, user_layers, unused) if unused else {}
     return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 from rllm_core.config.layers import require_plain
 from rllm_core.config.merge import MISSING, Merged
 from rllm_core.config.paths import KeyPath, leaves, value_at
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RllmError
+
+SHORTEST_SECRET = 4
+"""Characters. What is shorter is no secret, and hiding it would make other words unreadable."""
+CUT = 20
+"""Characters that are left of a long value, at least, where a message shortens it."""
 
 
 def resolve(merged: Merged) -> dict[str, Any]:
@@ -113,3 +119,31 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
         f"`{full_key}`{shown} (from {merged.origin(path)}), which cannot be resolved: {reason}.",
         "An interpolation names another key, such as ${rllm.trainer.seed}; write \\${ for the characters themselves.",
     )
+
+
+@contextmanager
+def environment_hidden(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[None]:
+    """Let errors of ours show what the user wrote in place of values of the environment.
+
+    Args:
+        values: as `from_environment` gives them.
+    """
+    try:
+        yield
+    except RllmError as error:
+        for written, resolved in values.values():
+            given = (text for _, text in leaves({"": written}, into_lists=True))
+            held = (text for _, text in leaves({"": resolved}, into_lists=True))
+            for text, secret in zip(given, held, strict=False):
+                _replace(error, str(secret), str(text))
+        raise
+
+
+def _replace(error: RllmError, secret: str, text: str) -> None:
+    if len(secret) < SHORTEST_SECRET or secret == text:
+        return
+    cut = f"|{re.escape(secret[:CUT])}[^…]*…" if len(secret) > CUT else ""
+    shown = re.compile(re.escape(secret) + cut)
+    error.message = shown.sub(lambda _: text, error.message)
+    error.hint = shown.sub(lambda _: text, error.hint)
+    error.args = type(error)(error.message, error.hint, error.details).args

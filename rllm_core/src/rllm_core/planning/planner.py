@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rllm_core.config.compose import Composed
+from rllm_core.config.resolve import environment_hidden
 from rllm_core.contracts.chosen import FAMILY, Chosen
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
@@ -36,6 +37,11 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
         ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
             or a value that a user set would have no effect.
     """
+    with environment_hidden(composed.from_environment):
+        return _plan(composed, registry)
+
+
+def _plan(composed: Composed, registry: Registry) -> RunPlan:
     plan = _Planner(composed, registry).plan()
     taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
     settled, unused_keys = settle_effects(composed, plan.registered(), taking, registry)
