@@ -80,8 +80,10 @@ def _device(name: str) -> tuple[str, int]:
     """The device that a run would take, and its bytes of memory."""
     import torch
 
-    if torch.cuda.is_available() and name != "cpu":
-        device = torch.device("cuda" if name == "auto" else name)
+    from rllm_local.device import find_device
+
+    device = find_device(name)
+    if device.type == "cuda":
         return str(device), int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CGROUP.read_text(encoding="utf-8").strip() if CGROUP.is_file() else "max"

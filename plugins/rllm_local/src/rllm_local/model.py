@@ -13,6 +13,7 @@ from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
+from rllm_local.device import find_device
 from rllm_local.fingerprints import fingerprint
 from rllm_local.given_masks import attends_as_told
 from rllm_local.lora import Adapter, merge_into
@@ -45,7 +46,7 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
     """
     loaded = _load_float32(settings.name, seed)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
-    loaded.model.to(_device(settings.device))
+    loaded.model.to(find_device(settings.device))
     return loaded
 
 
@@ -59,7 +60,7 @@ def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[Loade
         loaded = _load_with_adapter(settings, seed)
         return loaded, Masters(loaded.model)
     loaded = _load_float32(settings.name, seed)
-    loaded.model.to(_device(settings.device))
+    loaded.model.to(find_device(settings.device))
     return loaded, Masters.of_float32(loaded.model, getattr(torch, settings.dtype))
 
 
@@ -74,7 +75,7 @@ def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
         loaded = _load_below(trained_before)
     model = loaded.model
     cast_weights(model, getattr(torch, settings.dtype))
-    model.to(_device(settings.device))
+    model.to(find_device(settings.device))
     adapter = Adapter(model, settings, base, seed)
     if trained_before is not None:
         try:
@@ -181,22 +182,6 @@ def _check_attention(model: Any, name: str) -> None:
             f"model.name={name!r} does not keep to the positions and attention masks that it is given.",
             "The local engine and packed rows need that. Use another model, such as Llama or Qwen3.",
         )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"model.device={name!r} is not a device torch knows.", "Use auto, cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu.")
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda.") from error
-    return device
 
 
 def _quiet() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+DEVICE = r"auto|(cpu|cuda|mps|xpu)(:\d+)?"
+"""Names of devices that torch computes on; whether one is there is found when a model is loaded."""
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -18,6 +21,13 @@ class ModelSection(Section):
     name: str = Field("tiny", description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
     device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, …; auto means cuda where there is one.")
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if re.fullmatch(DEVICE, name) is None:
+            raise ValueError("expected auto, cpu, cuda, cuda:1, or another device of torch")
+        return name
 
 
 class TrainedModelSection(ModelSection):

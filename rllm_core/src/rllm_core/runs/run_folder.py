@@ -34,6 +34,12 @@ def run_folder_path(trainer: TrainerSection) -> Path:
     return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
 
 
+def _unwritable(path: Path, reason: str) -> RllmError:
+    return RllmError(
+        f"The run folder {path} cannot be written: {reason}.", "Choose another with rllm.trainer.output_dir=FOLDER."
+    )
+
+
 class RunFolder:
     """Holds the folder's lock until `close`; the lock ends with the process, however that ends."""
 
@@ -56,10 +62,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = (path / LOCK).open("a", encoding="utf-8")
         except OSError as error:
-            raise RllmError(
-                f"The run folder {path} cannot be written: {error.strerror}.",
-                "Choose another with rllm.trainer.output_dir=FOLDER.",
-            ) from error
+            raise _unwritable(path, str(error.strerror)) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -80,11 +83,17 @@ class RunFolder:
 
     @staticmethod
     def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
-        """Raise ConfigError where a run is there already, and neither `resume` nor `overwrite` says what to do with it.
+        """Look at the place of a run; write nothing.
 
-        Writes nothing.
+        Raises:
+            ConfigError: a run is there already, and neither `resume` nor `overwrite` says what to do with it.
+            RllmError: the folder cannot be written.
         """
         path = run_folder_path(trainer)
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            reason = "may not be written" if there.is_dir() else "is a file"
+            raise _unwritable(path, f"{there} {reason}")
         if (path / PLUGINS).exists() and not (resume or overwrite):
             raise ConfigError(
                 f"{path} holds a run already.",
