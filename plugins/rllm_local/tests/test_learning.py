@@ -33,9 +33,9 @@ def reward(steps: list[dict[str, Any]]) -> float:
 
 
 def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_folder: Path) -> None:
-    steps = train(in_folder, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40")
+    steps = train(in_folder, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40", "rllm.rollout.n=8")
     assert reward(steps[:3]) < 0.12
-    assert reward(steps[-5:]) > 0.3
+    assert reward(steps[-5:]) > 0.2
     assert sum(step["critic/explained_variance"] for step in steps[-10:]) / 10 > 0.05
 
 
