@@ -69,6 +69,12 @@ class Trained(Observer):
 Train = Callable[..., Trained]
 
 
+@pytest.fixture
+def without_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs with expensive attempts: a validation at the end plays every task of the environment."""
+    monkeypatch.setattr(Trained, "on_validation_start", lambda *_: False)
+
+
 def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[Layer] = ()) -> RunPlan:
     """The plan of values that a user set, above `layers`."""
     return make_plan(compose(registry, [*layers, layer_from_dotted(settings, "the test")]), registry)

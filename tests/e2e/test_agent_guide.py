@@ -19,7 +19,7 @@ from rllm_core.plugins.registry import Registry
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-agent.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 SHORT = ("data.max_response_length=4", "rllm.sdk.store.path=traces.db")
-QUICKLY = (*SHORT, "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "--overwrite")
+QUICKLY = (*SHORT, "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.train_batch_size=1", "--overwrite")
 
 
 def blocks(language: str) -> list[str]:

@@ -167,9 +167,10 @@ def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
 
 def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(folder: Path, forked_rllm: Rllm) -> None:
     (folder / "rewards.py").write_text(
+        "import time\n"
         "def score(attempt):\n"
         "    while attempt.data['answer'] == '1':\n"
-        "        pass\n"
+        "        time.sleep(60)\n"
         "    return float(len(attempt.reply.content))\n"
     )
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=drop"

@@ -14,6 +14,7 @@ from rllm_record.steps import RecordedFate, StepFiles
 from rllm_rescore.reading import read_file
 from rllm_rescore.source import find_episodes
 
+SHORT = {"data.max_response_length": 4}
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
 MODES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -44,7 +45,8 @@ def groups_of(fates: list[RecordedFate], fate: str, rule: str = "") -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_trajectory_has_one_fate_and_the_sums_are_those_of_the_metrics(train: Any, mode: str) -> None:
-    settings = (REJECTING if mode in ("group", "episode", "dynamic") else {}) | MODES[mode]
+    # What is rejected is a matter of luck, and the longer a reply the more of it there is.
+    settings = (REJECTING if mode in ("group", "episode", "dynamic") else SHORT) | MODES[mode]
     run = train("lucky", settings | {"rllm.trainer.total_batches": 4})
 
     waited, seen = set[str](), set[str]()
@@ -71,13 +73,13 @@ def test_every_trajectory_has_one_fate_and_the_sums_are_those_of_the_metrics(tra
 
 
 def test_a_run_records_fates_unless_told_otherwise(train: Any) -> None:
-    run = train("lucky", {})
+    run = train("lucky", SHORT)
     assert files_of(run).steps() == [0]
     assert files_of(run).episode_table(0).to_pylist()[0]["trajectories"][0]["ids"] is None
 
 
 def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
-    run = train("lucky", {"rllm.record": "tokens"})
+    run = train("lucky", SHORT | {"rllm.record": "tokens"})
     recorded = [each.episode for each in files_of(run).episodes(0)]
     for found, played in zip(recorded, run.episodes, strict=True):
         assert found.id == played.id
@@ -88,13 +90,13 @@ def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:
-    run = train("lucky", {"rllm.record": "off"})
+    run = train("lucky", SHORT | {"rllm.record": "off"})
     assert not (run.folder / "record").exists()
 
 
 def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: Path) -> None:
-    run = train("lucky", {"rllm.trainer.total_batches": 2})
-    again = train("lucky", {"rllm.record": "off"})
+    run = train("lucky", SHORT | {"rllm.trainer.total_batches": 2})
+    again = train("lucky", SHORT | {"rllm.record": "off"})
     assert run.folder == again.folder
     assert not (run.folder / "record").exists()
 
@@ -102,7 +104,7 @@ def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: 
 @pytest.mark.parametrize("mode", ["none", "dynamic"])
 def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None:
     settings = (REJECTING if mode == "dynamic" else {}) | MODES[mode]
-    run = train("lucky", settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
+    run = train("lucky", SHORT | settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
 
     recorded, logged = (
         [[episode_to_json(each) for each in played] for played in read_file(run.folder / file).rounds]

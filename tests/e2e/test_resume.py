@@ -77,7 +77,12 @@ def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]
 
 @pytest.mark.parametrize(
     ("number", "terms"),
-    [(signal.SIGTERM, ()), (signal.SIGKILL, ()), (signal.SIGINT, WAITING), (signal.SIGKILL, WAITING)],
+    [
+        (signal.SIGTERM, ()),
+        pytest.param(signal.SIGKILL, (), marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, WAITING, marks=pytest.mark.long),
+        (signal.SIGKILL, WAITING),
+    ],
     ids=["SIGTERM", "SIGKILL", "SIGINT, groups waiting", "SIGKILL, groups waiting"],
 )
 def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(

@@ -33,9 +33,9 @@ def reward(steps: list[dict[str, Any]]) -> float:
 
 
 def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_folder: Path) -> None:
-    steps = train(in_folder, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40")
+    steps = train(in_folder, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40", "rllm.rollout.n=8")
     assert reward(steps[:3]) < 0.12
-    assert reward(steps[-5:]) > 0.3
+    assert reward(steps[-5:]) > 0.2
     assert sum(step["critic/explained_variance"] for step in steps[-10:]) / 10 > 0.05
 
 
@@ -52,17 +52,19 @@ def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_fold
 
 
 def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_folder: Path) -> None:
-    free = train(in_folder, "free", "rllm.algorithm.kl_beta=1e-6", "rllm.trainer.total_batches=20")
-    held = train(in_folder, "held", "rllm.algorithm.kl_beta=3", "rllm.trainer.total_batches=20")
+    few = ("rllm.trainer.total_batches=12", "rllm.rollout.n=8")
+    free = train(in_folder, "free", "rllm.algorithm.kl_beta=1e-6", *few)
+    held = train(in_folder, "held", "rllm.algorithm.kl_beta=3", *few)
     assert free[-1]["actor/kl_ref"] > 0.3
     assert held[-1]["actor/kl_ref"] < 0.05
     assert reward(held[-5:]) < reward(free[-5:])
 
 
 def test_corrected_rollouts_learn_as_uncorrected_ones_do_where_sampler_and_trainer_agree(in_folder: Path) -> None:
-    plain = train(in_folder, "plain", "rllm.trainer.total_batches=10")
+    few = ("rllm.trainer.total_batches=6", "rllm.rollout.n=8")
+    plain = train(in_folder, "plain", *few)
     correction = "rllm.algorithm.rollout_correction.tis_mode=sequence"
-    corrected = train(in_folder, "corrected", correction, "rllm.trainer.total_batches=10")
+    corrected = train(in_folder, "corrected", correction, *few)
     assert all(step["actor/rollout_weight"] == pytest.approx(1, abs=1e-4) for step in corrected)
     assert all(step["actor/rollout_masked"] == 0 for step in corrected)
     assert reward(corrected[-5:]) == pytest.approx(reward(plain[-5:]), abs=0.1)

@@ -18,7 +18,7 @@ MakeGroups = Callable[..., list[TrajectoryGroup]]
 MakeInputs = Callable[..., AdvantageInput]
 RoleColumns = Callable[[TokenBatch, int], AdvantageInput]
 
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, max_examples=40)
 settings.load_profile("shared machine")
 
 

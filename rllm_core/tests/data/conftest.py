@@ -12,7 +12,7 @@ from rllm_core.data.types import Trajectory, TrajectoryGroup
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]
 
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, max_examples=40)
 settings.load_profile("shared machine")
 
 

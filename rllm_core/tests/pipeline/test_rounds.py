@@ -187,11 +187,14 @@ def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: 
     assert message in caught.value.message
 
 
-def test_a_mode_that_never_stops_asking_is_stopped(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_a_mode_that_never_stops_asking_is_stopped(
+    bench: Any, step: MakeStep, attempts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_ROUNDS", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(attempts)
     context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: [Task(id="solved-z")])
-    with pytest.raises(PipelineError, match="still asks for more after 1000 batches of tasks in one step"):
+    with pytest.raises(PipelineError, match="still asks for more after 20 batches of tasks in one step"):
         asyncio.run(Pipeline(made.plan.stages, context).run(step(tasks=[Task(id="solved-a")])))
 
 

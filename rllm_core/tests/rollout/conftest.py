@@ -20,7 +20,7 @@ from rllm_core.data.types import Task
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, max_examples=40)
 settings.load_profile("shared machine")
 
 STOP = ord("$")

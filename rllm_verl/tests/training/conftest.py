@@ -194,14 +194,20 @@ def model_folder(build_tiny: Callable[[], Any], tmp_path_factory: pytest.TempPat
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _warnings_are_logged_elsewhere() -> Iterator[None]:
+    """A rank in this process switches them off, and later tests of others read what is logged."""
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.fixture(scope="session")
 def alone(model_folder: Path) -> Iterator[Alone]:
     """One rank. Call `begin_anew` before use."""
-    environment, disabled = dict(os.environ), logging.root.manager.disable
+    environment = dict(os.environ)
     group = Alone(model_folder)
     yield group
     group.rank.close()
-    logging.disable(disabled)
     os.environ.clear()
     os.environ.update(environment)
 

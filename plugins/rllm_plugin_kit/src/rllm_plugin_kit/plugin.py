@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Self
 
 import pytest
@@ -17,10 +19,14 @@ from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.listing import heavy_imports
 
 UNKNOWN_OPTION = "an_option_nobody_has"
-
-
 LONGEST_LABEL = 200
 """Letters of a test's name that say its options."""
+
+
+@cache
+def _installed_on(path: tuple[str, ...], blocked: str | None) -> Registry:
+    """What is installed there. Kept: each test looks a record up, and loading all takes longer than most of them."""
+    return Registry.load()
 
 
 class PluginContract(Generic[RecordT]):
@@ -167,7 +173,7 @@ class PluginContract(Generic[RecordT]):
     def _installed(self) -> Registered[Any]:
         if not self.name:
             raise AssertionError(f"{type(self).__name__} names no plugin. Set its class attribute `name`.")
-        registry = Registry.load()
+        registry = _installed_on(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
         try:
             return registry.get(self.kind, self.name)
         except RllmError as error:

@@ -122,6 +122,13 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
     assert [as_data(row) for row in found.calls] == [as_data(stored)]
 
 
+def test_a_session_opened_at_minus_zero_is_no_damaged_one(path: Path) -> None:
+    write(path, session(opened=-0.0))
+    with CallReader.open(path) as reader:
+        assert reader.session("s").session.opened == 0.0
+        assert reader.check() == []
+
+
 def test_an_integer_of_a_thousand_digits_is_kept(path: Path) -> None:
     write(path, session(metadata={"n": 10**999}))
     with CallReader.open(path) as reader:

@@ -45,7 +45,8 @@ def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
     match row:
         case SessionRow():
             head = _json(asdict(row) | {"metadata": dict(row.metadata)})
-            return [("sessions", (row.id, row.run, row.key_hash, float(row.opened), head))]
+            # SQLite keeps no sign of a zero, and the digest is of what it keeps.
+            return [("sessions", (row.id, row.run, row.key_hash, float(row.opened) + 0.0, head))]
         case CallRow():
             request = _json({"sent": dict(row.sent), "outcomes": dict(row.outcomes)})
             return [("requests", (request,)), ("calls", _call_values(row, digest_of((request,))))]
