@@ -17,9 +17,11 @@ from rllm_record.steps import StepFiles
 
 from .steps.made_steps import attempt, group, step
 
+CONFIG = {"rllm": {"backend": "local"}, "data": {"max_response_length": 8}}
+
 
 def recorder(folder: Path, **options: Any) -> Tracker:
-    run = TrackedRun(folder=folder, project_name="numbers", experiment_name="first", config={})
+    run = TrackedRun(folder=folder, project_name="numbers", experiment_name="first", config=CONFIG)
     return make_recorder(run, RecordParams(**options))
 
 

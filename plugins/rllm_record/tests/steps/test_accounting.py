@@ -143,6 +143,6 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
 def test_the_task_of_an_attempt_is_recorded_where_it_is_known() -> None:
     a, b = attempt("t:0"), attempt("u:0")
 
-    played, _ = Accounting().of(step(0, [a, b], []), {"t": {"number": 7}})
+    played, *_ = Accounting().of(step(0, [a, b], []), {"t": {"number": 7}})
 
     assert [each.task for each in played] == [{"number": 7}, None]

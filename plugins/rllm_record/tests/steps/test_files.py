@@ -101,7 +101,7 @@ def test_fates_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
-    played, _ = Accounting().of(step(12, [attempt("t:0", 0.5)], []), {"t": {"number": 7}})
+    played, *_ = Accounting().of(step(12, [attempt("t:0", 0.5)], []), {"t": {"number": 7}})
     StepFiles(tmp_path).write(12, played, [], "tokens")
 
     (read,) = StepFiles(tmp_path).episodes(12)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from rllm_core.contracts.backend import UpdatePlan, UpdateResult
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
 
@@ -56,6 +57,10 @@ class TrainStep:
     given_rewards: dict[int, float | None] = field(default_factory=dict)
     """By ``id`` of a trajectory, the reward that it came with, where a stage gave it another."""
     batch: TokenBatch | None = None
+    update_plan: UpdatePlan | None = None
+    """What the backend was asked to make of the batch; None: no update was made."""
+    update_result: UpdateResult | None = None
+    """What it did."""
     metrics: dict[str, float] = field(default_factory=dict)
     timing_dict: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""

@@ -346,6 +346,7 @@ class TrainingLoop:
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.losses.of,
             log=trackers.log,
+            traces_tokens=self.plan.recorded == "tokens" and self.plan.backend.plugin.capabilities.token_trace,
         )
 
     def _is_due(self, frequency: int) -> bool:

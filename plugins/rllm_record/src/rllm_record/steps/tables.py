@@ -1,86 +1,19 @@
-"""The columns of the record, and rows to and from them. A text that is JSON says so."""
+"""Episodes, fates and optimiser steps as rows of their files, and back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rllm_core.data.codec import trajectory_from_json
-from rllm_core.data.record import Fate
+from rllm_core.data.record import Fate, OptimizerStep
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
-
-Content = Literal["fates", "tokens"]
-"""``fates``: ids, numbers and rules; ``tokens``: texts and tokens too."""
-CONTENTS: tuple[Content, ...] = get_args(Content)
-NUMBERS = pa.map_(pa.string(), pa.float64())
-
-STEP = pa.struct(
-    {
-        "segment_start": pa.int32(),
-        "response_start": pa.int32(),
-        "end": pa.int32(),
-        "weight_version": pa.int32(),
-        "version_spans": pa.list_(pa.struct({"version": pa.int32(), "tokens": pa.int32()})),
-        "finish_reason": pa.string(),
-        "reward": pa.float64(),
-        "advantage": pa.string(),  # JSON
-        "text": pa.string(),
-        "info": pa.string(),  # JSON
-    }
-)
-TRAJECTORY = pa.struct(
-    {
-        "uid": pa.string(),
-        "own_uid": pa.string(),
-        "name": pa.string(),
-        "reward_given": pa.float64(),
-        "reward_used": pa.float64(),
-        "reward": pa.float64(),
-        "components": NUMBERS,
-        "steps": pa.list_(STEP),
-        "ids": pa.list_(pa.int32()),
-        "logprobs": pa.list_(pa.float32()),
-        "info": pa.string(),  # JSON
-    }
-)
-EPISODES = pa.schema(
-    {
-        "uid": pa.string(),
-        "step": pa.int32(),
-        "round": pa.int32(),
-        "id": pa.string(),
-        "task_id": pa.string(),
-        "data_source": pa.string(),
-        "is_correct": pa.bool_(),
-        "ending": pa.string(),
-        "error": pa.string(),
-        "tries": pa.int32(),
-        "metrics": NUMBERS,
-        "trajectories": pa.list_(TRAJECTORY),
-        "task": pa.string(),  # JSON
-    }
-)
-FATES = pa.schema(
-    {
-        "step": pa.int32(),
-        "trajectory": pa.string(),
-        "fate": pa.string(),
-        "rule": pa.string(),
-        "numbers": NUMBERS,
-        "group": pa.string(),
-        "peers": pa.list_(pa.string()),
-        "name": pa.string(),
-        "episode": pa.string(),
-        "played_step": pa.int32(),
-        "round": pa.int32(),
-    }
-)
+from rllm_record.steps.schemas import Content
 
 
 def episode_rows(episodes: Sequence[PlayedEpisode], content: Content) -> list[dict[str, Any]]:
@@ -215,9 +148,17 @@ def fate_rows(fates: Sequence[RecordedFate]) -> list[dict[str, Any]]:
             "episode": recorded.episode,
             "played_step": recorded.played_step,
             "round": recorded.round,
+            "estimator": recorded.estimator,
+            "baseline": recorded.baseline,
+            "advantage": recorded.advantage,
         }
         for recorded in fates
     ]
+
+
+def update_rows(steps: Sequence[OptimizerStep]) -> list[dict[str, Any]]:
+    """Rows of `UPDATES`."""
+    return [{**vars(step), "optimizer_step": step.number} for step in steps]
 
 
 def recorded_fate(row: Mapping[str, Any]) -> RecordedFate:
@@ -232,7 +173,14 @@ def recorded_fate(row: Mapping[str, Any]) -> RecordedFate:
         peers=tuple(row["peers"]),
     )
     return RecordedFate(
-        fate=fate, played_step=row["played_step"], round=row["round"], episode=row["episode"], name=row["name"]
+        fate=fate,
+        played_step=row["played_step"],
+        round=row["round"],
+        episode=row["episode"],
+        name=row["name"],
+        estimator=row["estimator"],
+        baseline=row["baseline"],
+        advantage=row["advantage"],
     )
 
 
