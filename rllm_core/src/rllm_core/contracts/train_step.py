@@ -8,6 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rllm_core.contracts.backend import UpdatePlan, UpdateResult
     from rllm_core.contracts.renderer import Renderer
     from rllm_core.data.batch import TokenBatch
@@ -60,6 +63,10 @@ class TrainStep:
     given_rewards: dict[int, float | None] = field(default_factory=dict)
     """By ``id`` of a trajectory, the reward that it came with, where a stage gave it another."""
     batch: TokenBatch | None = None
+    estimators: tuple[str, ...] = ()
+    """(n_group of the batch,) what estimated the advantages, by name; ``precomputed``: they came with the group."""
+    baselines: NDArray[np.float64] | None = None
+    """(n_traj of the batch,) what rewards were compared with, NaN where the estimator does not say."""
     update_plan: UpdatePlan | None = None
     """What the backend was asked to make of the batch; None: no update was made."""
     update_result: UpdateResult | None = None

@@ -88,6 +88,7 @@ class EstimateAdvantages:
         if estimates.returns is not None:
             columns["returns"] = estimates.returns
         step.batch = batch.with_columns(**columns)
+        step.estimators, step.baselines = estimates.estimators, estimates.baselines
         step.metrics |= advantage_metrics(step.batch)
 
     def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:

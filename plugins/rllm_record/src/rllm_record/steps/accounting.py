@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Fate, FateName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_record.steps.estimated import estimates_of
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
 
 UNEXPLAINED = "unexplained"
@@ -72,6 +73,7 @@ class Accounting:
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
         origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
         fates: dict[int, RecordedFate] = {}
+        estimates = estimates_of(step)
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
         for known, (trajectory, decision) in decided.items():
             self._recognise(decision.group, origins)
@@ -94,6 +96,9 @@ class Accounting:
             for known, (trajectory, decision) in decided.items()
             if decision.fate == "waiting" and known in origins
         ]
+        for known, estimate in estimates.items():
+            if known in fates:
+                fates[known] = replace(fates[known], **estimate._asdict())
         trained = {known for known, recorded in fates.items() if recorded.fate.fate == "trained"}
         groups = () if step.batch is None else step.batch.groups
         in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
