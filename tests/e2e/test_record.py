@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rllm_core.data.codec import episode_to_json
@@ -98,6 +99,28 @@ def test_texts_are_recorded_so_that_no_tokenizer_is_needed(train: Any) -> None:
                 assert turn.text == re.sub("<[a-z]+>", "", reply)
                 prompt = "".join(texts[token] for token in turn.prompt_ids.tolist())
                 assert [message["content"] in prompt for message in turn.messages] == [True]
+
+
+def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
+    run = train("guess", {"rllm.record": "tokens", "training.num_epochs": 2})
+    traces = files_of(run).trace_table(0).to_pylist()
+    updates = files_of(run).update_table(0).to_pylist()
+    played = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
+    trained = [each.fate.trajectory for each in files_of(run).fates(0) if each.fate.fate == "trained"]
+    for epoch in (0, 1):
+        tokens = {row["trajectory"]: len(row["ids"]) for row in traces if row["epoch"] == epoch}
+        assert tokens == {uid: played[uid].response_length for uid in trained}
+    assert {row["optimizer_step"] for row in traces} == {row["optimizer_step"] for row in updates}
+    assert np.mean([row["loss"] for row in updates]) == pytest.approx(run.steps[0].metrics["actor/loss"], rel=1e-9)
+
+
+def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
+    def numbers(record: str) -> list[dict[str, float]]:
+        run = train("guess", {"rllm.record": record, "rllm.trainer.total_batches": 2})
+        timed = ("time/", "perf/")
+        return [{k: v for k, v in step.metrics.items() if not k.startswith(timed)} for step in run.steps]
+
+    assert numbers("off") == numbers("fates") == numbers("tokens")
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss_terms import loss_terms, rollout_weights
+from rllm_backend_kit.loss_terms import loss_terms, rollout_weights, sampled_entropy
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
@@ -21,7 +21,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
 from rllm_tinker.client import Asked, Trainer
-from rllm_tinker.custom_loss import custom_loss, loss_input, sampled_entropy
+from rllm_tinker.custom_loss import custom_loss, loss_input
 from rllm_tinker.datums import Rows
 from rllm_tinker.dro import submit_dro, uniform_weight
 from rllm_tinker.exchange import Adam, Gradient

@@ -149,7 +149,8 @@ class TokenTrace:
     kl_part: NDArray[np.float32]
     """Derivative of the KL term by `logprob`; 0 without one."""
     entropy_part: NDArray[np.float32]
-    """Derivative of the entropy bonus by `entropy`; 0 without one."""
+    """Derivative of the entropy bonus by `entropy`; 0 without one. Where `entropy` is NaN, the log-prob estimates it
+    and the derivative is by `logprob`."""
 
     def __post_init__(self) -> None:
         n = self.row.size
