@@ -33,6 +33,8 @@ class Coefficients:
     policy_loss: float
     kl_loss: float
     entropy_loss: float
+    size: float
+    """Sum of the sizes of what the three sum: how far rounding can move them."""
 
 
 def coefficients(
@@ -54,9 +56,13 @@ def coefficients(
         known = None if entropies is None else entropies.detach().requires_grad_()
         given = sampled_entropy(alone) if known is None else known
         parts = objective_parts(losses(rows, alone, plan), loss_terms(alone, plan), given, plan)
-        policy_part, policy_loss = _derivative(parts.policy, weights, leaf)
-        kl_part, kl_loss = _derivative(parts.kl, weights, leaf)
-        entropy_part, entropy_loss = _derivative(parts.entropy, weights, leaf if known is None else known)
+        policy_part = _derivative(parts.policy, weights, leaf)
+        kl_part = _derivative(parts.kl, weights, leaf)
+        entropy_part = _derivative(parts.entropy, weights, leaf if known is None else known)
+    terms = [
+        None if each is None else each.detach().double() * weights for each in (parts.policy, parts.kl, parts.entropy)
+    ]
+    policy_loss, kl_loss, entropy_loss = (0.0 if term is None else float(term.sum()) for term in terms)
     return Coefficients(
         policy_part=policy_part,
         kl_part=kl_part,
@@ -64,20 +70,16 @@ def coefficients(
         policy_loss=policy_loss,
         kl_loss=kl_loss,
         entropy_loss=entropy_loss,
+        size=sum(float(term.abs().sum()) for term in terms if term is not None),
     )
 
 
-def _derivative(losses: Tensor | None, weights: Tensor, by: Tensor) -> tuple[Tensor, float]:
-    """(n,) the derivative of the weighted sum of `losses`, and that sum; 0 without losses."""
-    if losses is None:
-        return torch.zeros_like(by), 0.0
-    weighted = losses * weights
-    total = float(weighted.detach().double().sum())
-    # The loss of one role may be a constant, where it says so itself.
-    if not weighted.requires_grad:
-        return torch.zeros_like(by), total
-    (gradient,) = torch.autograd.grad(weighted.sum(), by, allow_unused=True)
-    return torch.zeros_like(by) if gradient is None else gradient, total
+def _derivative(losses: Tensor | None, weights: Tensor, by: Tensor) -> Tensor:
+    """(n,) the derivative of the weighted sum of `losses`; 0 without losses."""
+    if losses is None or not losses.requires_grad:
+        return torch.zeros_like(by)
+    (gradient,) = torch.autograd.grad((losses * weights).sum(), by, allow_unused=True)
+    return torch.zeros_like(by) if gradient is None else gradient
 
 
 class UpdateTrace:

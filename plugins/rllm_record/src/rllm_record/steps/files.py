@@ -117,6 +117,10 @@ class StepFiles:
         """
         return whole(self._read("traces", step), self._episodes_if_any)
 
+    def has_update(self, step: int) -> bool:
+        """Whether an update of the step is recorded."""
+        return self._place("updates", step).exists()
+
     def update_table(self, step: int) -> pa.Table:
         """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
 
