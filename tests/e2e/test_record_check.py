@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from rllm_core.errors import RllmError
 from rllm_record.command import record
 from rllm_record.steps import StepFiles
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import running_server
 
 TOKENS: dict[str, Any] = {
     "rllm.record": "tokens",
@@ -71,6 +73,31 @@ def test_the_loss_of_every_optimiser_step_follows_from_the_record(train: Any, se
     assert updates == 8
     assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
     assert code == 0
+
+
+@pytest.fixture(scope="module")
+def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server in this process."""
+    options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
+    with opened_service(options) as service, running_server(service) as running:
+        yield running.url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, RUNS["kl and entropy"]], ids=["of the service", "computed here"])
+def test_losses_of_the_tinker_api_follow_from_the_record(
+    train: Any, tinker_server: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    tinker = {"rllm.backend": "tinker", "tinker_base_url": tinker_server, "model.name": "tiny"}
+    run = train("lucky", TOKENS | {"rllm.algorithm.loss_fn": "importance_sampling"} | tinker | settings)
+
+    code, said = checked(run.folder)
+
+    assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
+    assert code == 0
+    (row, *_) = StepFiles(run.folder / "record").trace_table(0).to_pylist()
+    assert row["entropy"] is None
 
 
 def test_a_changed_log_prob_is_named_by_its_step(train: Any) -> None:

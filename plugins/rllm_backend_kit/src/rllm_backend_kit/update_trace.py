@@ -91,7 +91,7 @@ class UpdateTrace:
         self._losses = losses
         self._steps_per_epoch = steps_per_epoch
         self._columns: dict[str, list[NDArray[Any]]] = {}
-        self._steps: list[OptimizerStep] = []
+        self._steps: dict[int, OptimizerStep] = {}
         self._sums = np.zeros(3)
 
     def add(
@@ -125,48 +125,38 @@ class UpdateTrace:
         for name, values in tensors.items():
             self._append(name, values.detach().float().cpu().numpy())
 
-    def end_step(
-        self,
-        number: int,
-        loss: float,
-        *,
-        loss_seed: int,
-        learning_rate: float,
-        grad_norm: float | None = None,
-        clip_factor: float | None = None,
-    ) -> None:
+    def end_step(self, number: int, loss: float | None, *, loss_seed: int, learning_rate: float) -> None:
         """End the optimiser step of which rows were added.
 
         Args:
             number: of the step.
-            loss: as the update has logged it.
+            loss: as the update has logged it; None: what is logged is not the sum of the tokens' losses.
             loss_seed: `LossInput.seed`.
             learning_rate: of the policy.
-            grad_norm: of the policy's gradient, before clipping; None: not known.
-            clip_factor: what clipping multiplies it by; None: not known.
         """
         policy_loss, kl_loss, entropy_loss = self._sums.tolist()
         self._sums = np.zeros(3)
-        self._steps.append(
-            OptimizerStep(
-                epoch=number // self._steps_per_epoch,
-                number=number,
-                loss=loss,
-                policy_loss=policy_loss,
-                kl_loss=kl_loss,
-                entropy_loss=entropy_loss,
-                grad_norm=grad_norm,
-                clip_factor=clip_factor,
-                learning_rate=learning_rate,
-                loss_seed=loss_seed,
-            )
+        self._steps[number] = OptimizerStep(
+            epoch=number // self._steps_per_epoch,
+            number=number,
+            loss=loss,
+            policy_loss=policy_loss,
+            kl_loss=kl_loss,
+            entropy_loss=entropy_loss,
+            learning_rate=learning_rate,
+            loss_seed=loss_seed,
         )
+
+    def note_norm(self, number: int, grad_norm: float, clip_factor: float) -> None:
+        """Note the norm of the policy's gradient in an optimiser step, before clipping, and what clipping multiplies it
+        by."""
+        self._steps[number] = replace(self._steps[number], grad_norm=grad_norm, clip_factor=clip_factor)
 
     def result(self, metrics: dict[str, float]) -> UpdateResult:
         """The whole, with the metrics of the update."""
         columns: dict[str, NDArray[Any]] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         trace = TokenTrace(**columns) if columns else None
-        return UpdateResult(metrics=metrics, trace=trace, optimizer_steps=tuple(self._steps))
+        return UpdateResult(metrics=metrics, trace=trace, optimizer_steps=tuple(self._steps.values()))
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         self._columns.setdefault(name, []).append(values)

@@ -128,9 +128,9 @@ class Updater:
                 loss,
                 loss_seed=derive_seed(plan.seed, "loss", number),
                 learning_rate=float(self.optimizer.param_groups[0]["lr"]),
-                grad_norm=float(norms["actor"]),
-                clip_factor=clip_factor(float(norms["actor"]), self._settings.max_grad_norm),
             )
+            norm = float(norms["actor"])
+            trace.note_norm(number, norm, clip_factor(norm, self._settings.max_grad_norm))
         self.optimizer.step()
         self.masters.write()
 
