@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rllm_core.data.codec import episode_to_json
@@ -87,6 +89,40 @@ def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
             assert one.tokens.ids.tolist() == other.tokens.ids.tolist()
             assert one.tokens.logprobs.tobytes() == other.tokens.logprobs.tobytes()
             assert [step.text for step in one.steps] == [step.text for step in other.steps]
+
+
+def test_texts_are_recorded_so_that_no_tokenizer_is_needed(train: Any) -> None:
+    run = train("guess", {"rllm.record": "tokens"})
+    texts = files_of(run).vocabulary(0)
+    for episode in files_of(run).episodes(0):
+        for trajectory in episode.episode.trajectories:
+            for turn in trajectory.steps:
+                reply = "".join(texts[token] for token in turn.response_ids.tolist())
+                assert turn.text == re.sub("<[a-z]+>", "", reply)
+                prompt = "".join(texts[token] for token in turn.prompt_ids.tolist())
+                assert [message["content"] in prompt for message in turn.messages] == [True]
+
+
+def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
+    run = train("guess", {"rllm.record": "tokens", "training.num_epochs": 2})
+    traces = files_of(run).trace_table(0).to_pylist()
+    updates = files_of(run).update_table(0).to_pylist()
+    played = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
+    trained = [each.fate.trajectory for each in files_of(run).fates(0) if each.fate.fate == "trained"]
+    for epoch in (0, 1):
+        tokens = {row["trajectory"]: len(row["ids"]) for row in traces if row["epoch"] == epoch}
+        assert tokens == {uid: played[uid].response_length for uid in trained}
+    assert {row["optimizer_step"] for row in traces} == {row["optimizer_step"] for row in updates}
+    assert np.mean([row["loss"] for row in updates]) == pytest.approx(run.steps[0].metrics["actor/loss"], rel=1e-9)
+
+
+def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
+    def numbers(record: str) -> list[dict[str, float]]:
+        run = train("guess", {"rllm.record": record, "rllm.trainer.total_batches": 2})
+        timed = ("time/", "perf/")
+        return [{k: v for k, v in step.metrics.items() if not k.startswith(timed)} for step in run.steps]
+
+    assert numbers("off") == numbers("fates") == numbers("tokens")
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:

@@ -39,7 +39,7 @@ def test_it_learns_the_returns_of_the_states_it_sees(
     metrics = []
     for step in range(60):
         batch = fill_columns(model, batch, "values", critic=critic)
-        metrics.append(updater.update(batch, make_plan(global_step=step)))
+        metrics.append(updater.update(batch, make_plan(global_step=step)).metrics)
     assert metrics[0]["critic/value_loss"] == pytest.approx(0.5)
     assert metrics[0]["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
     assert metrics[-1]["critic/value_loss"] < 0.02
@@ -79,7 +79,7 @@ def test_its_learning_rate_is_its_own_and_follows_the_schedule(
     updater = make_updater(
         model, critic=Critic(model, CriticSection(learning_rate=0.1)), lr_schedule="linear", total_steps=4
     )
-    rates = [updater.update(batch, make_plan(global_step=step))["critic/lr"] for step in range(4)]
+    rates = [updater.update(batch, make_plan(global_step=step)).metrics["critic/lr"] for step in range(4)]
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 

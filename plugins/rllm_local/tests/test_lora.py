@@ -56,7 +56,7 @@ def make(random_batch: Callable[..., TokenBatch], make_plan: Callable[..., Updat
         )
 
         def train(steps: range) -> list[dict[str, float]]:
-            return [updater.update(random_batch(ROWS, seed=n), make_plan(global_step=n, seed=n)) for n in steps]
+            return [updater.update(random_batch(ROWS, seed=n), make_plan(global_step=n, seed=n)).metrics for n in steps]
 
         return loaded, updater, train
 
@@ -160,7 +160,7 @@ def test_the_reference_is_the_model_without_its_adapter(
     assert found.ref_logprobs.tolist() == expected.ref_logprobs.tolist()
     assert found.ref_logprobs.tolist() != found.old_logprobs.tolist()
     assert torch.equal(logits(loaded.model), adapted), "switched on again"
-    metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3")))
+    metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3"))).metrics
     assert metrics["actor/kl_ref"] > 0
     assert metrics["actor/grad_norm"] > 0
 

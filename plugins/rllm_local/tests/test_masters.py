@@ -185,7 +185,7 @@ def test_numbers_about_a_bfloat16_model_are_those_of_its_logits_in_float64(
         ):
             np.testing.assert_allclose(column[start + 1 : end][places.numpy()], expected, atol=3e-6, rtol=1e-5)
     updater = make_updater(model, max_tokens_per_microbatch=1)
-    metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3")))
+    metrics = updater.update(found, make_plan(kl=KlTerm(beta=0.1, estimator="k3"))).metrics
     assert metrics["actor/entropy"] == pytest.approx(float(np.mean(entropies)), rel=1e-5)
     assert metrics["actor/kl_ref"] == pytest.approx(float(np.mean(divergences)), rel=1e-4)
 

@@ -22,7 +22,7 @@ ROWS = [(2 + row, 1 + row % 4) for row in range(9)]
 
 
 def _gradients(updater: Updater, batch: TokenBatch, plan: UpdatePlan) -> tuple[list[torch.Tensor], dict[str, float]]:
-    metrics = updater.update(batch, plan)
+    metrics = updater.update(batch, plan).metrics
     return [master.grad.clone() for master in updater.masters if master.grad is not None], metrics
 
 

@@ -37,7 +37,8 @@ def train(
     def run(updater: Updater, steps: range) -> list[dict[str, float]]:
         lengths = [(2 + row, 1 + row % 4) for row in range(9)]
         return [
-            updater.update(random_batch(lengths, seed=step), make_plan(global_step=step, seed=step)) for step in steps
+            updater.update(random_batch(lengths, seed=step), make_plan(global_step=step, seed=step)).metrics
+            for step in steps
         ]
 
     return run
@@ -151,7 +152,7 @@ def test_a_critic_is_put_back_with_its_optimiser_state(
         for step in steps:
             batch = random_batch([(2 + row, 1 + row % 4) for row in range(9)], seed=step)
             batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
-            metrics.append(updater.update(batch, make_plan(global_step=step, seed=step)))
+            metrics.append(updater.update(batch, make_plan(global_step=step, seed=step)).metrics)
         return metrics
 
     model = build_tiny(0)

@@ -142,7 +142,7 @@ def test_the_gradient_of_a_whole_update_is_that_of_the_naive_reference(
     terms = {"kl": KlTerm(beta=BETA, estimator=estimator), "rollout_correction": correction}
     plan = make_plan("reinforce", entropy_coeff=ENTROPY, **terms)
     updater = make_updater(model, critic=critic, max_tokens_per_microbatch=60)
-    metrics = updater.update(batch, plan)
+    metrics = updater.update(batch, plan).metrics
     other = build_tiny(0)
     expected = naive_gradients(other, make_critic(other, **settings), batch, plan, entropy=ENTROPY)
     assert distance(gradient(model), expected.policy + expected.value) < 1e-5
@@ -178,7 +178,7 @@ def test_the_gradient_of_a_whole_update_equals_finite_differences_of_its_loss(
                 part = direction[start : start + parameter.numel()]
                 parameter += step * part.view_as(parameter).float()
                 start += parameter.numel()
-        return make_updater(moved, critic=make_critic(moved)).update(batch, plan)["actor/loss"]
+        return make_updater(moved, critic=make_critic(moved)).update(batch, plan).metrics["actor/loss"]
 
     for _ in range(3):
         direction = torch.randn(found.shape, generator=generator, dtype=torch.float64)
@@ -204,7 +204,7 @@ def test_cutting_into_micro_batches_changes_neither_gradient_nor_metrics(
         updater = make_updater(model, critic=critic, max_tokens_per_microbatch=max_tokens)
         metrics = updater.update(
             batch, make_plan("ppo", kl=KlTerm(beta=BETA, estimator="k2"), rollout_correction=correction)
-        )
+        ).metrics
         found.append((gradient(model).double(), gradient(critic).double(), metrics))
     for actor, critics, metrics in found[1:]:
         assert distance(actor, found[0][0]) < 1e-6
@@ -248,7 +248,7 @@ def test_a_batch_without_returns_leaves_the_critic_as_it_is(
     model = build_tiny(0)
     critic = make_critic(model)
     before = weights_of(critic)
-    metrics = make_updater(model, critic=critic, weight_decay=0.1).update(random_batch(MULTI_TURN), make_plan())
+    metrics = make_updater(model, critic=critic, weight_decay=0.1).update(random_batch(MULTI_TURN), make_plan()).metrics
     assert torch.equal(weights_of(critic), before)
     assert "critic/value_loss" not in metrics
     assert all(math.isfinite(value) for value in metrics.values())
@@ -266,11 +266,11 @@ def test_metrics_tell_how_far_the_policy_is_from_the_reference_and_what_the_corr
     weights = np.where((ratios > TOKEN.cap) | (ratios < TOKEN.floor), 0, ratios)
     assert 0 < (weights == 0).mean() < 1
     plan = make_plan(kl=KlTerm(beta=BETA, estimator="k3"), rollout_correction=TOKEN)
-    metrics = make_updater(build_tiny(0)).update(batch, plan)
+    metrics = make_updater(build_tiny(0)).update(batch, plan).metrics
     assert metrics["actor/rollout_weight"] == pytest.approx(weights.mean(), rel=1e-5)
     assert metrics["actor/rollout_masked"] == pytest.approx((weights == 0).mean())
     assert metrics["actor/kl_ref"] > 0
-    without = make_updater(build_tiny(0)).update(batch, make_plan())
+    without = make_updater(build_tiny(0)).update(batch, make_plan()).metrics
     assert not {"actor/kl_ref", "actor/rollout_weight", "actor/rollout_masked", "critic/lr"} & without.keys()
 
 
@@ -287,5 +287,5 @@ def test_a_strong_kl_term_leads_back_to_the_reference(
     batch = fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", reference=reference)
     updater = make_updater(model, learning_rate=3e-3)
     plan = make_plan(kl=KlTerm(beta=50.0, estimator="k2"))
-    distances = [updater.update(batch, plan)["actor/kl_ref"] for _ in range(30)]
+    distances = [updater.update(batch, plan).metrics["actor/kl_ref"] for _ in range(30)]
     assert distances[-1] < 0.1 * distances[0]

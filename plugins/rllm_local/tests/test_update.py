@@ -118,7 +118,7 @@ def test_loss_and_gradient_equal_the_naive_reference(
         model, batch, {"agent": loss}, aggregation=aggregation, entropy=0.0, temperature=1.0
     )
     updater = make_updater(model, max_tokens_per_microbatch=60)
-    metrics = updater.update(batch, make_plan(loss, aggregation=aggregation))
+    metrics = updater.update(batch, make_plan(loss, aggregation=aggregation)).metrics
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert metrics["actor/grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-5)
     _near(gradient_of(model), gradient, 5e-6)
@@ -138,7 +138,7 @@ def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(
     options = {"aggregation": "token-mean", "temperature": temperature}
     with_bonus = _reference(model, batch, {"agent": "ppo"}, entropy=0.7, **options)
     without = _reference(model, batch, {"agent": "ppo"}, entropy=0.0, **options)
-    metrics = make_updater(model, temperature=temperature).update(batch, make_plan("ppo", entropy_coeff=0.7))
+    metrics = make_updater(model, temperature=temperature).update(batch, make_plan("ppo", entropy_coeff=0.7)).metrics
     assert metrics["actor/loss"] == pytest.approx(with_bonus[0], rel=1e-5)
     assert metrics["actor/entropy"] == pytest.approx((without[0] - with_bonus[0]) / 0.7, rel=1e-5)
     _near(gradient_of(model), with_bonus[1], 5e-6)
@@ -160,7 +160,7 @@ def test_each_role_goes_through_its_own_loss(
     for max_tokens in (1, 100, 10_000):
         changed = build_tiny(2)
         updater = make_updater(changed, max_tokens_per_microbatch=max_tokens)
-        metrics = updater.update(batch, make_plan(roles, aggregation=aggregation))
+        metrics = updater.update(batch, make_plan(roles, aggregation=aggregation)).metrics
         assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
         _near(gradient_of(changed), gradient, 5e-6)
 
@@ -209,7 +209,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_seed_other
     for seed in (1, 1, 2):
         model = build_tiny(0)
         updater = make_updater(model, num_minibatches=3, num_epochs=2, max_tokens_per_microbatch=50)
-        metrics = [updater.update(batch, make_plan(global_step=step, seed=seed + step)) for step in range(3)]
+        metrics = [updater.update(batch, make_plan(global_step=step, seed=seed + step)).metrics for step in range(3)]
         results.append((weights_of(model), metrics))
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
@@ -258,7 +258,7 @@ def test_an_optimiser_step_is_that_of_adamw_with_the_settings(
     weights = weights_of(model).double()
     first = second = torch.zeros_like(weights)
     for step in range(3):
-        metrics = updater.update(batch, make_plan(global_step=step))
+        metrics = updater.update(batch, make_plan(global_step=step)).metrics
         rate = 3e-3 * (1 - step / 10)
         assert metrics["actor/lr"] == pytest.approx(rate)
         gradient = gradient_of(model).double()
@@ -298,7 +298,7 @@ def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were(
     batch, norms, gradients = random_batch(MULTI_TURN), [], []
     for limit in (1e9, 0.01):
         model = build_tiny(0)
-        norms.append(make_updater(model, max_grad_norm=limit).update(batch, make_plan())["actor/grad_norm"])
+        norms.append(make_updater(model, max_grad_norm=limit).update(batch, make_plan()).metrics["actor/grad_norm"])
         gradients.append(gradient_of(model))
     assert norms[0] == norms[1] > 0.01
     assert float(gradients[1].norm()) == pytest.approx(0.01, rel=1e-4)
@@ -327,7 +327,7 @@ def test_masked_rows_add_nothing(
     for max_tokens in (1, 1000):
         model = build_tiny(0)
         updater = make_updater(model, max_tokens_per_microbatch=max_tokens)
-        metrics = updater.update(whole, make_plan(aggregation=aggregation))
+        metrics = updater.update(whole, make_plan(aggregation=aggregation)).metrics
         assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-5)
         _near(gradient_of(model), gradient, 5e-6)
 
@@ -342,7 +342,7 @@ def test_a_batch_without_a_sampled_token_changes_no_weight(
     model = build_tiny(0)
     before = weights_of(model)
     batch = _masked(random_batch([(4, 3), (5, 2)]), [0, 1])
-    metrics = make_updater(model, weight_decay=0.1).update(batch, make_plan())
+    metrics = make_updater(model, weight_decay=0.1).update(batch, make_plan()).metrics
     assert torch.equal(weights_of(model), before)
     assert all(math.isfinite(value) for value in metrics.values())
 
@@ -406,12 +406,12 @@ def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled(
 ) -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0, 1.0)
-    metrics = make_updater(model).update(batch, make_plan())
+    metrics = make_updater(model).update(batch, make_plan()).metrics
     assert metrics["actor/rollout_logprob_difference"] < 1e-5
     assert metrics["actor/ratio_mean"] == pytest.approx(1, abs=1e-5)
     assert metrics["actor/kl_old_new"] == pytest.approx(0, abs=1e-8)
     # Only the first optimiser step is taken with the weights that sampled.
-    several = make_updater(build_tiny(0), num_epochs=4, learning_rate=0.05).update(batch, make_plan())
+    several = make_updater(build_tiny(0), num_epochs=4, learning_rate=0.05).update(batch, make_plan()).metrics
     assert several["actor/rollout_logprob_difference"] < 1e-5
     assert several["actor/kl_old_new"] > 1e-3
 
@@ -433,7 +433,7 @@ def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(
     expected = (changed & (batch.advantages > 0))[batch.loss_mask].mean()
     assert 0 < expected < 1
     updater = make_updater(model, max_tokens_per_microbatch=tokens)
-    metrics = updater.update(batch.with_columns(old_logprobs=old), make_plan("ppo"))
+    metrics = updater.update(batch.with_columns(old_logprobs=old), make_plan("ppo")).metrics
     assert metrics["actor/clip_fraction"] == pytest.approx(expected)
 
 
@@ -448,6 +448,6 @@ def test_good_actions_become_likelier_and_bad_ones_less(
         batch = _old_logprobs_near(model, random_batch([(4, 3), (9, 2)]), 0.0, 1.0)
         batch = batch.with_columns(advantages=(sign * batch.loss_mask).astype(np.float32))
         updater = make_updater(model)
-        before = float(updater.update(batch, make_plan("reinforce"))["actor/loss"])
-        after = float(updater.update(batch, make_plan("reinforce"))["actor/loss"])
+        before = float(updater.update(batch, make_plan("reinforce")).metrics["actor/loss"])
+        after = float(updater.update(batch, make_plan("reinforce")).metrics["actor/loss"])
         assert after < before

@@ -34,7 +34,7 @@ def update(
     def run(batch: TokenBatch, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
         model = build_tiny(0).to(dtype)
         critic = make_critic(model)
-        return model, critic, make_updater(model, critic=critic, **settings).update(batch, make_plan())
+        return model, critic, make_updater(model, critic=critic, **settings).update(batch, make_plan()).metrics
 
     return run
 
@@ -149,7 +149,7 @@ def test_the_value_gradient_of_a_bfloat16_model_is_collected_and_scaled_in_float
     # Without advantages the gradient is the critic's alone.
     batch = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs))
     updater = make_updater(model, critic=critic, max_grad_norm=LIMIT, max_tokens_per_microbatch=1)
-    metrics = updater.update(batch, make_plan())
+    metrics = updater.update(batch, make_plan()).metrics
     assert metrics["critic/grad_norm"] > LIMIT
     gradients = [parameter.grad for parameter in (*updater.masters, *critic.parameters())]
     assert {gradient.dtype for gradient in gradients} == {torch.float32}

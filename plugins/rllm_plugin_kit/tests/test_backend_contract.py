@@ -189,8 +189,10 @@ class Traces(Table):
             row=rows.astype(np.int32),
             position=(tokens - batch.row_offsets[rows]).astype(np.int32),
             epoch=np.zeros(len(tokens), np.int32),
+            optimizer_step=np.zeros(len(tokens), np.int32),
             logprob=batch.sampling_logprobs[tokens],
             entropy=np.full_like(nothing, np.nan),
+            weight=nothing,
             policy_part=nothing,
             kl_part=nothing,
             entropy_part=nothing,
@@ -223,7 +225,7 @@ class TracesTwice(Traces):
 class TracesUnknownNumbers(Traces):
     def trace(self, batch: TokenBatch) -> TokenTrace | None:
         trace = super().trace(batch)
-        return trace and replace(trace, kl_part=trace.entropy)
+        return trace and replace(trace, kl_part=trace.kl_part + np.inf)
 
 
 class SavesNothing(Table):

@@ -218,6 +218,20 @@ def test_a_group_of_one(
     assert estimator(make_inputs([[2.5]])) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("function", "params", "expected"),
+    [
+        (advantage.grpo, GrpoParams(), [0.5, 0.5, 0.0]),
+        (advantage.reinforce_plus_plus_baseline, ReinforcePlusPlusBaselineParams(dialect="verl"), [0.5, 0.5, 0.0]),
+        (advantage.rloo, RlooParams(), [0.0, 1.0, 0.0]),
+    ],
+)
+def test_baselines_are_what_rewards_are_compared_with(
+    make_inputs: MakeInputs, function: Any, params: Any, expected: list[float]
+) -> None:
+    assert function(make_inputs([[1.0, 0.0], [3.0]]), params).baselines.tolist() == expected
+
+
 @by_estimator
 @settings(max_examples=40)
 @given(groups=GROUPS, random=st.randoms(use_true_random=False))

@@ -49,6 +49,24 @@ def test_trajectory_advantages_reach_every_sampled_token_and_no_other(two_turns:
     assert advantages.dtype == np.float32
 
 
+def test_baselines_are_of_the_trajectories_of_the_estimator_that_gives_them(two_turns: Trajectory) -> None:
+    groups = [_group(two_turns), _group(two_turns, group_id="t:judge"), _group(two_turns, two_turns)]
+    told = _chosen(lambda inputs: Advantages(values=inputs.rewards, baselines=np.arange(len(inputs.rewards)) + 0.5))
+    silent = _chosen(_rewards)
+
+    estimates = estimate(build_batch(groups), lambda role: told if role == "agent" else silent)
+
+    assert estimates.baselines.tolist() == pytest.approx([0.5, np.nan, 1.5, 2.5], nan_ok=True)
+    assert estimates.estimators == ("mine", "mine", "mine")
+
+
+def test_baselines_of_another_shape_are_refused(two_turns: Trajectory) -> None:
+    wrong = _chosen(lambda inputs: Advantages(values=inputs.rewards, baselines=np.zeros(2)))
+
+    with pytest.raises(AdvantageError, match=r"gave baselines of shape \(2,\); this batch needs \(1,\)"):
+        estimate(build_batch([_group(two_turns)]), lambda role: wrong)
+
+
 def test_step_advantages_reach_the_tokens_of_their_step(two_turns: Trajectory) -> None:
     batch = build_batch([_group(two_turns)])
     assert estimate(batch, _always([0.5, -2], "step")).advantages.tolist() == [0, 0, 0.5, 0, -2, -2]

@@ -12,9 +12,10 @@ from rllm_core.data.record import Call, CallKey, EpisodeRecord, Fate, FateName, 
 from rllm_core.data.types import TerminationReason
 from rllm_core.data.version_spans import VersionSpan
 
-WHOLE = dict.fromkeys(("row", "position", "epoch"), np.arange(3, dtype=np.int32))
+WHOLE = dict.fromkeys(("row", "position", "epoch", "optimizer_step"), np.arange(3, dtype=np.int32))
 REAL = dict.fromkeys(
-    ("logprob", "entropy", "policy_part", "kl_part", "entropy_part"), np.array([-1.0, -0.5, 0.0], np.float32)
+    ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part"),
+    np.array([-1.0, -0.5, 0.0], np.float32),
 )
 
 

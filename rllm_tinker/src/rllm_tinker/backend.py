@@ -89,7 +89,7 @@ class TinkerBackend(Backend):
         )
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        return UpdateResult(metrics=await self._updater.update(self._trainer, batch, plan))
+        return await self._updater.update(self._trainer, batch, plan)
 
     async def publish(self, version: int) -> None:
         engine = self._started()

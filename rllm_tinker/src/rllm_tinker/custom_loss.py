@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.loss_terms import loss_terms, sampled_entropy, token_objective
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.losses import importance_ratio
 from rllm_tinker.datums import Rows
 
 
@@ -43,16 +42,6 @@ def custom_loss(
         return (objective * shares).sum()
 
     return loss
-
-
-def sampled_entropy(inputs: LossInput) -> Tensor:
-    """(n_sampled,) the entropy at each sampled token, estimated from that token: -rho sg(logprob).
-
-    The service shows the log-prob of one token and not the distribution. Averaged over what the old policy samples this
-    is the entropy itself, and its gradient is the entropy's: that of -rho logprob without the part -rho grad(logprob),
-    whose average is 0.
-    """
-    return -importance_ratio(inputs) * inputs.logprobs.detach()
 
 
 def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:

@@ -71,5 +71,6 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
             custom_losses=True,
             columns=frozenset({"old_logprobs", "ref_logprobs"}),
+            token_trace=True,
         ),
     )

@@ -12,16 +12,18 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss_terms import loss_terms, rollout_weights
+from rllm_backend_kit.loss_terms import loss_terms, rollout_weights, sampled_entropy
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
-from rllm_core.contracts.backend import UpdatePlan
+from rllm_backend_kit.update_trace import UpdateTrace
+from rllm_core.contracts.backend import UpdatePlan, UpdateResult
+from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
 from rllm_tinker.client import Asked, Trainer
-from rllm_tinker.custom_loss import custom_loss, loss_input, sampled_entropy
+from rllm_tinker.custom_loss import custom_loss, loss_input
 from rllm_tinker.datums import Rows
 from rllm_tinker.dro import submit_dro, uniform_weight
 from rllm_tinker.exchange import Adam, Gradient
@@ -39,7 +41,7 @@ class Updater:
         self._fused = fused
         self._role_losses = RoleLosses()
 
-    async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
         settings = self._settings
         rate = learning_rate(settings, plan.global_step, self._total_steps)
@@ -52,19 +54,25 @@ class Updater:
             grad_clip_norm=settings.max_grad_norm,
         )
         means = Means()
+        per_epoch = min(settings.num_minibatches, batch.n_rows)
+        trace = UpdateTrace(batch, plan, self._role_losses, per_epoch) if plan.trace else None
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 steps = [
-                    await self._minibatch(tasks, trainer, Rows.of(batch, chosen), plan, adam, number, means)
+                    await self._minibatch(tasks, trainer, Rows.of(batch, chosen), plan, adam, number, means, trace)
                     for number, chosen in enumerate(dealt)
                 ]
         except BaseExceptionGroup as several:
             # What was asked for beside what failed has been let go.
             raise several.exceptions[0] from None
-        for step in steps:
-            _note_step(means, {} if step is None else step.result())
-        return {"actor/lr": rate} | means.metrics()
+        for number, step in enumerate(steps):
+            said = {} if step is None else step.result()
+            _note_step(means, said)
+            if trace is not None:
+                _trace_norm(trace, number, said, settings.max_grad_norm)
+        metrics = {"actor/lr": rate} | means.metrics()
+        return UpdateResult(metrics=metrics) if trace is None else trace.result(metrics)
 
     async def _minibatch(
         self,
@@ -75,6 +83,7 @@ class Updater:
         adam: Adam,
         number: int,
         means: Means,
+        trace: UpdateTrace | None,
     ) -> Task[dict[str, float]] | None:
         """Wait for a minibatch's gradient; returns the optimiser step, asked for and not waited for.
 
@@ -83,7 +92,8 @@ class Updater:
         """
         chosen = np.array(rows.rows, np.int64)
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
-        parts = await self._submit(tasks, trainer, rows, weights, plan, derive_seed(plan.seed, "loss", number))
+        seed = derive_seed(plan.seed, "loss", number)
+        parts = await self._submit(tasks, trainer, rows, weights, plan, seed)
         if not parts:
             return None
         step = tasks.create_task(trainer.optim_step(adam)) if self._fused else None
@@ -91,7 +101,17 @@ class Updater:
         loss = _finite(sum(gradient.loss for gradient in gradients), plan)
         means.add("actor/loss", loss)
         for (part, _), gradient in zip(parts, gradients, strict=True):
-            _note_tokens(means, part, gradient, plan, before_any_step=number == 0)
+            inputs = _inputs_of(part, gradient, seed)
+            _note_tokens(means, part, inputs, plan, before_any_step=number == 0)
+            if trace is not None:
+                trace.add(number, part.sampled, inputs, None, torch.from_numpy(weights[part.sampled]))
+        if trace is not None:
+            trace.end_step(
+                number,
+                loss if all(_is_sum_of_tokens(plan, part) for part, _ in parts) else None,
+                loss_seed=seed,
+                learning_rate=adam.learning_rate,
+            )
         return tasks.create_task(trainer.optim_step(adam)) if step is None else step
 
     async def _submit(
@@ -135,10 +155,27 @@ class Updater:
         return None if weight is None else await submit_dro(trainer, rows, loss, weight, columns)
 
 
-def _note_tokens(means: Means, rows: Rows, gradient: Gradient, plan: UpdatePlan, *, before_any_step: bool) -> None:
-    """Note what the service says of the sampled tokens of some rows."""
-    logprobs = torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled])
-    inputs = loss_input(rows, logprobs, 0)
+def _inputs_of(rows: Rows, gradient: Gradient, seed: int) -> LossInput:
+    """The sampled tokens of some rows, with the log-probs that the service says they had."""
+    return loss_input(rows, torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled]), seed)
+
+
+def _is_sum_of_tokens(plan: UpdatePlan, rows: Rows) -> bool:
+    """Whether the loss that the service says is the sum of the tokens' losses; its `dro` adds constants."""
+    roles = {rows.batch.roles[rows.batch.role[row]] for row in rows.rows}
+    return not any((native := native_loss(plan.losses[role])) and native.name == "dro" for role in roles)
+
+
+def _trace_norm(trace: UpdateTrace, number: int, said: Mapping[str, float], limit: float) -> None:
+    """Note the norm of a gradient where the service says it; a limit of 0 clips nothing."""
+    norms = [float(value) for name, value in said.items() if name.partition(":")[0] == "grad_norm"]
+    if norms:
+        (norm,) = norms
+        trace.note_norm(number, norm, min(1.0, limit / norm) if limit and norm else 1.0)
+
+
+def _note_tokens(means: Means, rows: Rows, inputs: LossInput, plan: UpdatePlan, *, before_any_step: bool) -> None:
+    """Note the sampled tokens of some rows."""
     note_policy(means, inputs, loss_terms(inputs, plan), sampled_entropy(inputs))
     note_clipping(means, rows.batch, inputs, plan)
     if before_any_step:

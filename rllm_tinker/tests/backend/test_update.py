@@ -48,7 +48,7 @@ def _old(batch: TokenBatch) -> TokenBatch:
 def _after(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> tuple[Any, dict[str, float]]:
     """Log-probs of the batch's tokens after one update of a fresh LoRA model, and the update's metrics."""
     trainer = connection.trainer()
-    metrics = connection.ask(_updater(**settings).update(trainer, batch, plan))
+    metrics = connection.ask(_updater(**settings).update(trainer, batch, plan)).metrics
     return _logprobs(connection, trainer, batch), metrics
 
 

@@ -54,7 +54,7 @@ async def _train(url: str, checkpoints: Path, batch: TokenBatch, plan: UpdatePla
         trainer = await service.create(ModelSection(name="tiny", lora_rank=4), seed=7)
         settings = TrainingSection(learning_rate=0.01, num_minibatches=MINIBATCHES)
         updater = Updater(settings, total_steps=UPDATES, max_response_length=8, fused=True)
-        metrics = [await updater.update(trainer, batch, plan)]
+        metrics = [(await updater.update(trainer, batch, plan)).metrics]
         sampler = await trainer.sampler("snapshot")
         prompts = [np.arange(4, 8 + number, dtype=np.int32) for number in range(3)]
         samples = [
@@ -62,7 +62,7 @@ async def _train(url: str, checkpoints: Path, batch: TokenBatch, plan: UpdatePla
             *await sampler.sample(prompts[:1], SamplingParams(max_tokens=6), [], [4]),
         ]
         trainer = await service.resume(await trainer.save("first"))
-        metrics.append(await updater.update(trainer, batch, plan))
+        metrics.append((await updater.update(trainer, batch, plan)).metrics)
         saved = TinkerPath.parse(await trainer.save("second")).below(checkpoints)
         optimizer = load_file(saved / "optimizer.safetensors")
         steps = {float(value) for name, value in optimizer.items() if name.endswith("/step")}

@@ -36,7 +36,7 @@ def local(build_tiny: Callable[[], Any]) -> Callable[..., tuple[dict[str, float]
             learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-4, max_grad_norm=1.0, weight_decay=0.0, **settings
         )
         updater = LocalUpdater(model, section, total_steps=10, temperature=temperature, max_response_length=50)
-        metrics = updater.update(batch, plan)
+        metrics = updater.update(batch, plan).metrics
         return metrics, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     return update

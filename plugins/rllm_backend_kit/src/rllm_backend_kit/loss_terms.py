@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.losses import MAX_LOG_RATIO, log_ratio, summable
+from rllm_core.updates.losses import MAX_LOG_RATIO, importance_ratio, log_ratio, summable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,6 +25,16 @@ class LossTerms:
     """KL divergence from the reference model; carries a gradient."""
     weights: Tensor | None
     """Rollout weights; no gradient."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ObjectiveParts:
+    """The terms of each token's objective, (n_sampled,); None for those that are not asked for."""
+
+    policy: Tensor
+    """Corrected by rollout weights."""
+    kl: Tensor | None
+    entropy: Tensor | None
 
 
 def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
@@ -52,10 +62,31 @@ def token_objective(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, 
         entropies: (n_sampled,) of the distributions that the tokens were sampled from, in nats.
         plan: gives beta and the entropy coefficient.
     """
-    losses = policy_losses if terms.weights is None else policy_losses * terms.weights
+    parts = objective_parts(policy_losses, terms, entropies, plan)
+    losses = parts.policy if parts.kl is None else parts.policy + parts.kl
+    return losses if parts.entropy is None else losses + parts.entropy
+
+
+def objective_parts(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, plan: UpdatePlan) -> ObjectiveParts:
+    """The terms that `token_objective` sums. Arguments as there."""
+    kl = None
     if plan.kl is not None and terms.divergence is not None:
-        losses = losses + plan.kl.beta * terms.divergence
-    return losses - plan.entropy_coeff * entropies if plan.entropy_coeff else losses
+        kl = plan.kl.beta * terms.divergence
+    return ObjectiveParts(
+        policy=policy_losses if terms.weights is None else policy_losses * terms.weights,
+        kl=kl,
+        entropy=-(plan.entropy_coeff * entropies) if plan.entropy_coeff else None,
+    )
+
+
+def sampled_entropy(inputs: LossInput) -> Tensor:
+    """(n_sampled,) the entropy at each sampled token, estimated from that token: -rho sg(logprob).
+
+    For backends that see the log-prob of one token and not the distribution. Averaged over what the old policy samples
+    this is the entropy itself, and its gradient is the entropy's: that of -rho logprob without the part
+    -rho grad(logprob), whose average is 0.
+    """
+    return -importance_ratio(inputs) * inputs.logprobs.detach()
 
 
 def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:

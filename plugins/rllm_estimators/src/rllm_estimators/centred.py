@@ -120,4 +120,4 @@ def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
             "The stage greedy_baseline plays each task once greedily; a workflow may also set "
             'trajectory.info["greedy_reward"] itself.',
         )
-    return Advantages(values=inputs.rewards - greedy)
+    return Advantages(values=inputs.rewards - greedy, baselines=greedy)

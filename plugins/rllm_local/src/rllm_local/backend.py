@@ -95,7 +95,7 @@ class LocalBackend(Backend):
         return await self._in_worker(self._columns.fill, batch, needs)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        return UpdateResult(metrics=await self._in_worker(self._updater.update, batch, plan))
+        return await self._in_worker(self._updater.update, batch, plan)
 
     async def publish(self, version: int) -> None:
         if self._hosting is not None:

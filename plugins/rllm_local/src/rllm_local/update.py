@@ -15,7 +15,8 @@ from rllm_backend_kit.loss_terms import loss_terms, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
-from rllm_core.contracts.backend import UpdatePlan
+from rllm_backend_kit.update_trace import UpdateTrace
+from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
@@ -26,6 +27,11 @@ from rllm_local.recomputing import recomputing
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.value_gradient import ValueGradient
+
+
+def clip_factor(norm: float, limit: float) -> float:
+    """What torch's `clip_grad_norm_` multiplies a gradient by."""
+    return min(1.0, limit / (norm + 1e-6))
 
 
 class Updater:
@@ -68,16 +74,19 @@ class Updater:
             fused=True if model.device.type == "cpu" else None,
         )
 
-    def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
         means = Means()
         rates = self._set_learning_rates(plan.global_step)
         settings = self._settings
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        steps = min(settings.num_minibatches, batch.n_rows)
+        trace = UpdateTrace(batch, plan, self._role_losses, steps) if plan.trace else None
         with recomputing(self._model) if settings.gradient_checkpointing else nullcontext():
             for number, rows in enumerate(dealt):
-                self._step(batch, rows, plan, means, number)
-        return rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
+                self._step(batch, rows, plan, means, number, trace)
+        metrics = rates | means.metrics() | (critic_metrics(batch) if self._critic is not None else {})
+        return UpdateResult(metrics=metrics) if trace is None else trace.result(metrics)
 
     def _set_learning_rates(self, global_step: int) -> dict[str, float]:
         rates = {"actor": learning_rate(self._settings, global_step, self._total_steps)}
@@ -87,16 +96,25 @@ class Updater:
             group["lr"] = rate
         return {f"{name}/lr": rate for name, rate in rates.items()}
 
-    def _step(self, batch: TokenBatch, rows: NDArray[np.int64], plan: UpdatePlan, means: Means, number: int) -> None:
+    def _step(
+        self,
+        batch: TokenBatch,
+        rows: NDArray[np.int64],
+        plan: UpdatePlan,
+        means: Means,
+        number: int,
+        trace: UpdateTrace | None,
+    ) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         if self._value_gradient is not None:
             self._value_gradient.clear()
         weights = minibatch_weights(batch, rows, plan.aggregation, self._max_response_length)
         loss = 0.0
         for part in micro_batches(batch, rows, self._micro_batch_tokens, self._model.device):
-            loss += self._backward(batch, part, weights, plan, means, number)
+            loss += self._backward(batch, part, weights, plan, means, number, trace)
         means.add("actor/loss", loss)
-        for name, norm in self._clipped_norms().items():
+        norms = self._clipped_norms()
+        for name, norm in norms.items():
             means.add(f"{name}/grad_norm", float(norm))
             if not torch.isfinite(norm):
                 raise RllmError(
@@ -104,6 +122,15 @@ class Updater:
                     f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate, "
                     "and go on from the newest checkpoint with --resume.",
                 )
+        if trace is not None:
+            trace.end_step(
+                number,
+                loss,
+                loss_seed=derive_seed(plan.seed, "loss", number),
+                learning_rate=float(self.optimizer.param_groups[0]["lr"]),
+            )
+            norm = float(norms["actor"])
+            trace.note_norm(number, norm, clip_factor(norm, self._settings.max_grad_norm))
         self.optimizer.step()
         self.masters.write()
 
@@ -124,6 +151,7 @@ class Updater:
         plan: UpdatePlan,
         means: Means,
         number: int,
+        trace: UpdateTrace | None,
     ) -> float:
         """Add a micro-batch to the gradient; returns its share of the policy's loss."""
         outputs = token_outputs(self._model, part, self._temperature)
@@ -139,6 +167,8 @@ class Updater:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
         loss.backward()
+        if trace is not None:
+            trace.add(number, part.source, inputs, entropies, shares)
         note_policy(means, inputs, terms, entropies)
         note_clipping(means, batch, inputs, plan)
         if number == 0:

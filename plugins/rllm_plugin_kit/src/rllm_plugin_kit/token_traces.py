@@ -31,10 +31,10 @@ def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
         )
     if len(set(zip(trace.epoch.tolist(), tokens.tolist(), strict=True))) < trace.row.size:
         return "traces a token twice in one epoch", "Name every trained token once per epoch."
-    numbers = (trace.logprob, trace.policy_part, trace.kl_part, trace.entropy_part)
-    if not all(np.isfinite(column).all() for column in numbers) or (trace.logprob > ROUNDING).any():
+    others = (trace.entropy, trace.weight, trace.policy_part, trace.kl_part, trace.entropy_part)
+    if any(np.isinf(column).any() for column in others) or not (trace.logprob <= ROUNDING).all():
         return (
             "traces numbers that cannot be",
-            "They are finite (an unknown entropy is NaN), and log-probs are 0 or less.",
+            "They are finite, or NaN where they are not known; log-probs are known, and 0 or less.",
         )
     return None

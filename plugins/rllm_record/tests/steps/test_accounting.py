@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import build_batch
 from rllm_core.data.codec import group_from_json, group_to_json
 from rllm_record.steps import PlayedEpisode, RecordedFate
 from rllm_record.steps.accounting import Accounting
@@ -48,6 +51,23 @@ def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
     by_uid = {each.fate.trajectory: each.fate for each in fates}
     assert (by_uid["0.0:u:0/0"].group, by_uid["0.0:u:0/0"].numbers) == ("u:agent", {"solved": 1.0})
     assert by_uid["0.0:t:1/0"].group is None
+
+
+def test_a_fate_says_how_its_advantage_came_about() -> None:
+    a, b, c = attempt("t:0", 1.0), attempt("t:1", 0.0), attempt("u:0", 0.5)
+    groups = [group("t:agent", a, b), group("u:agent", c)]
+    batch = build_batch(groups)
+    advantages = np.array([0, 0, 1, 1, 0, 0, -1, -1, 0, 0, 0.25, 0.5], np.float32)
+    made = step(0, [a, b, c], groups, batch=batch.with_columns(advantages=advantages))
+    made.estimators, made.baselines = ("rloo", "precomputed"), np.array([0.0, 1.0, np.nan])
+
+    fates = fates_of(Accounting(), made)
+
+    assert [(each.estimator, each.baseline, each.advantage) for each in fates] == [
+        ("rloo", 0.0, 1.0),
+        ("rloo", 1.0, -1.0),
+        ("precomputed", None, None),
+    ]
 
 
 def test_the_last_decision_holds() -> None:
@@ -143,6 +163,6 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
 def test_the_task_of_an_attempt_is_recorded_where_it_is_known() -> None:
     a, b = attempt("t:0"), attempt("u:0")
 
-    played, _ = Accounting().of(step(0, [a, b], []), {"t": {"number": 7}})
+    played, *_ = Accounting().of(step(0, [a, b], []), {"t": {"number": 7}})
 
     assert [each.task for each in played] == [{"number": 7}, None]

@@ -101,7 +101,7 @@ def test_steps_equal_those_of_the_local_backend(
         plan = UpdatePlan(
             global_step=step, losses={"agent": choice}, aggregation="token-sum", entropy_coeff=0.0, seed=step
         )
-        expected = updater.update(batch, plan)
+        expected = updater.update(batch, plan).metrics
         metrics = host.forward_backward("m", request).metrics | host.optim_step("m", STEP)
         assert metrics["loss:sum"] == pytest.approx(expected["actor/loss"], rel=1e-4, abs=1e-4)
         assert metrics["grad_norm"] == pytest.approx(expected["actor/grad_norm"], rel=1e-4)

@@ -38,7 +38,7 @@ def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
         values = minus_group_mean(rewards, offsets)
     if params.dialect == "trl":
         values[segments.alone(offsets)] = 0.0
-    return Advantages(values=values)
+    return Advantages(values=values, baselines=rewards - minus_group_mean(rewards, offsets))
 
 
 def reinforce(inputs: AdvantageInput, params: NoParams) -> Advantages:
@@ -58,11 +58,11 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: ReinforcePlusPl
     rewards, offsets = inputs.rewards, inputs.group_offsets
     if params.dialect == "verl":
         values = whiten(minus_group_mean(rewards, offsets), inputs.response_lengths.astype(np.float64))
-        return Advantages(values=values)
+        return Advantages(values=values, baselines=rewards - minus_group_mean(rewards, offsets))
     centred = segments.centred(rewards, offsets)
     everything = np.array([0, len(rewards)])
     (deviation,) = segments.standard_deviations(centred, everything)
-    return Advantages(values=centred / (deviation + EPSILON))
+    return Advantages(values=centred / (deviation + EPSILON), baselines=rewards - centred)
 
 
 def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
@@ -75,4 +75,5 @@ def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
     baseline = segments.centred if params.dialect == "trl" else minus_group_mean
     sizes = segments.sizes(offsets)
     factors = sizes / np.maximum(sizes - 1, 1)
-    return Advantages(values=baseline(inputs.rewards, offsets) * segments.spread(factors, offsets))
+    values = baseline(inputs.rewards, offsets) * segments.spread(factors, offsets)
+    return Advantages(values=values, baselines=inputs.rewards - values)

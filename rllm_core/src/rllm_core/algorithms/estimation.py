@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 ChosenEstimator = Chosen[EstimatorPlugin[Any]]
+PRECOMPUTED = "precomputed"
+"""In place of an estimator's name, where advantages came with the trajectories."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +41,10 @@ class Estimates:
     """(n_token,) 0 where the model sampled nothing."""
     returns: NDArray[np.float32] | None
     """(n_token,) targets for a critic, NaN where a role's estimator gave none; None when none gave any."""
+    baselines: NDArray[np.float64]
+    """(n_traj,) what rewards were compared with, NaN where the estimator does not say."""
+    estimators: tuple[str, ...]
+    """(n_group,) names; ``precomputed`` of groups that brought their advantages."""
 
 
 def estimate(
@@ -58,6 +64,9 @@ def estimate(
     """
     advantages = np.zeros(len(batch.tokens), np.float32)
     returns = np.full(len(batch.tokens), np.nan, np.float32)
+    sizes = [len(group.trajectories) for group in batch.groups]
+    baselines = np.full(sum(sizes), np.nan)
+    estimators = np.full(len(batch.groups), PRECOMPUTED, object)
     left = np.ones(len(batch.groups), np.bool_)
     if precomputed is not None:
         advantages += precomputed.advantages
@@ -72,9 +81,17 @@ def estimate(
         result = _called(estimator, inputs, who)
         tokens = tokens_of(batch, chosen)
         advantages[tokens] = to_tokens(inputs, result, who, estimator.plugin.level)
+        estimators[chosen] = estimator.plugin.name
+        if result.baselines is not None:
+            baselines[np.repeat(chosen, sizes)] = _checked_baselines(inputs, result.baselines, who)
         if result.returns is not None:
             returns[tokens] = _checked_returns(inputs, result.returns, who)
-    return Estimates(advantages=advantages, returns=None if np.isnan(returns).all() else returns)
+    return Estimates(
+        advantages=advantages,
+        returns=None if np.isnan(returns).all() else returns,
+        baselines=baselines,
+        estimators=tuple(estimators.tolist()),
+    )
 
 
 def divide_by_steps(batch: TokenBatch, advantages: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -151,6 +168,16 @@ def _called(estimator: ChosenEstimator, inputs: AdvantageInput, who: str) -> Adv
     with failures_as(AdvantageError, who, "Its inputs are read-only; add --debug to see where it failed."):
         result: Advantages = estimator.registered.load()(inputs, estimator.params)
         return result
+
+
+def _checked_baselines(inputs: AdvantageInput, baselines: NDArray[np.float64], who: str) -> NDArray[np.float64]:
+    values = np.asarray(baselines, np.float64)
+    if values.shape != inputs.rewards.shape:
+        raise AdvantageError(
+            f"{who} gave baselines of shape {values.shape}; this batch needs {inputs.rewards.shape}.",
+            "Baselines are what rewards were compared with, one per trajectory.",
+        )
+    return values
 
 
 def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: str) -> NDArray[np.float32]:

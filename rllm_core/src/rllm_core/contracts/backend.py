@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
     from rllm_core.data.batch import TokenBatch
-    from rllm_core.data.record import TokenTrace
+    from rllm_core.data.record import OptimizerStep, TokenTrace
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -90,7 +90,7 @@ class UpdatePlan:
     rollout_correction: RolloutCorrection | None = None
     """Needs old log-probs that the trainer computed."""
     trace: bool = False
-    """Whether `UpdateResult.trace` is wanted. No key asks for one yet, so it is False in every run."""
+    """Whether `UpdateResult.trace` and `optimizer_steps` are wanted: the record of the run keeps tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,8 @@ class UpdateResult:
     """Finite numbers by name, such as ``actor/loss``."""
     trace: TokenTrace | None = None
     """Where `UpdatePlan.trace` asks for it, and only there."""
+    optimizer_steps: tuple[OptimizerStep, ...] = ()
+    """In order, where `UpdatePlan.trace` asks for them."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:

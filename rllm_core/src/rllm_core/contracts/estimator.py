@@ -79,6 +79,8 @@ class Advantages:
     level: Level = "trajectory"
     returns: NDArray[np.float64] | None = None
     """(n_token,) targets for a critic, 0 where the model sampled nothing. A backend with a critic trains it on them."""
+    baselines: NDArray[np.float64] | None = None
+    """(n_traj,) what each reward was compared with, NaN where with nothing. For people: nothing is computed from it."""
 
 
 class AdvantageEstimator(Protocol):

@@ -40,3 +40,5 @@ class StageContext:
     """Role to its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run folder."""
+    traces_tokens: bool = False
+    """Whether every update is to be traced (`UpdatePlan.trace`)."""

@@ -8,6 +8,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rllm_core.contracts.backend import UpdatePlan, UpdateResult
+    from rllm_core.contracts.renderer import Renderer
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
 
@@ -40,6 +45,8 @@ class TrainStep:
     task_batch: int = 0
     """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
     is_training: bool = True
+    renderer: Renderer | None = None
+    """Of the run's model: the texts of tokens."""
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights."""
     generated: list[Episode] = field(default_factory=list)
@@ -56,6 +63,14 @@ class TrainStep:
     given_rewards: dict[int, float | None] = field(default_factory=dict)
     """By ``id`` of a trajectory, the reward that it came with, where a stage gave it another."""
     batch: TokenBatch | None = None
+    estimators: tuple[str, ...] = ()
+    """(n_group of the batch,) what estimated the advantages, by name; ``precomputed``: they came with the group."""
+    baselines: NDArray[np.float64] | None = None
+    """(n_traj of the batch,) what rewards were compared with, NaN where the estimator does not say."""
+    update_plan: UpdatePlan | None = None
+    """What the backend was asked to make of the batch; None: no update was made."""
+    update_result: UpdateResult | None = None
+    """What it did."""
     metrics: dict[str, float] = field(default_factory=dict)
     timing_dict: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""

@@ -16,6 +16,8 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 FateName = Literal["trained", "waiting", "dropped", "masked"]
+WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
+"""Columns of a `TokenTrace` that are int32; the others are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class TokenTrace:
     """The trained tokens of one update, each once per epoch. Every column is (n,), in any order.
 
     A part of the coefficient is a derivative of the loss that the optimiser step descends, aggregation weights included
-    and gradient clipping left out.
+    and gradient clipping left out. NaN: the backend does not know the figure.
 
     Raises:
         ValueError: a column is of another length or dtype.
@@ -134,21 +136,50 @@ class TokenTrace:
     """Where the token is in its row, from 0."""
     epoch: NDArray[np.int32]
     """Pass over the batch, from 0."""
+    optimizer_step: NDArray[np.int32]
+    """Optimiser step of the update that the token is in, from 0 over all epochs."""
     logprob: NDArray[np.float32]
     """Log-prob in nats, under the weights before the optimiser step of this epoch that the token is in."""
     entropy: NDArray[np.float32]
     """Entropy in nats of the distribution that the token is from, under the same weights; NaN where not computed."""
+    weight: NDArray[np.float32]
+    """What the token's loss counts in the loss of the optimiser step: that is the sum of weight times token loss."""
     policy_part: NDArray[np.float32]
     """Derivative of the policy loss by `logprob`."""
     kl_part: NDArray[np.float32]
     """Derivative of the KL term by `logprob`; 0 without one."""
     entropy_part: NDArray[np.float32]
-    """Derivative of the entropy bonus by `entropy`; 0 without one."""
+    """Derivative of the entropy bonus by `entropy`; 0 without one. Where `entropy` is NaN, the log-prob estimates it
+    and the derivative is by `logprob`."""
 
     def __post_init__(self) -> None:
         n = self.row.size
         for name, column in vars(self).items():
-            dtype = np.dtype(np.int32 if name in ("row", "position", "epoch") else np.float32)
+            dtype = np.dtype(np.int32 if name in WHOLE_NUMBERS else np.float32)
             if (column.shape, column.dtype) != ((n,), dtype):
                 found = f"{column.dtype} of shape {column.shape}"
                 raise ValueError(f"column {name!r} of a token trace is {found}; expected {dtype} of shape ({n},)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerStep:
+    """One optimiser step of an update. A figure that a backend does not know is None."""
+
+    epoch: int
+    """Pass over the batch, from 0."""
+    number: int
+    """Counts the optimiser steps of the update, from 0 over all epochs."""
+    loss: float | None = None
+    """What it descends: the sum of the three parts. A critic's loss is none of them."""
+    policy_loss: float | None = None
+    kl_loss: float | None = None
+    """Weight of the KL term times the divergence; 0 without one."""
+    entropy_loss: float | None = None
+    """Less than 0 where an entropy bonus is paid; 0 without one."""
+    grad_norm: float | None = None
+    """Norm of the policy's gradient before it is clipped."""
+    clip_factor: float | None = None
+    """What gradient clipping multiplies that gradient by: at most 1."""
+    learning_rate: float | None = None
+    loss_seed: int | None = None
+    """`LossInput.seed` of the step."""

@@ -88,6 +88,7 @@ class EstimateAdvantages:
         if estimates.returns is not None:
             columns["returns"] = estimates.returns
         step.batch = batch.with_columns(**columns)
+        step.estimators, step.baselines = estimates.estimators, estimates.baselines
         step.metrics |= advantage_metrics(step.batch)
 
     def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:
@@ -117,8 +118,11 @@ class Update(ContextStage):
             seed=derive_seed(context.seed, "update", step.global_step),
             kl=KlTerm(beta=algorithm.kl_beta, estimator=algorithm.kl_estimator) if algorithm.kl_beta else None,
             rollout_correction=_rollout_correction(algorithm.rollout_correction),
+            trace=context.traces_tokens,
         )
-        step.metrics |= (await context.backend.update(batch, plan)).metrics
+        result = await context.backend.update(batch, plan)
+        step.update_plan, step.update_result = plan, result
+        step.metrics |= result.metrics
         step.metrics["actor/entropy_coeff"] = plan.entropy_coeff
         await context.backend.publish(step.weight_version + 1)
         step.weight_version += 1

@@ -1,4 +1,4 @@
-"""The record of a run, a pair of Parquet files per step: what was played, and what became of it.
+"""The record of a run, Parquet files per step: what was played, what became of it, and what each token did.
 
 Nothing of a running process is needed to read it, and it can be read while the run goes on:
 
@@ -7,10 +7,12 @@ Nothing of a running process is needed to read it, and it can be read while the 
     files = StepFiles(run_folder / "record")
     for step in files.steps():
         fates = files.fates(step)
+        texts = files.vocabulary(step)
+        traces = files.trace_table(step).to_pylist()
 """
 
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, RecordedUpdate
 
-__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "StepFiles"]
+__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "RecordedUpdate", "StepFiles"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Fate, FateName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_record.steps.estimated import estimates_of
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
 
 UNEXPLAINED = "unexplained"
@@ -17,7 +18,7 @@ UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
-class _Origin:
+class Origin:
     """Where a trajectory comes from: the columns of `RecordedFate`."""
 
     uid: str
@@ -25,6 +26,17 @@ class _Origin:
     round: int
     episode: str
     name: str
+
+
+class Account(NamedTuple):
+    """A step."""
+
+    episodes: list[PlayedEpisode]
+    """What it has played."""
+    fates: list[RecordedFate]
+    """One of each trajectory that it has played or that waited."""
+    trained: list[Origin]
+    """(n_traj of its batch,) where the trajectories of its batch come from; empty without a batch."""
 
 
 class Accounting:
@@ -36,9 +48,9 @@ class Accounting:
     """
 
     def __init__(self, waiting: Sequence[RecordedFate] = ()) -> None:
-        self._waiting: list[tuple[Trajectory, _Origin]] = []
-        self._recorded: dict[str, list[list[_Origin]]] = defaultdict(list)
-        by_peers: dict[frozenset[str], list[_Origin]] = defaultdict(list)
+        self._waiting: list[tuple[Trajectory, Origin]] = []
+        self._recorded: dict[str, list[list[Origin]]] = defaultdict(list)
+        by_peers: dict[frozenset[str], list[Origin]] = defaultdict(list)
         groups: dict[frozenset[str], str] = {}
         for recorded in waiting:
             fate = recorded.fate
@@ -46,13 +58,13 @@ class Accounting:
                 together = frozenset((fate.trajectory, *fate.peers))
                 groups[together] = fate.group
                 by_peers[together].append(
-                    _Origin(fate.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
+                    Origin(fate.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
                 )
         for together, origins in by_peers.items():
             self._recorded[groups[together]].append(origins)
 
-    def of(self, step: TrainStep, tasks: dict[str, Any]) -> tuple[list[PlayedEpisode], list[RecordedFate]]:
-        """The episodes that a step has played, and a fate of each trajectory that it has played or that waited.
+    def of(self, step: TrainStep, tasks: dict[str, Any]) -> Account:
+        """What became of a step.
 
         Args:
             step: all its stages have run.
@@ -61,6 +73,7 @@ class Accounting:
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
         origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
         fates: dict[int, RecordedFate] = {}
+        estimates = estimates_of(step)
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
         for known, (trajectory, decision) in decided.items():
             self._recognise(decision.group, origins)
@@ -83,10 +96,15 @@ class Accounting:
             for known, (trajectory, decision) in decided.items()
             if decision.fate == "waiting" and known in origins
         ]
+        for known, estimate in estimates.items():
+            if known in fates:
+                fates[known] = replace(fates[known], **estimate._asdict())
         trained = {known for known, recorded in fates.items() if recorded.fate.fate == "trained"}
-        return list(_episodes(step, trained, tasks)), list(fates.values())
+        groups = () if step.batch is None else step.batch.groups
+        in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
+        return Account(list(_episodes(step, trained, tasks)), list(fates.values()), in_batch)
 
-    def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, _Origin]) -> None:
+    def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
         """Name the trajectories of a group that waited before a resume."""
         if group is None or all(id(trajectory) in origins for trajectory in group.trajectories):
             return
@@ -97,12 +115,12 @@ class Accounting:
             origins |= {id(trajectory): origin for trajectory, origin in named}
 
 
-def _played(step: TrainStep) -> Iterator[tuple[Trajectory, _Origin]]:
+def _played(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]]:
     for number, episodes in enumerate(step.generated_by_round):
         for episode in episodes:
             uid = _uid(step.global_step, number, episode.id)
             for place, trajectory in enumerate(episode.trajectories):
-                yield trajectory, _Origin(f"{uid}/{place}", step.global_step, number, uid, trajectory.name)
+                yield trajectory, Origin(f"{uid}/{place}", step.global_step, number, uid, trajectory.name)
 
 
 def _episodes(step: TrainStep, trained: set[int], tasks: dict[str, Any]) -> Iterator[PlayedEpisode]:
@@ -134,17 +152,15 @@ def _uid(step: int, number: int, episode: str) -> str:
 def _fate(
     step: TrainStep,
     trajectory: Trajectory,
-    origins: dict[int, _Origin],
+    origins: dict[int, Origin],
     fate: FateName,
     rule: str,
     group: TrajectoryGroup | None,
     numbers: dict[str, float],
 ) -> RecordedFate:
-    origin = origins.get(id(trajectory), _stranger(step, trajectory))
+    origin = _origin(step, trajectory, origins)
     members = [] if group is None else group.trajectories
-    peers = tuple(
-        origins.get(id(member), _stranger(step, member)).uid for member in members if member is not trajectory
-    )
+    peers = tuple(_origin(step, member, origins).uid for member in members if member is not trajectory)
     return RecordedFate(
         fate=Fate(
             step=step.global_step,
@@ -162,6 +178,9 @@ def _fate(
     )
 
 
-def _stranger(step: TrainStep, trajectory: Trajectory) -> _Origin:
-    """A trajectory that no attempt of this run had: a grouping has made it."""
-    return _Origin(f"{step.global_step}:{trajectory.uid or trajectory.name}", step.global_step, 0, "", trajectory.name)
+def _origin(step: TrainStep, trajectory: Trajectory, origins: dict[int, Origin]) -> Origin:
+    """Where it comes from; without an episode where no attempt of this run had it: a grouping has made it."""
+    known = origins.get(id(trajectory))
+    if known is not None:
+        return known
+    return Origin(f"{step.global_step}:{trajectory.uid or trajectory.name}", step.global_step, 0, "", trajectory.name)

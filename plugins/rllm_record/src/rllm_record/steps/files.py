@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_core.files import sync_file
-from rllm_record.steps import tables
+from rllm_record.steps import schemas, tables
 from rllm_record.steps.errors import RecordError
-from rllm_record.steps.rows import PlayedEpisode, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate
+from rllm_record.steps.traces import trace_table, whole
 
-VERSION = 1
-"""Of the tables. Later ones add columns: what is of an older one is read as it is."""
+VERSION = 2
+"""Of the tables; what is of an older one is read as it is. 2 adds traces, updates, vocabulary and advantages."""
 VERSION_KEY, CONTENT_KEY = b"rllm.record.version", b"rllm.record.content"
+OBJECTIVE_KEY = b"rllm.record.objective"
+KINDS = {
+    "episodes": schemas.EPISODES,
+    "vocabulary": schemas.VOCABULARY,
+    "traces": schemas.TRACES,
+    "updates": schemas.UPDATES,
+    "fates": schemas.FATES,
+}
+"""Folders of a record, in the order in which the files of a step are written."""
 FOLDER = "record"
 """Of a record in a run folder."""
 
@@ -25,7 +36,8 @@ FOLDER = "record"
 class StepFiles:
     """The record in a folder: ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet`` are of step 12.
 
-    The fates of a step are written last: a step with fates is whole.
+    The fates of a step are written last: a step with fates is whole. ``vocabulary``, ``traces`` and ``updates`` are
+    there where tokens are recorded, and the last two where the step made an update.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,24 +45,41 @@ class StepFiles:
 
     def steps(self) -> list[int]:
         """Steps that are recorded, in order."""
-        names = (file.stem.removeprefix("step_") for file in (self._folder / "fates").glob("step_*.parquet"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return self._numbers("fates")
 
     def write(
-        self, step: int, episodes: Sequence[PlayedEpisode], fates: Sequence[RecordedFate], content: tables.Content
+        self,
+        step: int,
+        episodes: Sequence[PlayedEpisode],
+        fates: Sequence[RecordedFate],
+        content: schemas.Content,
+        *,
+        update: RecordedUpdate | None = None,
+        vocabulary: Mapping[int, str] | None = None,
     ) -> None:
         """Record a step, in place of an earlier record of it.
 
         Args:
             content: what is kept of the episodes.
+            update: what was trained on; None: nothing, or it is not recorded.
+            vocabulary: texts of tokens that no earlier step has; None: not recorded.
 
         Raises:
             RecordError: the files cannot be written.
         """
         try:
-            self._place("fates", step).unlink(missing_ok=True)
-            self._write("episodes", step, tables.EPISODES, tables.episode_rows(episodes, content), content)
-            self._write("fates", step, tables.FATES, tables.fate_rows(fates), content)
+            for kind in reversed(KINDS):
+                self._place(kind, step).unlink(missing_ok=True)
+            marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content}
+            self._write("episodes", step, tables.episode_rows(episodes, content), marks)
+            if vocabulary is not None:
+                words = [{"id": number, "text": text} for number, text in vocabulary.items()]
+                self._write("vocabulary", step, words, marks)
+            if update is not None:
+                self._write_table("traces", step, trace_table(update), marks)
+                objective = {OBJECTIVE_KEY: json.dumps(update.objective)}
+                self._write("updates", step, tables.update_rows(update.optimizer_steps), marks | objective)
+            self._write("fates", step, tables.fate_rows(fates), marks)
         except (OSError, pa.ArrowException) as error:
             raise RecordError(f"Step {step} cannot be recorded in {self._folder}: {error}.") from error
 
@@ -71,39 +100,88 @@ class StepFiles:
         return [tables.recorded_fate(row) for row in self.fate_table(step).to_pylist()]
 
     def episode_table(self, step: int) -> pa.Table:
-        """The columns of `tables.EPISODES`; texts and tokens that are not recorded are null. Raises as `fates`."""
-        return self._read("episodes", step, tables.EPISODES)
+        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `fates`."""
+        return self._read("episodes", step)
 
     def fate_table(self, step: int) -> pa.Table:
-        """The columns of `tables.FATES`. Raises as `fates`."""
-        return self._read("fates", step, tables.FATES)
+        """The columns of `schemas.FATES`. Raises as `fates`."""
+        return self._read("fates", step)
+
+    def trace_table(self, step: int) -> pa.Table:
+        """The columns of `schemas.TRACES`: a row for each epoch and each segment of a trajectory that was trained on.
+
+        A backend that traces nothing leaves one row per segment, without epoch, log-probs and coefficients.
+
+        Raises:
+            RecordError: tokens are not recorded, the step made no update, or a file cannot be read.
+        """
+        return whole(self._read("traces", step), self._episodes_if_any)
+
+    def has_update(self, step: int) -> bool:
+        """Whether an update of the step is recorded."""
+        return self._place("updates", step).exists()
+
+    def update_table(self, step: int) -> pa.Table:
+        """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
+
+        Raises as `trace_table`.
+        """
+        return self._read("updates", step)
+
+    def objective(self, step: int) -> dict[str, Any]:
+        """What the loss of an update is made of; see `rllm_record.steps.objective`. Raises as `trace_table`."""
+        marks = self._read("updates", step).schema.metadata
+        found: dict[str, Any] = json.loads(marks[OBJECTIVE_KEY])
+        return found
+
+    def vocabulary(self, step: int) -> dict[int, str]:
+        """The text of every token that occurs in the record up to a step, by its id; empty where none is recorded.
+
+        Raises:
+            RecordError: a file cannot be read.
+        """
+        found: dict[int, str] = {}
+        for number in self._numbers("vocabulary"):
+            if number <= step:
+                table = self._read("vocabulary", number)
+                found |= zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
+        return found
 
     def forget_from(self, step: int) -> None:
         """Remove the record of a step and of those after it, which are made again."""
-        for kind in ("fates", "episodes"):
-            for file in (self._folder / kind).glob("step_*.parquet"):
-                if int(file.stem.removeprefix("step_")) >= step:
-                    file.unlink()
+        for kind in reversed(KINDS):
+            for number in self._numbers(kind):
+                if number >= step:
+                    self._place(kind, number).unlink()
+
+    def _numbers(self, kind: str) -> list[int]:
+        names = (file.stem.removeprefix("step_") for file in (self._folder / kind).glob("step_*.parquet"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _episodes_if_any(self, step: int) -> pa.Table | None:
+        return self.episode_table(step) if self._place("episodes", step).exists() else None
 
     def _place(self, kind: str, step: int) -> Path:
         return self._folder / kind / f"step_{step:06d}.parquet"
 
-    def _write(self, kind: str, step: int, schema: pa.Schema, rows: list[dict[str, Any]], content: str) -> None:
+    def _write(self, kind: str, step: int, rows: list[dict[str, Any]], marks: dict[bytes, str]) -> None:
+        self._write_table(kind, step, pa.Table.from_pylist(rows, KINDS[kind]), marks)
+
+    def _write_table(self, kind: str, step: int, table: pa.Table, marks: dict[bytes, str]) -> None:
         place = self._place(kind, step)
         place.parent.mkdir(parents=True, exist_ok=True)
-        marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content}
         beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
-            table = pa.Table.from_pylist(rows, schema.with_metadata(marks))
             # Dictionaries of values make files of a few hundred rows larger, and slower to write.
-            pq.write_table(table, beside, compression="zstd", use_dictionary=False)
+            marked = table.replace_schema_metadata(marks)
+            pq.write_table(marked, beside, compression="zstd", use_dictionary=False)
             sync_file(beside)
             beside.replace(place)
         finally:
             beside.unlink(missing_ok=True)
 
-    def _read(self, kind: str, step: int, schema: pa.Schema) -> pa.Table:
-        return _read_table(self._place(kind, step), schema)
+    def _read(self, kind: str, step: int) -> pa.Table:
+        return _read_table(self._place(kind, step), KINDS[kind])
 
 
 def read_episodes(file: Path) -> list[PlayedEpisode]:
@@ -112,7 +190,7 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     Raises:
         RecordError: it was recorded without tokens, is no such file, or cannot be read.
     """
-    table = _read_table(file, tables.EPISODES)
+    table = _read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
         raise RecordError(f"{file} holds no episodes.")
     return [tables.played_episode(row) for row in table.to_pylist()]
@@ -147,7 +225,8 @@ def _read_table(place: Path, schema: pa.Schema) -> pa.Table:
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """What an older schema did not have is null."""
-    columns = [
-        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type) for field in schema
-    ]
-    return pa.table(columns, names=schema.names)
+    marked = schema.with_metadata(table.schema.metadata)
+    if table.schema.equals(schema):
+        return table
+    # Fields inside structures are filled in by way of Python's objects alone.
+    return pa.Table.from_pylist(table.to_pylist(), marked)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.data.record import Fate
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.record import Fate, OptimizerStep, TokenTrace
 from rllm_core.data.types import Episode, Trajectory
 
 
@@ -60,3 +61,26 @@ class RecordedFate:
     """Uid of its `PlayedEpisode`."""
     name: str
     """Its role."""
+    estimator: str | None = None
+    """Name of what estimated its advantages, ``precomputed`` where its workflow brought them; None: nothing did."""
+    baseline: float | None = None
+    """What its reward was compared with, where the estimator says so."""
+    advantage: float | None = None
+    """Of its tokens, where all have the same."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedUpdate:
+    """A policy update: the batch that it trained on, and what it did with each token."""
+
+    batch: TokenBatch
+    """With `advantages` and `old_logprobs`."""
+    uids: Sequence[str]
+    """(n_traj of the batch,) uids of `PlayedTrajectory`."""
+    played_steps: Sequence[int | None]
+    """(n_traj of the batch,) where each was played; None: a grouping has made it, and no record of episodes has it."""
+    objective: Mapping[str, Any]
+    """What the loss is made of, as JSON data; see `rllm_record.steps.objective`."""
+    trace: TokenTrace | None = None
+    """None: the backend traces nothing."""
+    optimizer_steps: Sequence[OptimizerStep] = ()

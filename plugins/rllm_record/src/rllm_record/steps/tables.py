@@ -1,86 +1,20 @@
-"""The columns of the record, and rows to and from them. A text that is JSON says so."""
+"""Episodes, fates and optimiser steps as rows of their files, and back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rllm_core.data.codec import trajectory_from_json
-from rllm_core.data.record import Fate
+from rllm_core.data.messages import Message, text_of
+from rllm_core.data.record import Fate, OptimizerStep
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
-
-Content = Literal["fates", "tokens"]
-"""``fates``: ids, numbers and rules; ``tokens``: texts and tokens too."""
-CONTENTS: tuple[Content, ...] = get_args(Content)
-NUMBERS = pa.map_(pa.string(), pa.float64())
-
-STEP = pa.struct(
-    {
-        "segment_start": pa.int32(),
-        "response_start": pa.int32(),
-        "end": pa.int32(),
-        "weight_version": pa.int32(),
-        "version_spans": pa.list_(pa.struct({"version": pa.int32(), "tokens": pa.int32()})),
-        "finish_reason": pa.string(),
-        "reward": pa.float64(),
-        "advantage": pa.string(),  # JSON
-        "text": pa.string(),
-        "info": pa.string(),  # JSON
-    }
-)
-TRAJECTORY = pa.struct(
-    {
-        "uid": pa.string(),
-        "own_uid": pa.string(),
-        "name": pa.string(),
-        "reward_given": pa.float64(),
-        "reward_used": pa.float64(),
-        "reward": pa.float64(),
-        "components": NUMBERS,
-        "steps": pa.list_(STEP),
-        "ids": pa.list_(pa.int32()),
-        "logprobs": pa.list_(pa.float32()),
-        "info": pa.string(),  # JSON
-    }
-)
-EPISODES = pa.schema(
-    {
-        "uid": pa.string(),
-        "step": pa.int32(),
-        "round": pa.int32(),
-        "id": pa.string(),
-        "task_id": pa.string(),
-        "data_source": pa.string(),
-        "is_correct": pa.bool_(),
-        "ending": pa.string(),
-        "error": pa.string(),
-        "tries": pa.int32(),
-        "metrics": NUMBERS,
-        "trajectories": pa.list_(TRAJECTORY),
-        "task": pa.string(),  # JSON
-    }
-)
-FATES = pa.schema(
-    {
-        "step": pa.int32(),
-        "trajectory": pa.string(),
-        "fate": pa.string(),
-        "rule": pa.string(),
-        "numbers": NUMBERS,
-        "group": pa.string(),
-        "peers": pa.list_(pa.string()),
-        "name": pa.string(),
-        "episode": pa.string(),
-        "played_step": pa.int32(),
-        "round": pa.int32(),
-    }
-)
+from rllm_record.steps.schemas import Content
 
 
 def episode_rows(episodes: Sequence[PlayedEpisode], content: Content) -> list[dict[str, Any]]:
@@ -119,16 +53,41 @@ def _trajectory_row(played: PlayedTrajectory, content: Content) -> dict[str, Any
         "reward_used": _real(played.reward_used),
         "reward": _real(trajectory.reward),
         "components": _numbers(components) if isinstance(components, Mapping) else [],
-        "steps": [_step_row(step, content) for step in trajectory.steps],
+        "steps": [
+            _step_row(step, start, content)
+            for step, start in zip(trajectory.steps, _prompt_starts(trajectory), strict=True)
+        ],
     }
     if content == "tokens":
         row |= {"ids": buffer.ids, "logprobs": buffer.logprobs, "info": _json(trajectory.info)}
     return row
 
 
-def _step_row(step: Step, content: Content) -> dict[str, Any]:
+def _prompt_starts(trajectory: Trajectory) -> list[int]:
+    """Where the tokens begin that are new to the model in each step: behind the step before it, in its segment."""
+    starts: dict[int, int] = {}
+    end = 0
+    for index in sorted(range(len(trajectory.steps)), key=lambda index: trajectory.steps[index].span):
+        span = trajectory.steps[index].span
+        starts[index] = max(span.segment_start, end)
+        end = span.end
+    return [starts[index] for index in range(len(starts))]
+
+
+def _message_row(message: Message) -> dict[str, str | None]:
+    content = message.get("content")
+    plain = isinstance(content, str) and message.keys() == {"role", "content"}
+    return {
+        "role": _encodable(str(message.get("role", ""))),
+        "text": _encodable(text_of(message)),
+        "data": None if plain else _json(dict(message)),
+    }
+
+
+def _step_row(step: Step, prompt_start: int, content: Content) -> dict[str, Any]:
     row: dict[str, Any] = {
         "segment_start": step.span.segment_start,
+        "prompt_start": prompt_start,
         "response_start": step.span.response_start,
         "end": step.span.end,
         "weight_version": int(step.weight_version),
@@ -138,7 +97,8 @@ def _step_row(step: Step, content: Content) -> dict[str, Any]:
         "advantage": None if step.advantage is None else _json(np.asarray(step.advantage, np.float64).tolist()),
     }
     if content == "tokens":
-        row |= {"text": _encodable(step.text), "info": _json(step.info)}
+        messages = [_message_row(message) for message in step.messages]
+        row |= {"messages": messages, "text": _encodable(step.text), "info": _json(step.info)}
     return row
 
 
@@ -195,9 +155,17 @@ def _trajectory(entry: Mapping[str, Any]) -> Trajectory:
         for step in entry["steps"]
     ]
     columns = {"name": entry["name"], "reward": entry["reward"], "uid": entry["own_uid"], "steps": steps}
-    return trajectory_from_json(
+    made = trajectory_from_json(
         columns | {"ids": entry["ids"], "logprobs": entry["logprobs"], "info": json.loads(entry["info"])}
     )
+    for step, row in zip(made.steps, entry["steps"], strict=True):
+        step.messages = [_message(message) for message in row["messages"] or ()]
+    return made
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    found: Message = {"role": row["role"], "content": row["text"]} if row["data"] is None else json.loads(row["data"])
+    return found
 
 
 def fate_rows(fates: Sequence[RecordedFate]) -> list[dict[str, Any]]:
@@ -215,9 +183,17 @@ def fate_rows(fates: Sequence[RecordedFate]) -> list[dict[str, Any]]:
             "episode": recorded.episode,
             "played_step": recorded.played_step,
             "round": recorded.round,
+            "estimator": recorded.estimator,
+            "baseline": recorded.baseline,
+            "advantage": recorded.advantage,
         }
         for recorded in fates
     ]
+
+
+def update_rows(steps: Sequence[OptimizerStep]) -> list[dict[str, Any]]:
+    """Rows of `UPDATES`."""
+    return [{**vars(step), "optimizer_step": step.number} for step in steps]
 
 
 def recorded_fate(row: Mapping[str, Any]) -> RecordedFate:
@@ -232,7 +208,14 @@ def recorded_fate(row: Mapping[str, Any]) -> RecordedFate:
         peers=tuple(row["peers"]),
     )
     return RecordedFate(
-        fate=fate, played_step=row["played_step"], round=row["round"], episode=row["episode"], name=row["name"]
+        fate=fate,
+        played_step=row["played_step"],
+        round=row["round"],
+        episode=row["episode"],
+        name=row["name"],
+        estimator=row["estimator"],
+        baseline=row["baseline"],
+        advantage=row["advantage"],
     )
 
 

@@ -1,0 +1,1 @@
+"""Whether a record equals its updates: their losses and coefficients, computed again from what it holds."""

@@ -1,0 +1,24 @@
+"""What `rllm record check` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Report:
+    """Of a whole run."""
+
+    steps: int = 0
+    """Training steps that made an update."""
+    optimizer_steps: int = 0
+    """Those whose loss was computed again."""
+    tokens: int = 0
+    """Trained tokens, counted once per epoch."""
+    largest_loss_error: float = 0.0
+    largest_coefficient_error: float = 0.0
+    """In proportion to the largest coefficient of the optimiser step."""
+    untraced: list[int] = field(default_factory=list)
+    """Steps of which the backend traced nothing."""
+    problems: list[str] = field(default_factory=list)
+    """Sentences that name step, optimiser step and token."""

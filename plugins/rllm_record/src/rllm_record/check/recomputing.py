@@ -1,0 +1,104 @@
+"""An optimiser step computed again from its rows of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.update_trace import Coefficients, coefficients
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.loss import LossInput
+from rllm_core.plugins import resolve
+from rllm_core.updates.aggregation import token_weights
+
+Row = Mapping[str, Any]
+"""A row of `TRACES`."""
+
+
+def plan_of(objective: Mapping[str, Any], step: int) -> UpdatePlan:
+    """The plan of an update, as far as its loss depends on it.
+
+    Raises:
+        PluginError: a loss of it is not installed here.
+    """
+    losses = {}
+    for role, loss in objective["losses"].items():
+        registered = resolve("loss", loss["name"])
+        losses[role] = Chosen(registered=registered, params=registered.plugin.params(**loss["params"]))
+    kl, correction = objective["kl"], objective["rollout_correction"]
+    return UpdatePlan(
+        global_step=step,
+        losses=losses,
+        aggregation=objective["aggregation"],
+        entropy_coeff=objective["entropy_coeff"],
+        seed=0,
+        kl=None if kl is None else KlTerm(**kl),
+        rollout_correction=None if correction is None else RolloutCorrection(**correction),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerRows:
+    """The rows of one optimiser step, in the order of the batch, with their columns end to end."""
+
+    rows: Sequence[Row]
+
+    @property
+    def lengths(self) -> list[int]:
+        """(n_row,) trained tokens of each."""
+        return [len(row["positions"]) for row in self.rows]
+
+    def column(self, name: str) -> NDArray[np.float32] | None:
+        """(n,) a figure of the tokens; None where a row does not have it."""
+        values = [row[name] for row in self.rows]
+        if any(each is None for each in values):
+            return None
+        return np.concatenate([np.array(each, np.float32) for each in values])
+
+    def tensor(self, name: str) -> Tensor | None:
+        """`column` in torch."""
+        values = self.column(name)
+        return None if values is None else torch.from_numpy(values)
+
+
+class _Roles:
+    """Roles by number of the row in the batch; rows that are not here have the first."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.roles = tuple(dict.fromkeys(row["role"] for row in rows))
+        self.role = np.zeros(max(row["row"] for row in rows) + 1, np.int32)
+        for row in rows:
+            self.role[row["row"]] = self.roles.index(row["role"])
+
+
+def recomputed(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLosses) -> Coefficients | None:
+    """Loss and coefficients of an optimiser step; None where a figure that they depend on is not recorded."""
+    logprobs, weights = step.tensor("logprob"), step.tensor("weight")
+    old, advantages = step.tensor("old_logprob"), step.tensor("advantage")
+    if logprobs is None or weights is None or old is None or advantages is None:
+        return None
+    numbers = np.array([row["row"] for row in step.rows], np.int64)
+    inputs = LossInput(
+        logprobs=logprobs,
+        old_logprobs=old,
+        advantages=advantages,
+        row_ids=torch.from_numpy(np.repeat(numbers, step.lengths)),
+        sampling_logprobs=step.tensor("rollout_logprob"),
+        ref_logprobs=step.tensor("ref_logprob"),
+        seed=seed,
+    )
+    return coefficients(_Roles(step.rows), inputs, step.tensor("entropy"), weights, plan, losses)
+
+
+def expected_weights(step: OptimizerRows, objective: Mapping[str, Any]) -> NDArray[np.float32]:
+    """(n,) what its tokens count in the loss, by the aggregation of the run."""
+    lengths = np.array(step.lengths, np.int64)
+    return token_weights(objective["aggregation"], lengths, objective["max_response_length"])

@@ -1,0 +1,122 @@
+"""The columns of a record's files."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+Content = Literal["fates", "tokens"]
+"""``fates``: ids, numbers and rules; ``tokens``: texts, tokens and updates too."""
+CONTENTS: tuple[Content, ...] = get_args(Content)
+NUMBERS = pa.map_(pa.string(), pa.float64())
+MESSAGE = pa.struct({"role": pa.string(), "text": pa.string(), "data": pa.string()})
+"""`data`: the whole message as JSON, where it is more than a role and a text."""
+STEP = pa.struct(
+    {
+        "segment_start": pa.int32(),
+        "prompt_start": pa.int32(),
+        "response_start": pa.int32(),
+        "end": pa.int32(),
+        "weight_version": pa.int32(),
+        "version_spans": pa.list_(pa.struct({"version": pa.int32(), "tokens": pa.int32()})),
+        "finish_reason": pa.string(),
+        "reward": pa.float64(),
+        "advantage": pa.string(),  # JSON
+        "messages": pa.list_(MESSAGE),
+        "text": pa.string(),
+        "info": pa.string(),  # JSON
+    }
+)
+TRAJECTORY = pa.struct(
+    {
+        "uid": pa.string(),
+        "own_uid": pa.string(),
+        "name": pa.string(),
+        "reward_given": pa.float64(),
+        "reward_used": pa.float64(),
+        "reward": pa.float64(),
+        "components": NUMBERS,
+        "steps": pa.list_(STEP),
+        "ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+        "info": pa.string(),  # JSON
+    }
+)
+EPISODES = pa.schema(
+    {
+        "uid": pa.string(),
+        "step": pa.int32(),
+        "round": pa.int32(),
+        "id": pa.string(),
+        "task_id": pa.string(),
+        "data_source": pa.string(),
+        "is_correct": pa.bool_(),
+        "ending": pa.string(),
+        "error": pa.string(),
+        "tries": pa.int32(),
+        "metrics": NUMBERS,
+        "trajectories": pa.list_(TRAJECTORY),
+        "task": pa.string(),  # JSON
+    }
+)
+FATES = pa.schema(
+    {
+        "step": pa.int32(),
+        "trajectory": pa.string(),
+        "fate": pa.string(),
+        "rule": pa.string(),
+        "numbers": NUMBERS,
+        "group": pa.string(),
+        "peers": pa.list_(pa.string()),
+        "name": pa.string(),
+        "episode": pa.string(),
+        "played_step": pa.int32(),
+        "round": pa.int32(),
+        "estimator": pa.string(),
+        "baseline": pa.float64(),
+        "advantage": pa.float64(),
+    }
+)
+FIGURES = (
+    "advantage",
+    "rollout_logprob",
+    "old_logprob",
+    "ref_logprob",
+    "logprob",
+    "entropy",
+    "weight",
+    "policy_part",
+    "kl_part",
+    "entropy_part",
+)
+"""float32 columns of `TRACES`, one entry per position."""
+TRACES = pa.schema(
+    {
+        "trajectory": pa.string(),
+        "segment": pa.int32(),
+        "row": pa.int32(),
+        "role": pa.string(),
+        "played_step": pa.int32(),
+        "epoch": pa.int32(),
+        "optimizer_step": pa.int32(),
+        "positions": pa.list_(pa.int32()),
+        "ids": pa.list_(pa.int32()),
+        **{name: pa.list_(pa.float32()) for name in FIGURES},
+    }
+)
+UPDATES = pa.schema(
+    {
+        "epoch": pa.int32(),
+        "optimizer_step": pa.int32(),
+        "loss": pa.float64(),
+        "policy_loss": pa.float64(),
+        "kl_loss": pa.float64(),
+        "entropy_loss": pa.float64(),
+        "grad_norm": pa.float64(),
+        "clip_factor": pa.float64(),
+        "learning_rate": pa.float64(),
+        "loss_seed": pa.int64(),
+    }
+)
+VOCABULARY = pa.schema({"id": pa.int32(), "text": pa.string()})

@@ -1,0 +1,158 @@
+"""What an update did with each token is read as the backend said it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.record import OptimizerStep, TokenTrace
+from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_record.steps import RecordedUpdate, RecordError, StepFiles
+from rllm_record.steps.accounting import Accounting
+
+from .made_steps import step
+
+OBJECTIVE = {"backend": "local", "losses": {"agent": {"name": "rllm-core/ppo", "params": {}}}}
+
+
+def played(*logprobs: float) -> Trajectory:
+    """Two turns, the second of which looks back at another history: two segments."""
+    trajectory = Trajectory("agent", reward=1.0, uid="own")
+    trajectory.add_step([1, 2], [3, 4], logprobs[:2])
+    trajectory.add_step([9], [5], logprobs[2:])
+    return trajectory
+
+
+def batch_of(*trajectories: Trajectory) -> TokenBatch:
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=list(trajectories))])
+    return batch.with_columns(
+        advantages=np.where(batch.loss_mask, 0.5, 0.0).astype(np.float32), old_logprobs=batch.sampling_logprobs
+    )
+
+
+def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
+    """In an order that is not the batch's. Log-probs count down with epochs."""
+    tokens = np.flatnonzero(batch.loss_mask)[::-1]
+    rows = np.searchsorted(batch.row_offsets, tokens, side="right") - 1
+    epoch = np.repeat(np.arange(epochs), len(tokens))
+    zeros = np.zeros(len(epoch), np.float32)
+    given: dict[str, Any] = {
+        "row": np.tile(rows, epochs).astype(np.int32),
+        "position": np.tile(tokens - batch.row_offsets[rows], epochs).astype(np.int32),
+        "epoch": epoch.astype(np.int32),
+        "optimizer_step": epoch.astype(np.int32),
+        "logprob": np.tile(batch.sampling_logprobs[tokens], epochs) - epoch.astype(np.float32),
+        **dict.fromkeys(("weight", "policy_part", "kl_part", "entropy_part", "entropy"), zeros),
+    }
+    return TokenTrace(**(given | columns))
+
+
+def recorded(folder: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
+    """The record of a step that has played one trajectory, and trained on it."""
+    files = StepFiles(folder)
+    episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
+    account = Accounting().of(step(0, [episode], []), {})
+    given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "played_steps": [0]}
+    update = RecordedUpdate(**(given | {"objective": OBJECTIVE} | fields))
+    files.write(0, account.episodes, account.fates, "tokens", update=update)
+    return files
+
+
+def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
+    trajectory = played(-1.0, -2.0, -3.0)
+    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2))
+
+    rows = files.trace_table(0).to_pylist()
+
+    shown = ("trajectory", "segment", "epoch", "optimizer_step", "positions", "ids", "rollout_logprob", "logprob")
+    assert [tuple(row[name] for name in shown) for row in rows] == [
+        ("0.0:t:0/0", 0, 0, 0, [2, 3], [3, 4], [-1.0, -2.0], [-1.0, -2.0]),
+        ("0.0:t:0/0", 1, 0, 0, [1], [5], [-3.0], [-3.0]),
+        ("0.0:t:0/0", 0, 1, 1, [2, 3], [3, 4], [-1.0, -2.0], [-2.0, -3.0]),
+        ("0.0:t:0/0", 1, 1, 1, [1], [5], [-3.0], [-4.0]),
+    ]
+    assert [(row["old_logprob"], row["advantage"], row["role"]) for row in rows[:2]] == [
+        ([-1.0, -2.0], [0.5, 0.5], "agent"),
+        ([-3.0], [0.5], "agent"),
+    ]
+
+
+def test_what_the_episodes_have_is_stored_once(tmp_path: Path) -> None:
+    trajectory = played(-1.0, -2.0, -3.0)
+    recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory)))
+
+    stored = pq.ParquetFile(tmp_path / "traces" / "step_000000.parquet").read()
+
+    assert [stored[name].null_count for name in ("ids", "rollout_logprob", "old_logprob")] == [2, 2, 2]
+
+
+def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
+    trajectory = played(-1.0, float("nan"), -3.0)
+    batch = batch_of(trajectory)
+    computed = batch.with_columns(old_logprobs=batch.old_logprobs_from(np.full(len(batch.tokens), -7.0, np.float32)))
+    files = recorded(tmp_path, trajectory, batch=computed, played_steps=[None])
+
+    first, second = files.trace_table(0).to_pylist()
+
+    assert (first["ids"], second["ids"], second["rollout_logprob"]) == ([3, 4], [5], [-3.0])
+    assert (first["old_logprob"], second["old_logprob"]) == ([-7.0, -7.0], [-3.0])
+    assert np.isnan(first["rollout_logprob"][1])
+
+
+def test_figures_that_a_backend_does_not_give_are_null(tmp_path: Path) -> None:
+    trajectory = played(-1.0, -2.0, -3.0)
+    unknown = np.full(3, np.nan, np.float32)
+    given = {"optimizer_steps": [OptimizerStep(epoch=0, number=0, loss=0.25)]}
+    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), entropy=unknown), **given)
+
+    (row, _) = files.trace_table(0).to_pylist()
+    (update,) = files.update_table(0).to_pylist()
+
+    assert (row["entropy"], row["ref_logprob"], row["weight"]) == (None, None, [0.0, 0.0])
+    assert (update["loss"], update["grad_norm"], update["loss_seed"]) == (0.25, None, None)
+
+
+def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:
+    files = recorded(tmp_path, played(-1.0, -2.0, -3.0))
+
+    (row, _) = files.trace_table(0).to_pylist()
+
+    assert (row["positions"], row["ids"], row["advantage"]) == ([2, 3], [3, 4], [0.5, 0.5])
+    assert (row["epoch"], row["optimizer_step"], row["logprob"], row["policy_part"]) == (None,) * 4
+    assert files.update_table(0).num_rows == 0
+
+
+def test_the_objective_is_kept(tmp_path: Path) -> None:
+    assert recorded(tmp_path, played(-1.0, -2.0, -3.0)).objective(0) == OBJECTIVE
+
+
+def test_a_step_without_an_update_has_no_traces(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    files.write(0, [], [], "tokens")
+
+    with pytest.raises(RecordError, match=r"There is no record at .*traces/step_000000\.parquet"):
+        files.trace_table(0)
+
+
+def test_texts_of_tokens_add_up(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path)
+    for number, words in enumerate(({1: "a"}, {}, {7: "\ufffd"})):
+        files.write(number, [], [], "tokens", vocabulary=words)
+
+    assert [files.vocabulary(number) for number in (0, 1, 2)] == [{1: "a"}, {1: "a"}, {1: "a", 7: "\ufffd"}]
+    assert StepFiles(tmp_path / "elsewhere").vocabulary(9) == {}
+
+
+def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -> None:
+    trajectory = played(-1.0, -2.0, -3.0)
+    files = recorded(tmp_path, trajectory)
+    batch = batch_of(trajectory)
+    update = RecordedUpdate(batch=batch, uids=["0.0:t:0/0"], played_steps=[0], objective=OBJECTIVE)
+    files.write(1, [], [], "tokens", update=update)
+
+    assert [row["ids"] for row in files.trace_table(1).to_pylist()] == [[3, 4], [5]]

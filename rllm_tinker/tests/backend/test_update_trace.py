@@ -1,0 +1,118 @@
+"""The token trace of an update: what the service and this process make of the loss, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_backend_kit.minibatches import minibatch_weights
+from rllm_backend_kit.role_losses import RoleLosses
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.record import TokenTrace
+from rllm_tinker import update as update_module
+from rllm_tinker.custom_loss import custom_loss
+from rllm_tinker.datums import Rows
+from rllm_tinker.settings import TrainingSection
+from rllm_tinker.update import Updater
+
+NATIVE = ["importance_sampling", "reinforce", "cispo", "dro", {"name": "ppo", "eps_clip": 0.01}]
+EVERYTHING: dict[str, Any] = {
+    "kl": KlTerm(beta=0.5, estimator="k3"),
+    "entropy_coeff": 0.2,
+    "rollout_correction": RolloutCorrection(mode="sequence", cap=1.02, floor=0.0, beyond_cap="truncate"),
+}
+
+
+def updated(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> UpdateResult:
+    """Of a fresh LoRA model."""
+    values = {"learning_rate": 0.01, "eps": 1.0, "num_minibatches": 2, "num_epochs": 2} | settings
+    updater = Updater(TrainingSection(**values), total_steps=10, max_response_length=8, fused=False)
+    result: UpdateResult = connection.ask(updater.update(connection.trainer(), batch, plan))
+    return result
+
+
+def traced(result: UpdateResult) -> TokenTrace:
+    assert result.trace is not None
+    return result.trace
+
+
+def in_order(result: UpdateResult, name: str) -> np.ndarray:
+    """A column by optimiser step, row and position."""
+    trace = traced(result)
+    column: np.ndarray = getattr(trace, name)
+    return column[np.lexsort((trace.position, trace.row, trace.optimizer_step))]
+
+
+@pytest.fixture
+def moved(batch: TokenBatch) -> TokenBatch:
+    """With old and reference log-probs that are not the trainer's."""
+    generator = np.random.default_rng(1)
+    old, ref = (generator.normal(scale=size, size=len(batch.tokens)).astype(np.float32) for size in (0.05, 0.5))
+    known = batch.sampling_logprobs
+    return batch.with_columns(
+        old_logprobs=(known + old) * batch.loss_mask, ref_logprobs=(known + ref) * batch.loss_mask
+    )
+
+
+@pytest.mark.parametrize("loss", NATIVE, ids=str)
+def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
+    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(loss, trace=True)
+    there = updated(connection, moved, plan)
+    monkeypatch.setattr(update_module, "native_loss", lambda choice: None)
+    here = updated(connection, moved, plan)
+
+    for name in ("row", "position", "optimizer_step", "logprob", "policy_part", "weight"):
+        np.testing.assert_allclose(in_order(there, name), in_order(here, name), atol=1e-5)
+    for one, other in zip(there.optimizer_steps, here.optimizer_steps, strict=True):
+        assert one.policy_loss == pytest.approx(other.policy_loss, abs=1e-5)
+        assert one.loss == (None if loss == "dro" else pytest.approx(one.policy_loss, abs=1e-6))
+
+
+def test_the_parts_add_up_to_what_is_sent_to_the_service(
+    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    plan = plan_of("ppo", trace=True, **EVERYTHING)
+    trace = traced(updated(connection, moved, plan, num_minibatches=1, num_epochs=1))
+
+    rows = np.arange(moved.n_rows)
+    part = Rows.of(moved, rows)
+    weights = minibatch_weights(moved, rows, plan.aggregation, 8)
+    column = np.zeros(len(moved.tokens), np.float32)
+    at = moved.row_offsets[trace.row] + trace.position
+    column[at] = trace.logprob
+    logprobs = [torch.from_numpy(column[start:end]).requires_grad_() for start, end in part.spans]
+    custom_loss(part, weights, plan, RoleLosses(), 0)(logprobs).backward()
+    sent = part.column([each.grad.numpy() for each in logprobs if each.grad is not None])
+
+    found = trace.policy_part + trace.kl_part + trace.entropy_part
+    np.testing.assert_allclose(found, sent[at], atol=1e-7)
+    assert np.abs(trace.entropy_part).min() > 0
+    assert np.isnan(trace.entropy).all()
+
+
+def test_optimiser_steps_have_the_norms_that_the_service_says(
+    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    result = updated(connection, moved, plan_of("ppo", trace=True), max_grad_norm=1e-3)
+
+    norms = [each.grad_norm or 0.0 for each in result.optimizer_steps]
+    assert len(norms) == 4
+    assert np.mean(norms) == pytest.approx(result.metrics["actor/grad_norm"])
+    assert [each.clip_factor for each in result.optimizer_steps] == [pytest.approx(1e-3 / norm) for norm in norms]
+
+
+def test_a_trace_changes_no_figure(connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]) -> None:
+    plan = plan_of("ppo", **EVERYTHING)
+
+    plain = updated(connection, moved, plan)
+
+    assert plain.trace is None
+    assert plain.metrics == updated(connection, moved, replace(plan, trace=True)).metrics

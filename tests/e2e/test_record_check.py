@@ -1,0 +1,154 @@
+"""`rllm record check`: losses and coefficients follow from the record, and what was changed in it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from rllm_core.errors import RllmError
+from rllm_record.command import record
+from rllm_record.steps import StepFiles
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.serve import running_server
+
+TOKENS: dict[str, Any] = {
+    "rllm.record": "tokens",
+    "rllm.trainer.total_batches": 2,
+    "training.num_minibatches": 2,
+    "training.num_epochs": 2,
+    "training.learning_rate": 3e-3,
+}
+CORRECTED = {
+    "rllm.algorithm.rollout_correction.tis_mode": "sequence",
+    "rllm.algorithm.rollout_correction.bypass_mode": False,
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "kl and entropy": {
+        "rllm.algorithm.kl_beta": 0.1,
+        "rllm.algorithm.entropy.coeff": 0.05,
+        "rllm.algorithm.loss_agg_mode": "seq-mean-token-sum-norm",
+    },
+    "corrected": {**CORRECTED, "rllm.algorithm.loss_agg_mode": "seq-mean-token-mean"},
+    "critic": {"rllm.algorithm.adv_estimator": "gae", "training.max_tokens_per_microbatch": 64},
+    "adapter": {"model.lora_rank": 4, "rllm.algorithm.loss_fn": "gspo", "rllm.algorithm.loss_agg_mode": "token-sum"},
+}
+
+
+def checked(folder: Path) -> tuple[int, str]:
+    """Exit code and output."""
+    result = CliRunner().invoke(record, ["check", str(folder)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def change(file: Path, column: str, chosen: Callable[[dict[str, Any]], bool], value: Callable[[Any], Any]) -> None:
+    """Change a column of the first row of a Parquet file that is chosen."""
+    with pq.ParquetFile(file) as opened:
+        table = opened.read()
+    rows = table.to_pylist()
+    row = next(row for row in rows if chosen(row))
+    row[column] = value(row[column])
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), file)
+
+
+def louder(values: list[float]) -> list[float]:
+    return [values[0] - 0.05, *values[1:]]
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_the_loss_of_every_optimiser_step_follows_from_the_record(train: Any, settings: dict[str, Any]) -> None:
+    run = train("lucky", TOKENS | settings)
+
+    code, said = checked(run.folder)
+
+    updates = sum(StepFiles(run.folder / "record").update_table(step).num_rows for step in (0, 1))
+    assert updates == 8
+    assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
+    assert code == 0
+
+
+@pytest.fixture(scope="module")
+def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server in this process."""
+    options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
+    with opened_service(options) as service, running_server(service) as running:
+        yield running.url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, RUNS["kl and entropy"]], ids=["of the service", "computed here"])
+def test_losses_of_the_tinker_api_follow_from_the_record(
+    train: Any, tinker_server: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    tinker = {"rllm.backend": "tinker", "tinker_base_url": tinker_server, "model.name": "tiny"}
+    run = train("lucky", TOKENS | {"rllm.algorithm.loss_fn": "importance_sampling"} | tinker | settings)
+
+    code, said = checked(run.folder)
+
+    assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
+    assert code == 0
+    (row, *_) = StepFiles(run.folder / "record").trace_table(0).to_pylist()
+    assert row["entropy"] is None
+
+
+def test_a_changed_log_prob_is_named_by_its_step(train: Any) -> None:
+    run = train("lucky", TOKENS)
+    file = run.folder / "record/traces/step_000001.parquet"
+    change(file, "logprob", lambda row: row["optimizer_step"] == 2 and row["policy_part"][0] != 0, louder)
+
+    code, said = checked(run.folder)
+
+    assert code == 1
+    lines = said.splitlines()
+    assert all(line.startswith("step 1, optimiser step 2") for line in lines[:-1])
+    assert lines[0].startswith("step 1, optimiser step 2: loss is ")
+    assert "policy_part is" in said
+    assert lines[-1].startswith("the record differs from the updates in ")
+
+
+CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
+    "coefficient": ("traces", "policy_part", louder, "policy_part is "),
+    "weight": ("traces", "weight", louder, "weight is "),
+    "advantage": ("traces", "advantage", louder, "policy_part is "),
+    "loss": ("updates", "loss", lambda loss: loss + 1e-4, "loss is "),
+    "trajectory": ("traces", "trajectory", lambda uid: uid + "?", "trained on, and has no trace"),
+}
+
+
+@pytest.mark.parametrize(("kind", "column", "value", "said"), CHANGES.values(), ids=CHANGES)
+def test_whatever_is_changed_is_named(train: Any, kind: str, column: str, value: Any, said: str) -> None:
+    run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1, "training.num_epochs": 1})
+    change(run.folder / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
+
+    code, output = checked(run.folder)
+
+    assert code == 1
+    assert output.startswith("step 0")
+    assert said in output
+
+
+def test_a_loss_that_was_logged_otherwise_is_named(train: Any) -> None:
+    run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1})
+    metrics = run.folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"actor/loss": ', '"actor/loss": 1'))
+
+    assert "step 0: actor/loss in metrics.jsonl is 1" in checked(run.folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"), [("off", "has no record"), ("fates", "has no updates")], ids=["off", "fates"]
+)
+def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, said: str) -> None:
+    run = train("lucky", {"rllm.record": recorded})
+
+    with pytest.raises(RllmError, match=said):
+        checked(run.folder)
