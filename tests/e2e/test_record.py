@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,18 @@ def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:
             assert one.tokens.ids.tolist() == other.tokens.ids.tolist()
             assert one.tokens.logprobs.tobytes() == other.tokens.logprobs.tobytes()
             assert [step.text for step in one.steps] == [step.text for step in other.steps]
+
+
+def test_texts_are_recorded_so_that_no_tokenizer_is_needed(train: Any) -> None:
+    run = train("guess", {"rllm.record": "tokens"})
+    texts = files_of(run).vocabulary(0)
+    for episode in files_of(run).episodes(0):
+        for trajectory in episode.episode.trajectories:
+            for turn in trajectory.steps:
+                reply = "".join(texts[token] for token in turn.response_ids.tolist())
+                assert turn.text == re.sub("<[a-z]+>", "", reply)
+                prompt = "".join(texts[token] for token in turn.prompt_ids.tolist())
+                assert [message["content"] in prompt for message in turn.messages] == [True]
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:

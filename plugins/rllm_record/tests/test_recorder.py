@@ -10,7 +10,7 @@ import pytest
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Task
+from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_record.options import RecordParams
 from rllm_record.recorder import make_recorder
 from rllm_record.steps import StepFiles
@@ -52,6 +52,31 @@ def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -
     (played,) = StepFiles(tmp_path / "record").episodes(0)
     assert played.episode.trajectories[0].steps[0].text == "three four"
     assert played.task == {"number": 7}
+
+
+class Letters:
+    """Token 1 is ``b``."""
+
+    def token_texts(self, token_ids: Any) -> list[str]:
+        return [chr(97 + int(token)) for token in token_ids]
+
+
+def spoken(number: int, *ids: int) -> TrainStep:
+    """A step in which the model has said some tokens after a prompt of the token 0."""
+    trajectory = Trajectory("agent", [Step([0], ids)], 1.0)
+    episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
+    renderer: Any = Letters()
+    return step(number, [episode], [], renderer=renderer)
+
+
+def test_each_token_has_its_text_once(tmp_path: Path) -> None:
+    play(recorder(tmp_path, record="tokens"), spoken(0, 1, 5), spoken(1, 5, 2), spoken(2, 7))
+    play(recorder(tmp_path, record="tokens"), spoken(2, 2, 9), first=2)
+
+    files = StepFiles(tmp_path / "record")
+    assert files.vocabulary(0) == {0: "a", 1: "b", 5: "f"}
+    assert files.vocabulary(1) == {0: "a", 1: "b", 2: "c", 5: "f"}
+    assert files.vocabulary(2) == {0: "a", 1: "b", 2: "c", 5: "f", 9: "j"}
 
 
 def test_nothing_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ class CarriedMessages:
         """The words of a reply."""
         return self._reply(token_ids).text
 
+    def token_texts(self, token_ids: TokenIds) -> list[str]:
+        """Nothing: a handle is no token of the model."""
+        return [""] * len(token_ids)
+
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """The reply as the server took it apart."""
         return self._reply(reply_ids)

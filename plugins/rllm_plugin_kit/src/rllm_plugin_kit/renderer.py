@@ -112,6 +112,17 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     "`text` gives the words without special tokens; set `words` in the test to others where it must.",
                 )
 
+    def test_every_token_has_a_text(self, params: Any) -> None:
+        renderer = self._made(params)
+        for words in self.words:
+            reply = self._ask(renderer.reply_ids, words)
+            texts = self._ask(renderer.token_texts, reply)
+            if not isinstance(texts, list) or len(texts) != len(reply) or words not in "".join(texts):
+                raise self.failure(
+                    f"says the texts {texts!r:.80} of the tokens of {words!r}",
+                    "Return one text per token in `token_texts`; together they are the text.",
+                )
+
     def test_any_tokens_can_be_parsed(self, params: Any) -> None:
         renderer = self._made(params)
         for prompt, reply in self._sampled(renderer):

@@ -11,6 +11,7 @@ from rllm_core.contracts.tracker import TrackedRun, Tracker
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
 from rllm_record.options import RecordParams
+from rllm_record.vocabulary import SeenTokens
 
 if TYPE_CHECKING:
     from rllm_record.steps.schemas import Content
@@ -44,6 +45,7 @@ class Recorder(Observer):
         self._content = content
         self._accounting_of = Accounting
         self._accounting = Accounting()
+        self._seen_tokens = SeenTokens()
         self._tasks: dict[str, Any] = {}
         self._update_of = partial(
             recorded_update,
@@ -54,6 +56,7 @@ class Recorder(Observer):
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         """Forget what is made again, and take up what waits."""
         self._files.forget_from(first_step)
+        self._seen_tokens = SeenTokens(self._files.vocabulary(first_step))
         if first_step - 1 in self._files.steps():
             self._accounting = self._accounting_of(self._files.fates(first_step - 1))
 
@@ -64,7 +67,20 @@ class Recorder(Observer):
         # Tasks of rounds between the first and the last are not known any more.
         account = self._accounting.of(step, self._tasks | _data_of(step.tasks))
         update = self._update_of(step, account.trained) if self._content == "tokens" else None
-        self._files.write(step.global_step, account.episodes, account.fates, self._content, update=update)
+        self._files.write(
+            step.global_step,
+            account.episodes,
+            account.fates,
+            self._content,
+            update=update,
+            vocabulary=self._new_texts(step),
+        )
+
+    def _new_texts(self, step: TrainStep) -> dict[int, str] | None:
+        """Texts of tokens that occur first in this step; None where no texts are recorded."""
+        if self._content != "tokens" or step.renderer is None:
+            return None
+        return self._seen_tokens.new_texts(step.generated, step.renderer)
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Metrics are in the run folder."""

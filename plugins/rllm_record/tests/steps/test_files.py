@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,32 @@ def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
     assert (read.uid, read.step, read.round, read.task, read.tries) == ("12.0:t:0", 12, 0, {"number": 7}, 1)
     (judged,) = read.trajectories
     assert (judged.uid, judged.reward_given, judged.reward_used) == ("12.0:t:0/0", 0.5, None)
+
+
+def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
+    heard = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    played = attempt("t:0")
+    played.trajectories[0] = Trajectory("agent")
+    played.trajectories[0].add_step([1, 2], [3], None, messages=heard)
+    played.trajectories[0].add_step([1, 2, 3, 4], [5], None, messages=[call])
+    played.trajectories[0].add_step([9], [6], None)
+    files = StepFiles(tmp_path)
+    files.write(0, as_played(played), [], "tokens")
+
+    steps = files.episode_table(0)["trajectories"].to_pylist()[0][0]["steps"]
+    read = files.episodes(0)[0].episode.trajectories[0].steps
+
+    assert [(turn["prompt_start"], turn["response_start"], turn["end"]) for turn in steps] == [
+        (0, 2, 3),
+        (3, 4, 5),
+        (5, 6, 7),
+    ]
+    assert [(each["role"], each["text"], each["data"]) for each in steps[0]["messages"]] == [
+        ("system", "be brief", None),
+        ("user", "hi", json.dumps(heard[1])),
+    ]
+    assert [list(turn.messages) for turn in read] == [heard, [call], []]
 
 
 def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:

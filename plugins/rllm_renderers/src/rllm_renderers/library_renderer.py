@@ -14,6 +14,7 @@ from renderers import ParsedToolCall, Renderer as Library, ToolCallParseStatus
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall
 from rllm_core.errors import RolloutError, failures_as
+from rllm_core.rollout.template_renderer import token_texts
 
 TokenIds = Sequence[int] | NDArray[np.int32]
 Rendered = NDArray[np.int32]
@@ -67,6 +68,10 @@ class LibraryRenderer:
     def text(self, token_ids: TokenIds) -> str:
         """The words of a reply, without special tokens."""
         return str(self._tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))
+
+    def token_texts(self, token_ids: TokenIds) -> list[str]:
+        """The text of each token, special tokens included."""
+        return token_texts(self._tokenizer, token_ids)
 
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """What was sampled, taken apart by the library."""

@@ -63,6 +63,11 @@ class Renderer(Protocol):
         """The words of a reply, without special tokens."""
         ...
 
+    def token_texts(self, token_ids: TokenIds) -> list[str]:
+        """The text of each token as it stands in a text, special tokens included; bytes that are no UTF-8 by themselves
+        as U+FFFD. For people: what is shown beside a token."""
+        ...
+
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rllm_core.contracts.backend import UpdatePlan, UpdateResult
+    from rllm_core.contracts.renderer import Renderer
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
 
@@ -41,6 +42,8 @@ class TrainStep:
     task_batch: int = 0
     """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
     is_training: bool = True
+    renderer: Renderer | None = None
+    """Of the run's model: the texts of tokens."""
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights."""
     generated: list[Episode] = field(default_factory=list)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rllm_core.data.messages import Message
 from rllm_core.data.token_buffer import TokenBuffer, TokenSpan
 from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
@@ -48,11 +49,13 @@ class Step:
     `version_spans` are runs of response tokens by the weight version that sampled them, in order; `weight_version` is
     the oldest of these. Empty: all tokens are of `weight_version`.
 
+    `messages` are what the model heard since its last reply, where the workflow knows; for people, not for training.
+
     Raises:
         ValueError: lengths do not agree (see `TokenBuffer.append_turn`), or `version_spans` do not cover the response.
     """
 
-    __slots__ = ("advantage", "buffer", "info", "reward", "span", "text", "version_spans", "weight_version")
+    __slots__ = ("advantage", "buffer", "info", "messages", "reward", "span", "text", "version_spans", "weight_version")
 
     def __init__(
         self,
@@ -66,10 +69,11 @@ class Step:
         weight_version: int = 0,
         version_spans: Iterable[VersionSpan] = (),
         info: dict[str, Any] | None = None,
+        messages: Sequence[Message] = (),
     ) -> None:
         buffer = TokenBuffer()
         self._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
-        self._describe(reward, advantage, text, weight_version, version_spans, info)
+        self._describe(reward, advantage, text, weight_version, version_spans, info, messages)
 
     def _describe(
         self,
@@ -79,12 +83,14 @@ class Step:
         weight_version: int = 0,
         version_spans: Iterable[VersionSpan] = (),
         info: dict[str, Any] | None = None,
+        messages: Sequence[Message] = (),
     ) -> None:
         self.reward = reward
         self.advantage = advantage
         self.text = text
         self.weight_version = weight_version
         self.info = {} if info is None else info
+        self.messages = messages
         self.version_spans = tuple(version_spans)
         check_version_spans(self.version_spans, self.span.end - self.span.response_start, weight_version)
 

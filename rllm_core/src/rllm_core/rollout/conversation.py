@@ -57,6 +57,7 @@ class Conversation:
         if sampling.max_tokens != (most := min(context.max_response_length, room)):
             sampling = replace(sampling, max_tokens=most)
         completion = await engine.generate(prompt_ids, sampling, session=self._session)
+        heard = self._heard[-1]
         self._heard.append([])
         return self.trajectory.add_step(
             prompt_ids,
@@ -66,6 +67,7 @@ class Conversation:
             weight_version=completion.weight_version,
             version_spans=completion.version_spans,
             info={"finish_reason": completion.finish_reason},
+            messages=heard,
         )
 
     def parsed(self, step: Step) -> Reply:

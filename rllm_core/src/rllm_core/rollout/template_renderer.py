@@ -111,6 +111,10 @@ class TemplateRenderer:
         """The words of a reply, without special tokens."""
         return self._text(np.asarray(token_ids, np.int32).tobytes())
 
+    def token_texts(self, token_ids: TokenIds) -> list[str]:
+        """The text of each token, special tokens included."""
+        return token_texts(self.tokenizer, token_ids)
+
     @cached_property
     def call_format(self) -> CallFormat | None:
         """How this model writes tool calls; None where its template shows none, or none that can be read."""
@@ -219,6 +223,21 @@ class TemplateRenderer:
 def template_renderer(setup: RendererSetup, params: NoParams) -> TemplateRenderer:
     """``template``: the chat template that comes with the model's tokenizer."""
     return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+
+def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:
+    """The text of each token by itself, special tokens included; bytes that are no UTF-8 as U+FFFD.
+
+    Some tokenizers leave the space before the first word of a text out, so each token is read behind another.
+    """
+    before = [int(token) for token in tokenizer.encode("a", add_special_tokens=False)][-1:]
+    start = str(tokenizer.decode(before, skip_special_tokens=False))
+    texts = []
+    for token in map(int, token_ids):
+        text = str(tokenizer.decode([*before, token], skip_special_tokens=False))
+        alone = not text.startswith(start)
+        texts.append(str(tokenizer.decode([token], skip_special_tokens=False)) if alone else text[len(start) :])
+    return texts
 
 
 def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:

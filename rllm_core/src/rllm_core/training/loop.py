@@ -15,6 +15,7 @@ from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -46,6 +47,7 @@ class _Parts:
     """What exists only while a run is under way."""
 
     backend: Backend
+    renderer: Renderer
     runner: RolloutRunner
     pipeline: Pipeline
     trackers: Trackers
@@ -136,7 +138,7 @@ class TrainingLoop:
             engine = await self._unless_stopped(backend.start(self._run_context()))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
-                parts = _Parts(backend, runner, pipeline, trackers)
+                parts = _Parts(backend, engine.renderer, runner, pipeline, trackers)
                 self.has_begun = True
                 await self._take_up(checkpoint, parts)
                 if self._finished == 0 or self._makes_steps():
@@ -186,7 +188,7 @@ class TrainingLoop:
             for global_step in range(first, self.total_steps):
                 if self._stop_requested:
                     break
-                await self._train_step(global_step, parts.pipeline)
+                await self._train_step(global_step, parts)
                 if self._is_due(self._settings.test_freq) or self._is_last():
                     await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
@@ -194,7 +196,7 @@ class TrainingLoop:
             await self._save(parts)
         self._tell("on_train_end", self._finished)
 
-    async def _train_step(self, global_step: int, pipeline: Pipeline) -> None:
+    async def _train_step(self, global_step: int, parts: _Parts) -> None:
         tasks = self._next_tasks()
         step = TrainStep(
             global_step=global_step,
@@ -202,10 +204,11 @@ class TrainingLoop:
             total_steps=self.total_steps,
             tasks=tasks,
             task_batch=self._drawn - 1,
+            renderer=parts.renderer,
             weight_version=self._weight_version,
         )
         self._tell("on_batch_start", step)
-        await pipeline.run(step)
+        await parts.pipeline.run(step)
         if global_step == 0:
             _require_replies(step)
         if step.weight_version != self._weight_version:

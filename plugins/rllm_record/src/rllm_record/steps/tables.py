@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rllm_core.data.codec import trajectory_from_json
+from rllm_core.data.messages import Message, text_of
 from rllm_core.data.record import Fate, OptimizerStep
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_record.steps.errors import RecordError
@@ -52,16 +53,41 @@ def _trajectory_row(played: PlayedTrajectory, content: Content) -> dict[str, Any
         "reward_used": _real(played.reward_used),
         "reward": _real(trajectory.reward),
         "components": _numbers(components) if isinstance(components, Mapping) else [],
-        "steps": [_step_row(step, content) for step in trajectory.steps],
+        "steps": [
+            _step_row(step, start, content)
+            for step, start in zip(trajectory.steps, _prompt_starts(trajectory), strict=True)
+        ],
     }
     if content == "tokens":
         row |= {"ids": buffer.ids, "logprobs": buffer.logprobs, "info": _json(trajectory.info)}
     return row
 
 
-def _step_row(step: Step, content: Content) -> dict[str, Any]:
+def _prompt_starts(trajectory: Trajectory) -> list[int]:
+    """Where the tokens begin that are new to the model in each step: behind the step before it, in its segment."""
+    starts: dict[int, int] = {}
+    end = 0
+    for index in sorted(range(len(trajectory.steps)), key=lambda index: trajectory.steps[index].span):
+        span = trajectory.steps[index].span
+        starts[index] = max(span.segment_start, end)
+        end = span.end
+    return [starts[index] for index in range(len(starts))]
+
+
+def _message_row(message: Message) -> dict[str, str | None]:
+    content = message.get("content")
+    plain = isinstance(content, str) and message.keys() == {"role", "content"}
+    return {
+        "role": _encodable(str(message.get("role", ""))),
+        "text": _encodable(text_of(message)),
+        "data": None if plain else _json(dict(message)),
+    }
+
+
+def _step_row(step: Step, prompt_start: int, content: Content) -> dict[str, Any]:
     row: dict[str, Any] = {
         "segment_start": step.span.segment_start,
+        "prompt_start": prompt_start,
         "response_start": step.span.response_start,
         "end": step.span.end,
         "weight_version": int(step.weight_version),
@@ -71,7 +97,8 @@ def _step_row(step: Step, content: Content) -> dict[str, Any]:
         "advantage": None if step.advantage is None else _json(np.asarray(step.advantage, np.float64).tolist()),
     }
     if content == "tokens":
-        row |= {"text": _encodable(step.text), "info": _json(step.info)}
+        messages = [_message_row(message) for message in step.messages]
+        row |= {"messages": messages, "text": _encodable(step.text), "info": _json(step.info)}
     return row
 
 
@@ -128,9 +155,17 @@ def _trajectory(entry: Mapping[str, Any]) -> Trajectory:
         for step in entry["steps"]
     ]
     columns = {"name": entry["name"], "reward": entry["reward"], "uid": entry["own_uid"], "steps": steps}
-    return trajectory_from_json(
+    made = trajectory_from_json(
         columns | {"ids": entry["ids"], "logprobs": entry["logprobs"], "info": json.loads(entry["info"])}
     )
+    for step, row in zip(made.steps, entry["steps"], strict=True):
+        step.messages = [_message(message) for message in row["messages"] or ()]
+    return made
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    found: Message = {"role": row["role"], "content": row["text"]} if row["data"] is None else json.loads(row["data"])
+    return found
 
 
 def fate_rows(fates: Sequence[RecordedFate]) -> list[dict[str, Any]]:
