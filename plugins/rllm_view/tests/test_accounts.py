@@ -74,6 +74,7 @@ def test_a_backend_without_traces_is_said_to_record_none(tmp_path: Path) -> None
     missing = {each["id"]: each["missing"] for each in answer["columns"] if each["column"] is None}
     assert missing["push"] == missing["entropy"] == missing["logprob"] == "not recorded by this backend"
     assert column(answer, "advantage")[2] == 0.75
+    assert column(answer, "old_logprob") == column(answer, "rollout_logprob")
 
 
 def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -> None:

@@ -56,3 +56,24 @@ def _short(folder: Path) -> Path:
     """Below the current folder without it: what can be typed."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+@runs.command("compare")
+@click.argument("folders", nargs=-1, required=True, metavar="RUN RUN...", type=FOLDER)
+@click.option("--tasks", default=10, show_default=True, type=click.IntRange(min=0), help="Most tasks shown.")
+def compare_runs(folders: tuple[Path, ...], tasks: int) -> None:
+    """Show what differs between runs: settings, figures reached, and tasks that one solves and the other does not.
+
+    \b
+    Example:
+      rllm runs compare runs/rllm-training/first runs/rllm-training/second
+    """
+    from rllm_view.api.comparing import compare
+    from rllm_view.commands.comparison import print_comparison
+    from rllm_view.reading.places import one_run
+    from rllm_view.reading.run import Run
+
+    opened = [Run(one_run(folder)) for folder in folders]
+    for run in opened:
+        run.index.refresh()
+    print_comparison(compare(opened), tasks)

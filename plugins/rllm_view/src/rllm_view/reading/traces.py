@@ -73,8 +73,10 @@ Placed = Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]]
 
 def _fill_from_attempt(batch: dict[str, NDArray[np.float64] | None], attempt: Attempt, placed: Placed) -> None:
     """The record does not repeat what the sampler reported, nor old log-probs that are the same."""
-    for row, at in placed:
-        for name, instead in (("rollout_logprob", attempt.logprobs), ("old_logprob", batch["rollout_logprob"])):
+    for name in ("rollout_logprob", "old_logprob"):
+        # Old log-probs fall back on those of sampling, which are filled in by then.
+        instead = attempt.logprobs if name == "rollout_logprob" else batch["rollout_logprob"]
+        for row, at in placed:
             if row[name] is None and instead is not None:
                 column = batch[name]
                 if column is None:
