@@ -27,6 +27,7 @@ DISTRIBUTIONS := \
   plugins/rllm_example \
   plugins/rllm_vllm \
   plugins/rllm_gateway \
+  plugins/rllm_view \
   rllm_tinker \
   rllm_verl \
   plugins/rllm_tinker_server

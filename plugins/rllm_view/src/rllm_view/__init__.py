@@ -1,0 +1,1 @@
+"""Looking into runs: in the browser and in the terminal."""

@@ -1,0 +1,1 @@
+"""Runs as JSON: the same answers for the server and for a static page."""

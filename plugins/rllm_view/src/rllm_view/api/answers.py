@@ -1,0 +1,139 @@
+"""Answers: what the pages ask for, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rllm_view.api.account_json import account_json
+from rllm_view.api.comparing import compare
+from rllm_view.api.library import Library, NotFoundError
+from rllm_view.api.questions import Query, filter_of, required, whole_number
+from rllm_view.reading.account import account_of
+from rllm_view.reading.attempts import Filter, find_attempts
+from rllm_view.reading.curves import PANELS, curves_of
+from rllm_view.reading.metrics import last_values
+from rllm_view.reading.record_files import fate_files, state_of
+from rllm_view.reading.run import Run
+from rllm_view.reading.steps import groups_of, staleness, step_summaries
+
+WAIT = 0.3
+"""Seconds that an answer waits for steps that are not in memory yet; it says how many are missing."""
+
+
+class Answers:
+    """Of a library."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._of_runs: dict[str, Callable[[Run, Query], Any]] = {
+            "": overview,
+            "state": state,
+            "curves": curves,
+            "steps": steps,
+            "step": one_step,
+            "attempts": attempts,
+            "group": group,
+            "episode": episode,
+        }
+
+    def answer(self, path: str, query: Query) -> Any:
+        """What `as_json` takes.
+
+        Args:
+            path: ``runs``, ``compare``, ``runs/ID``, or ``runs/ID/WHAT``.
+            query: by name.
+
+        Raises:
+            RllmError: the question is wrong, or a file cannot be read.
+        """
+        match path.split("/"):
+            case ["runs"]:
+                return {"runs": [run.summary() for run in self.library.runs()]}
+            case ["compare"]:
+                return compare([self.library.run(id) for id in required(query, "runs").split(",")])
+            case ["runs", id, *what] if len(what) < 2 and "".join(what) in self._of_runs:
+                return self._of_runs["".join(what)](self.library.run(id), query)
+        raise NotFoundError(f"There is nothing at {path!r}.")
+
+
+def state(run: Run, query: Query) -> dict[str, Any]:
+    """Changes whenever a page may have something new to show."""
+    recorded = fate_files(run.record)
+    newest = state_of(recorded[max(recorded)]) if recorded else None
+    lines = run.lines()
+    return {"version": f"{len(lines)}-{len(recorded)}-{newest}", "last_step": max(recorded, default=None)}
+
+
+def overview(run: Run, query: Query) -> dict[str, Any]:
+    lines = run.lines()
+    values = last_values(lines)
+    return {
+        "run": run.summary(),
+        "given": run.settings().given,
+        "plugins": run.plugins(),
+        "validation": {name: value for name, value in values.items() if name.startswith("val/")},
+        "problems": _problems(run),
+        "recorded": sorted(fate_files(run.record)),
+    }
+
+
+def curves(run: Run, query: Query) -> dict[str, Any]:
+    lines: Sequence[Any] = run.lines()
+    _refresh(run)
+    lines = [*lines, *staleness(run.index, lines)]
+    return {
+        "panels": [
+            {"id": panel.id, "title": panel.title, "share": panel.share, "curves": curves_of(panel, lines)}
+            for panel in PANELS
+        ]
+    }
+
+
+def steps(run: Run, query: Query) -> dict[str, Any]:
+    return _refresh(run) | {"steps": step_summaries(run.index, run.lines())}
+
+
+def one_step(run: Run, query: Query) -> dict[str, Any]:
+    step = whole_number(query, "step")
+    run.require_step(step)
+    run.index.ensure([step])
+    summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]
+    return {"summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
+
+
+def attempts(run: Run, query: Query) -> dict[str, Any]:
+    wanted = filter_of(query)
+    if wanted.step is not None:
+        run.index.ensure([wanted.step])
+    found = _refresh(run)
+    return found | {"found": find_attempts(run.index, wanted)}
+
+
+def group(run: Run, query: Query) -> dict[str, Any]:
+    """A group side by side: its members with their turns."""
+    step, name = whole_number(query, "step"), required(query, "group")
+    run.require_step(step)
+    run.index.ensure([step])
+    members = find_attempts(run.index, Filter(step=step, group=name, limit=500)).rows
+    run.index.ensure({each.played_step for each in members})
+    return {"group": name, "step": step, "members": members}
+
+
+def episode(run: Run, query: Query) -> dict[str, Any]:
+    step = whole_number(query, "step")
+    run.require_step(step)
+    run.index.ensure([step])
+    return account_json(account_of(run, step, required(query, "uid")))
+
+
+def _refresh(run: Run) -> dict[str, Any]:
+    run.index.refresh_for(WAIT)
+    return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
+
+
+def _problems(run: Run) -> list[str]:
+    found = [f"Step {step}: {problem}" for step, problem in sorted(run.index.problems.items())]
+    if run.damaged_lines:
+        found.append(f"{run.damaged_lines} lines of metrics.jsonl cannot be read.")
+    return found

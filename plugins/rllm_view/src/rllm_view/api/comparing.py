@@ -1,0 +1,49 @@
+"""Two or more runs beside each other: what their users set, and how each did at each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_view.reading.run import Run
+
+MOST_RUNS = 8
+MOST_TASKS = 200
+_PLACES = ("rllm.trainer.experiment_name", "rllm.trainer.output_dir", "rllm.trainer.project_name")
+"""Keys by which any two runs differ."""
+_TASKS = """
+SELECT task_id, count(*) AS attempts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
+FROM played GROUP BY task_id
+"""
+
+
+def compare(runs: Sequence[Run]) -> dict[str, Any]:
+    """What differs between runs. Raises ConfigError where there are fewer than two, or too many."""
+    if not 2 <= len(runs) <= MOST_RUNS:
+        raise ConfigError(f"{len(runs)} runs cannot be compared.", f"Name 2 to {MOST_RUNS}.")
+    for run in runs:
+        run.index.refresh_for(1.0)
+    return {"runs": [run.summary() for run in runs], "settings": different_settings(runs), "tasks": tasks_of(runs)}
+
+
+def different_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Keys with their values in each run, of those whose values differ; a missing one is None."""
+    values = [run.settings().values for run in runs]
+    keys = sorted({key for each in values for key in each} - {*_PLACES})
+    rows = [{"key": key, "values": [each.get(key) for each in values]} for key in keys]
+    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
+
+
+def tasks_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Share solved and mean reward of each run at tasks that all of them played, the most different first."""
+    by_run = [{row["task_id"]: row for row in run.index.rows(_TASKS)} for run in runs]
+    common = set.intersection(*(set(each) for each in by_run))
+    rows = [{"task": task, "runs": [each[task] for each in by_run]} for task in common]
+    rows.sort(key=lambda row: (-_spread(row["runs"]), str(row["task"])))
+    return rows[:MOST_TASKS]
+
+
+def _spread(cells: Sequence[dict[str, Any]]) -> float:
+    shares = [cell["solved"] or 0.0 for cell in cells]
+    return float(max(shares) - min(shares))

@@ -1,0 +1,52 @@
+"""Library: the runs in some folders, each opened once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from rllm_core.errors import RllmError
+from rllm_view.reading.places import find_runs
+from rllm_view.reading.run import Run
+
+
+class NotFoundError(RllmError):
+    """What was asked for is not there."""
+
+
+class Library:
+    """Finds runs that begin later, too. Safe to use from several threads."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder.absolute() for folder in folders]
+        self._runs: dict[str, Run] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> list[Run]:
+        """All runs that there are now, by path."""
+        places = find_runs(self._folders)
+        with self._lock:
+            gone = self._runs.keys() - {place.id for place in places}
+            for id in gone:
+                self._runs.pop(id).close()
+            for place in places:
+                if place.id not in self._runs:
+                    self._runs[place.id] = Run(place)
+            return [self._runs[place.id] for place in places]
+
+    def run(self, id: str) -> Run:
+        """The run with an id. Raises NotFoundError."""
+        with self._lock:
+            known = self._runs.get(id)
+        found = known or next((run for run in self.runs() if run.place.id == id), None)
+        if found is None:
+            raise NotFoundError("This run is not there any more, or this view is of other folders.")
+        return found
+
+    def close(self) -> None:
+        """Free what is in memory."""
+        with self._lock:
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()

@@ -1,0 +1,60 @@
+"""Values of a query string, as what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_view.reading.attempts import Filter
+
+Query = Mapping[str, str]
+_NUMBERS = {"step": int, "offset": int, "limit": int, "reward_min": float, "reward_max": float}
+_FLAGS = ("solved", "descending")
+_TEXTS = ("task", "group", "fate", "rule", "ending", "name", "text", "order")
+
+
+def required(query: Query, name: str) -> str:
+    """Raise ConfigError where it is missing."""
+    if name not in query:
+        raise ConfigError(f"The query has no {name!r}.")
+    return query[name]
+
+
+def whole_number(query: Query, name: str) -> int:
+    """Raise ConfigError where it is missing, or no whole number."""
+    return int(_number(name, required(query, name), int))
+
+
+def filter_of(query: Query) -> Filter:
+    """What `find_attempts` takes; empty values are as if they were not given.
+
+    Raises:
+        ConfigError: a value is not of its type.
+    """
+    found: dict[str, Any] = {}
+    for name, value in query.items():
+        if value == "":
+            continue
+        if name in _NUMBERS:
+            found[name] = _number(name, value, _NUMBERS[name])
+        elif name in _FLAGS:
+            found[name] = _flag(name, value)
+        elif name in _TEXTS:
+            found[name] = value
+        else:
+            raise ConfigError(f"Rows cannot be chosen by {name!r}.")
+    return Filter(**found)
+
+
+def _number(name: str, value: str, of: Any) -> Any:
+    try:
+        return of(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}={value!r} is no number.") from error
+
+
+def _flag(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ConfigError(f"{name}={value!r} is neither true nor false.")
+    return value == "true"

@@ -1,0 +1,29 @@
+"""Runs beside each other, as tables on the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from rllm_core.cli import print_table
+from rllm_view.commands.texts import figure, harmless
+
+
+def print_comparison(found: dict[str, Any], most_tasks: int) -> None:
+    """Print what `rllm_view.api.comparing.compare` gives."""
+    runs = found["runs"]
+    names = [harmless(run.name) for run in runs]
+    click.echo("figures")
+    figures = [("steps", [str(run.steps) for run in runs])]
+    figures += [(name, [figure(getattr(run, name)) for run in runs]) for name in ("reward", "solved", "validation")]
+    print_table(("figure", *names), [(name, *values) for name, values in figures])
+    click.echo("\nsettings that differ")
+    settings = [(row["key"], *(harmless(json.dumps(value)) for value in row["values"])) for row in found["settings"]]
+    print_table(("key", *names), settings)
+    tasks = found["tasks"][:most_tasks]
+    if tasks:
+        click.echo("\nshare of attempts solved over all recorded steps, the most different tasks first")
+        rows = [(harmless(str(row["task"])), *(figure(cell["solved"]) for cell in row["runs"])) for row in tasks]
+        print_table(("task", *names), rows)

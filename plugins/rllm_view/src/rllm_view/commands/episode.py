@@ -1,0 +1,29 @@
+"""`rllm episode`: a trajectory as it was played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+RUN = click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+STEP = click.argument("step", type=click.IntRange(min=0))
+UID = click.argument("uid")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@RUN
+@STEP
+@UID
+def episode(run: Path, step: int, uid: str) -> None:
+    """Print a trajectory turn by turn, as it was played. STEP counts from 0; UID may be a part that is enough.
+
+    \b
+    Example:
+      rllm episode runs/rllm-training/default 12 task-3:5
+    """
+    from rllm_view.commands.finding import account_for
+    from rllm_view.commands.playback import playback
+
+    for line in playback(account_for(run, step, uid)):
+        click.echo(line)

@@ -1,0 +1,79 @@
+"""`rllm runs`: which runs there are, and how far they came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rllm_core.cli import print_table
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def runs() -> None:
+    """See which runs there are, and compare them."""
+
+
+@runs.command("list")
+@click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
+    """List the runs in and below each FOLDER (default: runs), with how far they came.
+
+    \b
+    Examples:
+      rllm runs list
+      rllm runs list runs/rllm-training --json
+    """
+    from rllm_view.api.as_json import as_json as to_json
+    from rllm_view.commands.texts import figure
+    from rllm_view.reading.places import find_runs
+    from rllm_view.reading.run import Run
+
+    summaries = [Run(place).summary() for place in find_runs(folders or (Path("runs"),))]
+    if as_json:
+        click.echo(to_json(summaries).decode())
+        return
+    rows = [
+        (
+            str(_short(Path(each.folder))),
+            f"{each.steps}" + (f"/{each.total_steps}" if each.total_steps else ""),
+            figure(each.reward),
+            figure(each.solved),
+            figure(each.validation),
+            each.estimator or "-",
+            each.backend or "-",
+            f"{each.content}, {each.recorded_steps} steps" if each.content else "none",
+        )
+        for each in summaries
+    ]
+    print_table(("run", "steps", "reward", "solved", "val pass@1", "estimator", "backend", "record"), rows)
+
+
+def _short(folder: Path) -> Path:
+    """Below the current folder without it: what can be typed."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+@runs.command("compare")
+@click.argument("folders", nargs=-1, required=True, metavar="RUN RUN...", type=FOLDER)
+@click.option("--tasks", default=10, show_default=True, type=click.IntRange(min=0), help="Most tasks shown.")
+def compare_runs(folders: tuple[Path, ...], tasks: int) -> None:
+    """Show what differs between runs: settings, figures reached, and tasks that one solves and the other does not.
+
+    \b
+    Example:
+      rllm runs compare runs/rllm-training/first runs/rllm-training/second
+    """
+    from rllm_view.api.comparing import compare
+    from rllm_view.commands.comparison import print_comparison
+    from rllm_view.reading.places import one_run
+    from rllm_view.reading.run import Run
+
+    opened = [Run(one_run(folder)) for folder in folders]
+    for run in opened:
+        run.index.refresh()
+    print_comparison(compare(opened), tasks)

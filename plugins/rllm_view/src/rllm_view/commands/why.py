@@ -1,0 +1,31 @@
+"""`rllm why`: what a trajectory's gradient was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rllm_view.commands.episode import RUN, STEP, UID
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@RUN
+@STEP
+@UID
+@click.option("--token", type=click.IntRange(min=0), metavar="N", help="All that is known of token N, from 0.")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(min=1), help="Strongest tokens to name.")
+def why(run: Path, step: int, uid: str, token: int | None, top: int) -> None:
+    """Say why a trajectory was trained on or not, and what made the gradient of its tokens.
+
+    \b
+    Examples:
+      rllm why runs/rllm-training/default 12 task-3:5
+      rllm why runs/rllm-training/default 12 task-3:5 --token 137
+    """
+    from rllm_view.commands.explaining import about_token, about_whole
+    from rllm_view.commands.finding import account_for
+
+    account = account_for(run, step, uid)
+    for line in about_whole(account, top) if token is None else about_token(account, token):
+        click.echo(line)

@@ -1,0 +1,1 @@
+"""What a run folder holds, as typed rows. Nothing here writes, and nothing of a running process is needed."""

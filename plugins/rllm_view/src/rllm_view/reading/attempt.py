@@ -1,0 +1,162 @@
+"""One trajectory as it was played, read from the file of its step without keeping the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rllm_record.steps import RecordError
+
+ROWS_AT_ONCE = 16
+"""Episodes in memory at a time: those of one step may be gigabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """A message that the model was given."""
+
+    role: str
+    text: str
+    data: str | None
+    """The whole message as JSON, where it is more than a role and a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A model call. Its prompt that no earlier turn had is ``prompt_start:response_start``, its reply the rest."""
+
+    segment_start: int
+    prompt_start: int
+    response_start: int
+    end: int
+    weight_version: int
+    version_spans: Sequence[tuple[int, int]]
+    """(version, tokens) where the reply is of several versions."""
+    finish_reason: str | None
+    reward: float | None
+    heard: Sequence[Heard] | None
+    """None: not recorded."""
+    text: str | None
+    """The reply; None: not recorded."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attempt:
+    """A trajectory and the episode that it is of."""
+
+    uid: str
+    episode: str
+    name: str
+    step: int
+    round: int
+    task_id: str
+    data_source: str
+    is_correct: bool
+    ending: str
+    error: str
+    tries: int
+    metrics: Mapping[str, float]
+    task: str | None
+    """Data of its task as JSON; None: not recorded."""
+    reward_given: float | None
+    reward_used: float | None
+    components: Mapping[str, float]
+    turns: Sequence[Turn]
+    ids: NDArray[np.int32] | None
+    """(n,) all tokens; None: not recorded."""
+    logprobs: NDArray[np.float32] | None
+    """(n,) as the sampler reported them, NaN where it did not; None: not recorded."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of all turns."""
+        return self.turns[-1].end if self.turns else 0
+
+
+def read_attempt(record: Path, step: int, uid: str) -> Attempt:
+    """The trajectory with a uid, played in a step.
+
+    Raises:
+        RecordError: it is not recorded, or its file cannot be read.
+    """
+    place = record / "episodes" / f"step_{step:06d}.parquet"
+    try:
+        with pq.ParquetFile(place) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                found = _in_batch(batch, uid)
+                if found is not None:
+                    return found
+    except FileNotFoundError as error:
+        raise RecordError(f"There is no record of step {step}.") from error
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise RecordError(f"{place} cannot be read: {error}.") from error
+    raise RecordError(f"No trajectory {uid!r} was played in step {step}.")
+
+
+def _in_batch(batch: pa.RecordBatch, uid: str) -> Attempt | None:
+    column = batch.column("trajectories")
+    uids = column.flatten().field("uid")
+    if uid not in uids.to_pylist():
+        return None
+    for row in range(len(batch)):
+        for place, trajectory in enumerate(column[row]):
+            if trajectory["uid"].as_py() == uid:
+                episode = batch.slice(row, 1).drop_columns(["trajectories"]).to_pylist()[0]
+                return _attempt(episode, column[row][place])
+    return None
+
+
+def _attempt(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Attempt:
+    ids, logprobs = trajectory["ids"], trajectory["logprobs"]
+    return Attempt(
+        uid=trajectory["uid"].as_py(),
+        episode=episode["uid"],
+        name=trajectory["name"].as_py(),
+        step=episode["step"],
+        round=episode["round"],
+        task_id=episode["task_id"],
+        data_source=episode["data_source"],
+        is_correct=episode["is_correct"],
+        ending=episode["ending"],
+        error=episode["error"],
+        tries=episode["tries"],
+        metrics=dict(episode["metrics"] or ()),
+        task=episode.get("task"),
+        reward_given=trajectory["reward_given"].as_py(),
+        reward_used=trajectory["reward_used"].as_py(),
+        components=dict(trajectory["components"].as_py() or ()),
+        turns=_turns(trajectory["steps"].as_py()),
+        ids=ids.values.to_numpy() if ids.is_valid else None,
+        logprobs=logprobs.values.to_numpy(zero_copy_only=False) if logprobs.is_valid else None,
+    )
+
+
+def _turns(steps: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
+    for step in steps:
+        # Older records say where a segment starts, and its later prompts follow what came before.
+        new = not turns or turns[-1].segment_start != step["segment_start"]
+        before = step["segment_start"] if new else turns[-1].end
+        heard = step.get("messages")
+        turns.append(
+            Turn(
+                segment_start=step["segment_start"],
+                prompt_start=before,
+                response_start=step["response_start"],
+                end=step["end"],
+                weight_version=step["weight_version"],
+                version_spans=tuple((span["version"], span["tokens"]) for span in step["version_spans"] or ()),
+                finish_reason=step["finish_reason"],
+                reward=step["reward"],
+                heard=None if heard is None else tuple(Heard(**message) for message in heard),
+                text=step["text"],
+            )
+        )
+    return tuple(turns)

@@ -1,0 +1,124 @@
+"""Trajectories by filters, over all steps of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from rllm_core.errors import ConfigError
+from rllm_view.reading.index import StepIndex
+
+Order = Literal["step", "reward", "tokens", "turns", "task", "advantage"]
+_COLUMNS = {
+    "step": "f.step",
+    "reward": "p.reward_given",
+    "tokens": "p.sampled_tokens",
+    "turns": "p.turns",
+    "task": "p.task_id",
+    "advantage": "f.advantage",
+}
+MOST = 500
+"""Rows of one answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which trajectories, and in which order. None: any."""
+
+    step: int | None = None
+    """Of the fate; a trajectory that waited has one in each step."""
+    task: str | None = None
+    group: str | None = None
+    fate: str | None = None
+    rule: str | None = None
+    ending: str | None = None
+    name: str | None = None
+    solved: bool | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    text: str | None = None
+    """Part of the uid, of the task's id or of the error, in upper or lower case."""
+    order: Order = "step"
+    descending: bool = False
+    offset: int = 0
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            raise ConfigError(f"Rows cannot be in the order of {self.order!r}.", f"Orders: {', '.join(_COLUMNS)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRow:
+    """What became of a trajectory in a step, and what it was."""
+
+    step: int
+    trajectory: str
+    fate: str
+    rule: str
+    group_id: str | None
+    advantage: float | None
+    played_step: int
+    name: str
+    task_id: str | None
+    is_correct: bool | None
+    ending: str | None
+    error: str | None
+    reward_given: float | None
+    reward_used: float | None
+    turns: int | None
+    sampled_tokens: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """One page of rows."""
+
+    total: int
+    """Rows on all pages."""
+    rows: Sequence[AttemptRow]
+
+
+_FROM = "FROM fates f LEFT JOIN played p USING (trajectory)"
+_OF_FATES = {"step", "trajectory", "fate", "rule", "group_id", "advantage", "played_step", "name"}
+_SELECT = ", ".join(f"{'f' if each.name in _OF_FATES else 'p'}.{each.name}" for each in fields(AttemptRow))
+
+
+def find_attempts(index: StepIndex, wanted: Filter) -> Attempts:
+    """The trajectories that a filter lets through."""
+    where, parameters = _where(wanted)
+    total = index.rows(f"SELECT count(*) AS n {_FROM} {where}", parameters)[0]["n"]
+    direction = "DESC" if wanted.descending else "ASC"
+    rows = index.rows(
+        f"SELECT {_SELECT} {_FROM} {where} ORDER BY {_COLUMNS[wanted.order]} {direction} NULLS LAST, f.step, "
+        "f.group_id, f.trajectory LIMIT ? OFFSET ?",
+        [*parameters, min(max(wanted.limit, 0), MOST), max(wanted.offset, 0)],
+    )
+    return Attempts(total=total, rows=[AttemptRow(**row) for row in rows])
+
+
+def _where(wanted: Filter) -> tuple[str, list[Any]]:
+    """Values go as parameters: a task may be named like a query."""
+    conditions = {
+        "f.step = ?": wanted.step,
+        "p.task_id = ?": wanted.task,
+        "f.group_id = ?": wanted.group,
+        "f.fate = ?": wanted.fate,
+        "f.rule = ?": wanted.rule,
+        "p.ending = ?": wanted.ending,
+        "f.name = ?": wanted.name,
+        "p.is_correct = ?": wanted.solved,
+        "p.reward_given >= ?": wanted.reward_min,
+        "p.reward_given <= ?": wanted.reward_max,
+    }
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    parameters: list[Any] = list(given.values())
+    words = list(given)
+    if wanted.text:
+        words.append(
+            "(contains(lower(f.trajectory), ?) OR contains(lower(p.task_id), ?) OR contains(lower(p.error), ?))"
+        )
+        parameters += [wanted.text.lower()] * 3
+    return (f"WHERE {' AND '.join(words)}" if words else ""), parameters

@@ -1,0 +1,137 @@
+"""Columns: every figure that is known of each token of a trajectory, with its unit, or why it is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_view.reading.attempt import Attempt
+from rllm_view.reading.traces import EpochTrace, Trace
+
+NOT_BY_BACKEND = "not recorded by this backend"
+NOT_BY_RECORD = "not recorded; a run with rllm.record=tokens records it"
+NOT_TRAINED = "not trained on"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Column:
+    """One figure of all tokens."""
+
+    id: str
+    """Unique together with `epoch`."""
+    title: str
+    unit: str
+    epoch: int | None
+    """Pass over the batch, from 0; None: it is the same in all."""
+    values: NDArray[np.float64] | None
+    """(n,) NaN where it is not known of a token."""
+    missing: str
+    """Why `values` is None, or some of its entries NaN."""
+
+
+TITLES = {
+    "rollout_logprob": ("log-prob when sampled", "nats"),
+    "advantage": ("advantage", ""),
+    "old_logprob": ("old log-prob", "nats"),
+    "ref_logprob": ("log-prob of the reference model", "nats"),
+    "logprob": ("log-prob in the update", "nats"),
+    "ratio": ("ratio to the old policy", ""),
+    "entropy": ("entropy", "nats"),
+    "weight": ("weight in the loss", ""),
+    "policy_part": ("∂ policy loss / ∂ log-prob", ""),
+    "kl_part": ("∂ KL term / ∂ log-prob", ""),
+    "entropy_part": ("∂ entropy bonus / ∂ entropy", ""),
+    "optimizer_step": ("optimiser step within the training step", ""),
+    "loss": ("loss of the optimiser step", ""),
+    "grad_norm": ("gradient norm of the optimiser step", ""),
+    "clip_factor": ("gradient clipping multiplies by", ""),
+    "learning_rate": ("learning rate", ""),
+    "push": ("push: -clipping · (policy + KL part)", ""),
+    "clipped": ("clipped by the loss", "1: yes"),
+}
+OF_BATCH = ("rollout_logprob", "advantage", "old_logprob", "ref_logprob")
+OF_EPOCH = (
+    "optimizer_step", "logprob", "ratio", "clipped", "entropy", "weight", "policy_part", "kl_part", "entropy_part",
+    "clip_factor", "push", "loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+
+
+def columns_of(attempt: Attempt, trace: Trace | None, reason: str) -> list[Column]:
+    """All columns of a trajectory.
+
+    Args:
+        attempt: the trajectory.
+        trace: of the update in question; None: there is none.
+        reason: why there is none.
+    """
+    rollout = None if attempt.logprobs is None else _of_sampled(attempt)
+    known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
+    found = [
+        _column("rollout_logprob", None, rollout, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
+        *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
+    ]
+    for epoch in trace.epochs if trace is not None else ():
+        figures = _with_derived(epoch, known.get("old_logprob"), known.get("advantage"))
+        found += [_column(name, epoch.epoch, figures.get(name), NOT_BY_BACKEND) for name in OF_EPOCH]
+    if trace is None or not trace.epochs:
+        why = reason if trace is None else NOT_BY_BACKEND
+        found += [_column(name, None, None, why) for name in OF_EPOCH]
+    return found
+
+
+def _column(name: str, epoch: int | None, values: NDArray[np.float64] | None, missing: str) -> Column:
+    title, unit = TITLES[name]
+    missing = NOT_TRAINED if values is not None and name != "rollout_logprob" else missing
+    return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing)
+
+
+def _why(name: str, trace: Trace | None, reason: str) -> str:
+    if trace is None:
+        return reason
+    return "the run has no reference model, or it was not asked" if name == "ref_logprob" else NOT_BY_BACKEND
+
+
+def _of_sampled(attempt: Attempt) -> NDArray[np.float64]:
+    """Prompts have log-prob 0 in the record, which is none."""
+    assert attempt.logprobs is not None
+    values = np.full(attempt.length, np.nan)
+    for turn in attempt.turns:
+        values[turn.response_start : turn.end] = attempt.logprobs[turn.response_start : turn.end]
+    return values
+
+
+def _with_derived(
+    epoch: EpochTrace, old: NDArray[np.float64] | None, advantage: NDArray[np.float64] | None
+) -> dict[str, NDArray[np.float64] | None]:
+    figures = dict(epoch.figures)
+    logprob, policy, kl = figures["logprob"], figures["policy_part"], figures["kl_part"]
+    clip_factor = figures["clip_factor"]
+    if logprob is not None and old is not None:
+        with np.errstate(over="ignore"):
+            figures["ratio"] = np.exp(logprob - old)
+    if policy is not None and clip_factor is not None:
+        figures["push"] = -clip_factor * (policy + (0.0 if kl is None else kl))
+    if policy is not None and advantage is not None:
+        clipped = np.where((policy == 0.0) & (advantage != 0.0), 1.0, 0.0)
+        figures["clipped"] = np.where(np.isnan(policy) | np.isnan(advantage), np.nan, clipped)
+    return figures
+
+
+def value_at(column: Column, position: int) -> float | None:
+    """Of one token; None where it is not known."""
+    if column.values is None or not 0 <= position < len(column.values) or np.isnan(column.values[position]):
+        return None
+    return float(column.values[position])
+
+
+def strongest(columns: Sequence[Column], count: int) -> list[int]:
+    """Positions of the tokens with the largest push in any epoch, largest first; empty where none is known."""
+    pushes = [np.nan_to_num(np.abs(each.values)) for each in columns if each.id == "push" and each.values is not None]
+    if not pushes:
+        return []
+    most = np.max(pushes, axis=0)
+    order = np.argsort(-most, kind="stable")[:count]
+    return [int(position) for position in order if most[position] > 0.0]

@@ -1,0 +1,103 @@
+"""StepIndex: what is played and decided in all steps of a run, as two tables in memory that follow the record's files.
+
+Texts and tokens stay in the files: 100,000 trajectories take some tens of megabytes here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from rllm_record.steps import RecordError
+from rllm_view.reading import index_rows
+from rllm_view.reading.record_files import FileState, fate_files, state_of
+
+FILES_AT_ONCE = 40
+"""Between two times that others may ask."""
+
+
+class StepIndex:
+    """Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is that of a run. Nothing is read yet."""
+        self._record = folder / "record"
+        self._connection = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": "256MB"})
+        self._connection.execute(index_rows.TABLES)
+        self._lock = threading.RLock()
+        self._refreshing = threading.Lock()
+        self._background: threading.Thread | None = None
+        self._known: dict[int, FileState] = {}
+        self.problems: dict[int, str] = {}
+        """By step, why its files cannot be read."""
+
+    def refresh(self) -> None:
+        """Take in the files that are new or have changed, the newest steps first."""
+        with self._refreshing:
+            present = {step: state_of(file) for step, file in fate_files(self._record).items()}
+            gone = [step for step in self._known if step not in present]
+            changed = [step for step, state in present.items() if state != self._known.get(step)]
+            self._remove(gone)
+            changed.sort(reverse=True)
+            for start in range(0, len(changed), FILES_AT_ONCE):
+                self._take(changed[start : start + FILES_AT_ONCE], present)
+
+    def refresh_for(self, seconds: float) -> None:
+        """Refresh for that long at most; what is missing then is taken in behind the caller's back."""
+        if self._background is None or not self._background.is_alive():
+            self._background = threading.Thread(target=self.refresh, name="rllm-view-index", daemon=True)
+            self._background.start()
+        self._background.join(seconds)
+
+    def ensure(self, steps: Iterable[int]) -> None:
+        """Take in these steps now, where they are recorded and are not in the tables yet."""
+        present = {step: state_of(file) for step, file in fate_files(self._record).items()}
+        missing = [step for step in steps if step in present and present[step] != self._known.get(step)]
+        if missing:
+            self._take(missing, present)
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """The answer to a query over `played` and `fates`, one dict per row."""
+        with self._lock:
+            answer = self._connection.execute(query, list(parameters))
+            names = [column[0] for column in answer.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+
+    def steps(self) -> list[int]:
+        """Steps that are in the tables, in order."""
+        return sorted(step for step in self._known if step not in self.problems)
+
+    def close(self) -> None:
+        """Free the tables."""
+        with self._lock:
+            self._connection.close()
+
+    def _remove(self, steps: Iterable[int]) -> None:
+        with self._lock:
+            for step in steps:
+                self._connection.execute("DELETE FROM fates WHERE step = ?", [step])
+                self._connection.execute("DELETE FROM played WHERE played_step = ?", [step])
+                self._known.pop(step, None)
+                self.problems.pop(step, None)
+
+    def _take(self, steps: Sequence[int], present: dict[int, FileState]) -> None:
+        played, fates, problems = list[pa.Table](), list[pa.Table](), dict[int, str]()
+        for step in steps:
+            try:
+                of_step = index_rows.played(self._record, step), index_rows.fates(self._record, step)
+            except RecordError as error:
+                problems[step] = error.message
+            else:
+                played.append(of_step[0])
+                fates.append(of_step[1])
+        with self._lock:
+            self._remove(steps)
+            if fates:
+                index_rows.insert(self._connection, pa.concat_tables(played), pa.concat_tables(fates))
+            self._known.update({step: present[step] for step in steps})
+            self.problems.update(problems)

@@ -1,0 +1,70 @@
+"""Run folders: which there are below the folders that somebody names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllm_core.errors import ConfigError
+from rllm_core.runs.run_folder import METRICS, PLUGINS
+
+DEPTH = 4
+"""Folders below a named one in which runs are looked for: ``runs/project/experiment`` and one more on each side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlace:
+    """Where a run is."""
+
+    id: str
+    """8 hexadecimal digits of its path: two runs of one name differ."""
+    name: str
+    """``project/experiment``: the last two folders of its path."""
+    folder: Path
+    """Absolute."""
+
+
+def find_runs(folders: Sequence[Path]) -> list[RunPlace]:
+    """The runs in and below `folders`, by path. Folders that do not exist yet hold none."""
+    found = {place.id: place for folder in folders for place in map(_place, _runs_below(folder.absolute(), DEPTH))}
+    return sorted(found.values(), key=lambda place: str(place.folder))
+
+
+def one_run(folder: Path) -> RunPlace:
+    """The run in `folder`.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    runs = find_runs([folder])
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise ConfigError(f"{folder} holds no run.", "Name a run folder, such as runs/rllm-training/default.")
+    names = ", ".join(str(place.folder) for place in runs[:5])
+    raise ConfigError(f"{folder} holds {len(runs)} runs.", f"Name one of them: {names}{', …' * (len(runs) > 5)}")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run has left something in this very folder."""
+    return any((folder / name).exists() for name in (PLUGINS, METRICS, "record"))
+
+
+def _place(folder: Path) -> RunPlace:
+    digest = hashlib.blake2b(os.fsencode(folder), digest_size=4).hexdigest()
+    return RunPlace(id=digest, name="/".join(folder.parts[-2:]), folder=folder)
+
+
+def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif depth:
+        try:
+            inner = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+        except OSError:  # not there yet, or not ours to read
+            return
+        for path in inner:
+            yield from _runs_below(Path(path), depth - 1)

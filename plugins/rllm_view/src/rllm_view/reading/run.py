@@ -1,0 +1,126 @@
+"""Run: everything that is read of one run folder, with what stays in memory between two looks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_core.runs.run_folder import METRICS, PLUGINS
+from rllm_record.steps import RecordError
+from rllm_view.reading.index import StepIndex
+from rllm_view.reading.metrics import MetricsFile, last_values
+from rllm_view.reading.places import RunPlace
+from rllm_view.reading.record_files import fate_files, state_of
+from rllm_view.reading.settings import Settings, read_settings
+from rllm_view.reading.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run in a list of runs."""
+
+    id: str
+    name: str
+    folder: str
+    backend: str | None
+    estimator: str | None
+    loss: str | None
+    model: str | None
+    steps: int
+    """Finished training steps."""
+    total_steps: int | None
+    reward: float | None
+    """Mean reward of the newest step, of the role that comes first."""
+    solved: float | None
+    """Share of attempts solved in the newest step."""
+    validation: float | None
+    """pass@1 of the newest validation, of the data source that comes first."""
+    recorded_steps: int
+    content: str | None
+    """What is recorded: ``fates`` or ``tokens``; None: nothing."""
+    modified: float
+    """When its metrics last grew, in seconds of Unix time; 0.0: it has none."""
+
+
+class Run:
+    """Safe to use from several threads."""
+
+    def __init__(self, place: RunPlace) -> None:
+        self.place = place
+        self.record = place.folder / "record"
+        self.index = StepIndex(place.folder)
+        self.vocabulary = Vocabulary(self.record)
+        self._metrics = MetricsFile(place.folder)
+        self._lock = threading.Lock()
+
+    def lines(self) -> Sequence[Mapping[str, Any]]:
+        """The lines of its metrics so far."""
+        with self._lock:
+            return list(self._metrics.lines())
+
+    @property
+    def damaged_lines(self) -> int:
+        """Lines of its metrics that cannot be read."""
+        return self._metrics.damaged
+
+    def settings(self) -> Settings:
+        """What it was started with."""
+        return read_settings(self.place.folder)
+
+    def plugins(self) -> list[dict[str, str]]:
+        """The plugins that it uses; empty where they are not recorded."""
+        try:
+            found = json.loads((self.place.folder / PLUGINS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    def summary(self) -> RunSummary:
+        """Read without opening a file of the record."""
+        lines = self.lines()
+        last = last_values([line for line in lines if line["step"] >= 0])
+        used = {entry.get("kind"): entry.get("name") for entry in reversed(self.plugins())}
+        settings = self.settings()
+        recorded = fate_files(self.record)
+        modified = state_of(self.place.folder / METRICS).modified / 1e9
+        return RunSummary(
+            id=self.place.id,
+            name=self.place.name,
+            folder=str(self.place.folder),
+            backend=used.get("backend"),
+            estimator=used.get("estimator"),
+            loss=used.get("loss"),
+            model=settings.text("model.name"),
+            steps=1 + max((line["step"] for line in lines if "train/weight_version" in line), default=-1),
+            total_steps=settings.number("rllm.trainer.total_batches"),
+            reward=_first(last, "reward/", "/mean"),
+            solved=last.get("batch/solved"),
+            validation=_first(last, "val/", "/pass@1"),
+            recorded_steps=len(recorded),
+            content=(settings.text("rllm.record") or "fates") if recorded else None,
+            modified=modified,
+        )
+
+    def require_step(self, step: int) -> None:
+        """Raise RecordError where a step is not recorded."""
+        recorded = fate_files(self.record)
+        if step in recorded:
+            return
+        if not recorded:
+            raise RecordError(
+                f"{self.place.folder} has no record.",
+                "Runs keep one where rllm-record is installed, unless rllm.record=off.",
+            )
+        raise RecordError(f"Step {step} is not recorded.", f"Recorded: steps {min(recorded)} to {max(recorded)}.")
+
+    def close(self) -> None:
+        """Free what is in memory."""
+        self.index.close()
+
+
+def _first(values: Mapping[str, float], start: str, end: str) -> float | None:
+    names = sorted(name for name in values if name.startswith(start) and name.endswith(end))
+    return values[names[0]] if names else None

@@ -1,0 +1,137 @@
+"""What became of the trajectories of each step: played → masked → rejected → trained → clipped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_view.reading.index import StepIndex
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """How many trajectories have one fate by one rule."""
+
+    fate: str
+    rule: str
+    trajectories: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSummary:
+    """One training step."""
+
+    step: int
+    played: int
+    """Trajectories played in this step."""
+    waited: int
+    """Trajectories played in an earlier step that come up in this one."""
+    masked: int
+    dropped: int
+    waiting: int
+    trained: int
+    clipped: float | None
+    """Share of the trained tokens that the loss clips; None: not in the metrics."""
+    reward: float | None
+    """Mean of the rewards given in this step."""
+    solved: float | None
+    """Share of the attempts played in this step that are solved."""
+    decisions: Sequence[Decision]
+
+
+_FATES = """
+SELECT step, fate, rule, count(*) AS n, count(*) FILTER (played_step = step) AS here
+FROM fates GROUP BY ALL ORDER BY step, n DESC, rule
+"""
+_PLAYED = """
+SELECT played_step AS step, avg(reward_given) FILTER (isfinite(reward_given)) AS reward,
+    avg(is_correct::INTEGER) AS solved
+FROM played GROUP BY ALL
+"""
+
+
+def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list[StepSummary]:
+    """All recorded steps, in order. `lines` are those of the run's metrics."""
+    decisions: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in index.rows(_FATES):
+        decisions[row["step"]].append(row)
+    played = {row["step"]: row for row in index.rows(_PLAYED)}
+    clipped = {line["step"]: line["actor/clip_fraction"] for line in lines if "actor/clip_fraction" in line}
+    return [_summary(step, rows, played.get(step, {}), clipped.get(step)) for step, rows in decisions.items()]
+
+
+def _summary(
+    step: int, rows: Sequence[Mapping[str, Any]], played: Mapping[str, Any], clipped: float | None
+) -> StepSummary:
+    def having(fate: str) -> int:
+        return sum(row["n"] for row in rows if row["fate"] == fate)
+
+    here = sum(row["here"] for row in rows)
+    return StepSummary(
+        step=step,
+        played=here,
+        waited=sum(row["n"] for row in rows) - here,
+        masked=having("masked"),
+        dropped=having("dropped"),
+        waiting=having("waiting"),
+        trained=having("trained"),
+        clipped=clipped,
+        reward=played.get("reward"),
+        solved=played.get("solved"),
+        decisions=[Decision(fate=row["fate"], rule=row["rule"], trajectories=row["n"]) for row in rows],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSummary:
+    """Trajectories that a step compares with each other."""
+
+    group: str
+    task_id: str | None
+    fate: str
+    rule: str
+    trajectories: int
+    solved: int
+    reward_mean: float | None
+    reward_min: float | None
+    reward_max: float | None
+
+
+_GROUPS = """
+SELECT f.group_id AS "group", min(p.task_id) AS task_id, min(f.fate) AS fate, min(f.rule) AS rule,
+    count(*) AS trajectories, coalesce(sum(p.is_correct::INTEGER), 0)::INTEGER AS solved,
+    avg(p.reward_given) AS reward_mean, min(p.reward_given) AS reward_min, max(p.reward_given) AS reward_max
+FROM fates f LEFT JOIN played p USING (trajectory)
+WHERE f.step = ? AND f.group_id IS NOT NULL
+GROUP BY f.group_id ORDER BY f.group_id
+"""
+
+
+def groups_of(index: StepIndex, step: int) -> list[GroupSummary]:
+    """The groups of a step, by id."""
+    return [GroupSummary(**row) for row in index.rows(_GROUPS, [step])]
+
+
+def staleness(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Updates between the weights that sampled a trajectory and those that were trained on it, per step.
+
+    Rows as those of metrics: `step`, `staleness/mean`, `staleness/max`. Steps that trained on nothing have none.
+    """
+    query = """
+    SELECT f.step, avg(p.oldest_version) AS mean, min(p.oldest_version) AS oldest
+    FROM fates f JOIN played p USING (trajectory) WHERE f.fate = 'trained' AND p.oldest_version IS NOT NULL
+    GROUP BY f.step ORDER BY f.step
+    """
+    # `train/weight_version` counts the updates, that of the step included.
+    trained_on = {line["step"]: line["train/weight_version"] - 1 for line in lines if "train/weight_version" in line}
+    return [
+        {
+            "step": row["step"],
+            "staleness/mean": trained_on[row["step"]] - row["mean"],
+            "staleness/max": trained_on[row["step"]] - row["oldest"],
+        }
+        for row in index.rows(query)
+        if trained_on.get(row["step"]) is not None
+    ]

@@ -1,0 +1,250 @@
+"""Run folders as runs leave them, with numbers that are easy to follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY, VERSION, VERSION_KEY
+
+REPLY = 4
+"""Sampled tokens of a turn."""
+PROMPT = 2
+"""Tokens of prompt before each reply."""
+CLIP_FACTOR = 0.5
+CONFIG = """
+rllm:
+  composed:
+  - from: command line
+    set: '{"rllm": {"trainer": {"experiment_name": "made"}}}'
+  record: tokens
+  trainer: {total_batches: 4}
+  rollout: {n: 4}
+model: {name: tiny}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What to make. Each step plays `groups` tasks, `members` attempts each, the first of them solved.
+
+    The last task is dropped, where there are several.
+    """
+
+    steps: int = 3
+    groups: int = 2
+    members: int = 4
+    turns: int = 2
+    epochs: int = 2
+    content: str = "tokens"
+    traced: bool = True
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Replaces the text of a field, by its name."""
+
+    def text(self, name: str, usual: str) -> str:
+        return self.texts.get(name, usual)
+
+
+def make_run(folder: Path, made: Made | None = None) -> Path:
+    """Write a whole run, and return its folder."""
+    made = made or Made()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
+    used = [
+        {"kind": kind, "name": made.text(kind, name), "distribution": "rllm-core", "version": "0.1.0"}
+        for kind, name in {"backend": "local", "estimator": "grpo", "loss": "ppo"}.items()
+    ]
+    (folder / "plugins.json").write_text(json.dumps(used))
+    for step in range(made.steps):
+        write_step(folder, step, made)
+    return folder
+
+
+def write_step(folder: Path, step: int, made: Made) -> None:
+    """Write the files of one step, fates last, and its line of metrics."""
+    rows = step_rows(step, made)
+    losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
+    objective = {"losses": losses, "entropy_coeff": 0.01, "aggregation": made.text("aggregation", "token-mean")}
+    for kind in KINDS:
+        if kind in rows:
+            more = {OBJECTIVE_KEY: json.dumps(objective)} if kind == "updates" else {}
+            write_file(folder / "record", kind, step, rows[kind], made.content, more)
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(metrics_of(step)) + "\n")
+
+
+def metrics_of(step: int) -> dict[str, float]:
+    return {
+        "step": step,
+        "actor/clip_fraction": 0.125,
+        "actor/entropy": 2.0 - 0.1 * step,
+        "actor/grad_norm": 0.5,
+        "actor/kl_old_new": 0.01,
+        "batch/solved": 0.25,
+        "response_length/max": 8.0,
+        "response_length/mean": 8.0,
+        "reward/agent/mean": 0.25 + 0.01 * step,
+        "time/generate": 0.2,
+        "time/update": 0.3,
+        "time/step": 0.5,
+        "train/weight_version": step + 1.0,
+    }
+
+
+def write_file(
+    record: Path, kind: str, step: int, rows: Sequence[Any], content: str, more: Mapping[bytes, str] | None = None
+) -> Path:
+    """Write one file of a record beside its place, and rename it."""
+    place = record / kind / f"step_{step:06d}.parquet"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content, **(more or {})}
+    table = pa.Table.from_pylist(list(rows), KINDS[kind].with_metadata(marks))
+    beside = place.with_suffix(".tmp")
+    pq.write_table(table, beside, compression="zstd", use_dictionary=False)
+    beside.replace(place)
+    return place
+
+
+def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
+    """Rows by kind of file."""
+    rows: dict[str, list[dict[str, Any]]] = {"episodes": [], "fates": []}
+    for number in range(made.groups):
+        uids = [f"{step}.0:task-{number}:{member}/0" for member in range(made.members)]
+        for member, uid in enumerate(uids):
+            rows["episodes"].append(_episode(step, number, member, made))
+            rows["fates"].append(_fate(step, number, uid, [each for each in uids if each != uid], member, made))
+    if made.content == "tokens":
+        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + REPLY)]
+        trained = [row["trajectory"] for row in rows["fates"] if row["fate"] == "trained"]
+        epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
+        rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
+        rows["updates"] = [_update(epoch) for epoch in epochs if epoch is not None]
+    return rows
+
+
+def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
+    uid = f"{step}.0:task-{number}:{member}"
+    reward = 1.0 if member == 0 else 0.0
+    trajectory: dict[str, Any] = {
+        "uid": f"{uid}/0",
+        "own_uid": f"task-{number}:{member}/agent",
+        "name": "agent",
+        "reward_given": reward,
+        "reward_used": reward if _is_trained(number, made) else None,
+        "reward": reward,
+        "components": [(made.text("component", "exact"), reward)],
+        "steps": [_turn(step, turn, made) for turn in range(made.turns)],
+    }
+    if made.content == "tokens":
+        places = range(made.turns * (PROMPT + REPLY))
+        trajectory |= {
+            "ids": [at % (PROMPT + REPLY) for at in places],
+            "logprobs": [0.0 if at % (PROMPT + REPLY) < PROMPT else -1.0 - 0.01 * at for at in places],
+            "info": "{}",
+        }
+    return {
+        "uid": uid,
+        "step": step,
+        "round": 0,
+        "id": f"task-{number}:{member}",
+        "task_id": made.text("task_id", f"task-{number}"),
+        "data_source": made.text("data_source", "sums"),
+        "is_correct": member == 0,
+        "ending": "env_done",
+        "error": made.text("error", ""),
+        "tries": 1,
+        "metrics": [(made.text("metric", "guesses"), 3.0)],
+        "trajectories": [trajectory],
+        "task": json.dumps({"question": made.text("task", "1 + 1?")}) if made.content == "tokens" else None,
+    }
+
+
+def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
+    start = turn * (PROMPT + REPLY)
+    row: dict[str, Any] = {
+        "segment_start": 0,
+        "prompt_start": start,
+        "response_start": start + PROMPT,
+        "end": start + PROMPT + REPLY,
+        "weight_version": step,
+        "version_spans": [],
+        "finish_reason": made.text("finish_reason", "stop"),
+        "reward": None,
+        "advantage": None,
+    }
+    if made.content == "tokens":
+        heard = [{"role": made.text("role", "user"), "text": made.text("message", f"question {turn}"), "data": None}]
+        row |= {"messages": heard, "text": made.text("reply", f"answer {turn}"), "info": "{}"}
+    return row
+
+
+def _is_trained(number: int, made: Made) -> bool:
+    return made.groups == 1 or number < made.groups - 1
+
+
+def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made: Made) -> dict[str, Any]:
+    trained = _is_trained(number, made)
+    return {
+        "step": step,
+        "trajectory": uid,
+        "fate": "trained" if trained else "dropped",
+        "rule": "" if trained else made.text("rule", "reject/all_solved"),
+        "numbers": [] if trained else [("solved", 4.0)],
+        "group": made.text("group", f"task-{number}:agent"),
+        "peers": peers,
+        "name": "agent",
+        "episode": uid.rpartition("/")[0],
+        "played_step": step,
+        "round": 0,
+        "estimator": made.text("estimator", "grpo") if trained else None,
+        "baseline": 0.25 if trained else None,
+        "advantage": (0.75 if member == 0 else -0.25) if trained else None,
+    }
+
+
+def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
+    at = [turn * (PROMPT + REPLY) + PROMPT + k for turn in range(made.turns) for k in range(REPLY)]
+    advantage = 0.75 if uid.endswith(":0/0") else -0.25
+    row: dict[str, Any] = {
+        "trajectory": uid,
+        "segment": 0,
+        "row": 0,
+        "role": "agent",
+        "played_step": step,
+        "positions": at,
+        "advantage": [advantage] * len(at),
+    }
+    if epoch is None:
+        return row
+    return row | {
+        "epoch": epoch,
+        "optimizer_step": epoch,
+        "logprob": [-1.0 - 0.01 * place + 0.1 * epoch for place in at],
+        "entropy": [2.0] * len(at),
+        "weight": [0.125] * len(at),
+        # Growing with the place, and 0 for the last one: the loss clips it.
+        "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
+        "kl_part": [0.0] * len(at),
+        "entropy_part": [-0.01] * len(at),
+    }
+
+
+def _update(epoch: int) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "optimizer_step": epoch,
+        "loss": -0.5,
+        "policy_loss": -0.4,
+        "kl_loss": 0.0,
+        "entropy_loss": -0.1,
+        "grad_norm": 2.0,
+        "clip_factor": CLIP_FACTOR,
+        "learning_rate": 0.001,
+        "loss_seed": None,
+    }

@@ -1,0 +1,88 @@
+"""What pages get to know of one trajectory, down to its tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .asking import Asking, column
+from .made_runs import CLIP_FACTOR, Made, make_run
+
+FIRST = "1.0:task-0:0/0"
+
+
+def test_a_trajectory_has_its_turns_its_peers_and_its_texts(ask: Asking) -> None:
+    answer = ask.of_run("episode", step="1", uid=FIRST)
+
+    assert [turn["text"] for turn in answer["attempt"]["turns"]] == ["answer 0", "answer 1"]
+    assert answer["attempt"]["turns"][1]["heard"] == [{"role": "user", "text": "question 1", "data": None}]
+    assert [turn["prompt_start"] for turn in answer["attempt"]["turns"]] == [0, 6]
+    assert answer["texts"][:3] == [" w0", " w1", " w2"]
+    assert [peer["reward"] for peer in answer["group"]] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_twelve_facts_are_told_in_words(ask: Asking) -> None:
+    facts = {fact["title"]: fact["text"] for fact in ask.of_run("episode", step="1", uid=FIRST)["facts"]}
+
+    assert list(facts) == [
+        "Turn", "Reward", "Group", "Estimator", "Advantage", "Filter", "Weight version", "Minibatch", "Log-probs",
+        "Loss", "Entropy", "Gradient",
+    ]  # fmt: skip
+    assert facts["Reward"] == "1 (exact 1)"
+    assert facts["Group"] == "task-0:agent: 4 trajectories, 1 solved, rewards 0 to 1, mean 0.25"
+    assert facts["Estimator"] == "grpo, baseline 0.25"
+    assert facts["Advantage"] == "0.75 for each of its tokens"
+    assert facts["Filter"] == "trained in step 1; no filter held it"
+    assert facts["Loss"] == "rllm-core/ppo, token-mean"
+
+
+def test_push_is_minus_clipping_times_the_coefficient(ask: Asking) -> None:
+    answer = ask.of_run("episode", step="1", uid=FIRST)
+
+    push, policy = column(answer, "push", 1), column(answer, "policy_part", 1)
+    assert push[:2] == [None, None]
+    assert push[3] == pytest.approx(CLIP_FACTOR * 0.75 * 0.003)
+    assert [value and -CLIP_FACTOR * value for value in policy] == pytest.approx(push, abs=1e-6)
+
+
+def test_log_probs_that_the_record_does_not_repeat_are_those_of_sampling(ask: Asking) -> None:
+    answer = ask.of_run("episode", step="1", uid=FIRST)
+
+    assert column(answer, "old_logprob") == column(answer, "rollout_logprob")
+    assert column(answer, "ratio", 1)[2] == pytest.approx(1.1052, abs=1e-4)
+    assert column(answer, "clipped", 0)[-1] == 1.0
+    assert column(answer, "clipped", 0)[-2] == 0.0
+
+
+def test_what_was_dropped_says_by_which_rule(ask: Asking) -> None:
+    answer = ask.of_run("episode", step="1", uid="1.0:task-1:0/0")
+
+    facts = {fact["title"]: fact["text"] for fact in answer["facts"]}
+    assert facts["Filter"] == "dropped in step 1 by reject/all_solved (solved 4)"
+    assert facts["Estimator"] == "none: not trained on"
+    assert {each["missing"] for each in answer["columns"] if each["id"] == "push"} == {
+        "not trained on in this step: dropped"
+    }
+
+
+def test_a_backend_without_traces_is_said_to_record_none(tmp_path: Path) -> None:
+    asking = Asking(make_run(tmp_path / "p" / "r", Made(traced=False)))
+
+    answer = asking.of_run("episode", step="1", uid=FIRST)
+
+    missing = {each["id"]: each["missing"] for each in answer["columns"] if each["column"] is None}
+    assert missing["push"] == missing["entropy"] == missing["logprob"] == "not recorded by this backend"
+    assert column(answer, "advantage")[2] == 0.75
+    assert column(answer, "old_logprob") == column(answer, "rollout_logprob")
+
+
+def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -> None:
+    asking = Asking(make_run(tmp_path / "p" / "r", Made(content="fates")))
+
+    answer = asking.of_run("episode", step="1", uid=FIRST)
+
+    assert answer["texts"] is None
+    assert answer["ids"] is None
+    assert "rllm.record=tokens" in next(each["missing"] for each in answer["columns"] if each["id"] == "push")
+    assert "rllm.record=tokens" in next(fact["text"] for fact in answer["facts"] if fact["title"] == "Loss")

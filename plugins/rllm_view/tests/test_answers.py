@@ -1,0 +1,168 @@
+"""What pages get to know of runs, steps and groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_record.steps import RecordError
+from rllm_view.api.library import NotFoundError
+
+from .asking import Asking
+from .made_runs import Made, make_run, write_step
+
+
+def test_a_list_of_runs_has_what_each_reached(ask: Asking, run: Path) -> None:
+    (found,) = ask("runs")["runs"]
+
+    assert found["name"] == "project/made"
+    assert found["folder"] == str(run)
+    assert (found["estimator"], found["loss"], found["model"]) == ("grpo", "ppo", "tiny")
+    assert (found["steps"], found["total_steps"], found["recorded_steps"]) == (3, 4, 3)
+    assert (found["solved"], found["content"]) == (0.25, "tokens")
+    assert found["reward"] == pytest.approx(0.27)
+
+
+def test_two_runs_of_one_name_are_two(tmp_path: Path) -> None:
+    here, there = (make_run(tmp_path / place / "project" / "made") for place in ("here", "there"))
+
+    asking = Asking(here, there)
+
+    assert [each["name"] for each in asking("runs")["runs"]] == ["project/made", "project/made"]
+    assert len(set(asking.ids)) == 2
+
+
+def test_a_run_that_begins_later_is_found(tmp_path: Path) -> None:
+    asking = Asking(tmp_path / "runs")
+    assert asking.ids == []
+
+    make_run(tmp_path / "runs" / "project" / "late")
+
+    assert [each["name"] for each in asking("runs")["runs"]] == ["project/late"]
+
+
+def test_curves_are_drawn_together_by_what_they_measure(ask: Asking) -> None:
+    panels = {panel["id"]: panel["curves"] for panel in ask.of_run("curves")["panels"]}
+
+    assert [curve["name"] for curve in panels["time"]] == ["time/update", "time/generate"]
+    assert [curve["name"] for curve in panels["response_length"]] == ["response_length/max", "response_length/mean"]
+    assert panels["entropy"] == [{"name": "actor/entropy", "steps": [0, 1, 2], "values": [2.0, 1.9, 1.8]}]
+    assert panels["staleness"][0] == {"name": "staleness/max", "steps": [0, 1, 2], "values": [0.0, 0.0, 0.0]}
+    assert set(panels) == {
+        "reward", "solved", "entropy", "kl", "grad_norm", "clip_fraction", "response_length", "time", "staleness"
+    }  # fmt: skip
+
+
+def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
+    answer = ask.of_run("step", step="1")
+
+    summary = answer["summary"]
+    counted = [summary[name] for name in ("played", "masked", "dropped", "waiting", "trained")]
+    assert counted == [8, 0, 4, 0, 4]
+    assert summary["clipped"] == 0.125
+    assert {"fate": "trained", "rule": "", "trajectories": 4} in summary["decisions"]
+    assert [group["fate"] for group in answer["groups"]] == ["trained", "dropped"]
+    assert answer["groups"][0]["reward_mean"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, 24),
+        ({"step": "2"}, 8),
+        ({"fate": "dropped"}, 12),
+        ({"solved": "true", "step": "0"}, 2),
+        ({"reward_min": "0.5"}, 6),
+        ({"task": "task-1", "fate": "trained"}, 0),
+        ({"text": "TASK-1:3"}, 3),
+        ({"rule": "reject/all_solved", "step": "1"}, 4),
+        ({"task": "' OR 1=1 --"}, 0),
+    ],
+)
+def test_trajectories_are_found_by_filters(ask: Asking, query: dict[str, str], expected: int) -> None:
+    ask.library.runs()[0].index.refresh()
+
+    assert ask.of_run("attempts", **query)["found"]["total"] == expected
+
+
+def test_rows_come_in_order_and_in_pages(ask: Asking) -> None:
+    ask.library.runs()[0].index.refresh()
+    query = {"order": "reward", "descending": "true", "limit": "2"}
+
+    first = ask.of_run("attempts", **query)["found"]
+    second = ask.of_run("attempts", **query, offset="2")["found"]
+
+    rows = first["rows"] + second["rows"]
+    assert first["total"] == 24
+    assert [row["reward_given"] for row in rows] == [1.0] * 4
+    assert len({row["trajectory"] for row in rows}) == 4
+
+
+def test_a_group_is_shown_side_by_side(ask: Asking) -> None:
+    answer = ask.of_run("group", step="1", group="task-0:agent")
+
+    assert [member["reward_given"] for member in answer["members"]] == [1.0, 0.0, 0.0, 0.0]
+    assert [member["advantage"] for member in answer["members"]] == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_a_step_that_is_written_while_somebody_looks_is_there_at_the_next_look(ask: Asking, run: Path) -> None:
+    before = ask.of_run("state")
+    assert ask.of_run("steps")["recorded"] == 3
+
+    write_step(run, 3, Made())
+
+    assert ask.of_run("state") != before
+    ask.library.runs()[0].index.refresh()
+    assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 1, 2, 3]
+    assert ask.of_run("curves")["panels"][0]["curves"][0]["steps"] == [0, 1, 2, 3]
+
+
+def test_a_step_that_a_resumed_run_makes_again_is_counted_once(ask: Asking, run: Path) -> None:
+    assert ask.of_run("attempts", step="2")["found"]["total"] == 8
+
+    write_step(run, 2, Made(members=3))
+
+    assert ask.of_run("attempts", step="2")["found"]["total"] == 6
+
+
+def test_a_damaged_file_is_a_problem_of_its_step_alone(ask: Asking, run: Path) -> None:
+    (run / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
+
+    ask.library.runs()[0].index.refresh()
+
+    assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 2]
+    (problem,) = ask.of_run("")["problems"]
+    assert problem.startswith("Step 1:")
+    assert "cannot be read" in problem
+
+
+def test_questions_that_have_no_answer_say_why(ask: Asking) -> None:
+    with pytest.raises(RecordError, match="Step 9 is not recorded"):
+        ask.of_run("step", step="9")
+    with pytest.raises(RecordError, match="has no fate in step 1"):
+        ask.of_run("episode", step="1", uid="nobody")
+    with pytest.raises(ConfigError, match="is no number"):
+        ask.of_run("step", step="one")
+    with pytest.raises(ConfigError, match="in the order of"):
+        ask.of_run("attempts", order="uid; DROP TABLE fates")
+    with pytest.raises(NotFoundError):
+        ask("runs/none")
+    with pytest.raises(NotFoundError):
+        ask("../../etc/passwd")
+    with pytest.raises(ConfigError, match="1 runs cannot be compared"):
+        ask("compare", runs=ask.ids[0])
+
+
+def test_runs_are_compared_by_settings_and_tasks(tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / "p" / name) for name in ("a", "b"))
+    config = (second / "config.yaml").read_text().replace("n: 4", "n: 8")
+    (second / "config.yaml").write_text(config)
+    asking = Asking(first, second)
+
+    answer = asking("compare", runs=",".join(asking.ids))
+
+    assert answer["settings"] == [{"key": "rllm.rollout.n", "values": [4, 8]}]
+    assert [row["task"] for row in answer["tasks"]] == ["task-0", "task-1"]
+    assert [cell["solved"] for cell in answer["tasks"][0]["runs"]] == [0.25, 0.25]

@@ -1,0 +1,114 @@
+"""What the terminal says of runs and trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rllm_core.errors import ConfigError
+from rllm_view.commands.episode import episode
+from rllm_view.commands.runs import runs
+from rllm_view.commands.why import why
+
+from .made_runs import Made, make_run
+
+Say = Callable[..., str]
+COMMANDS = {"runs": runs, "episode": episode, "why": why}
+HOSTILE = "\x1b[2Jgone\x00\u202etxt\u2028"
+
+
+@pytest.fixture
+def say() -> Say:
+    def run(name: str, *words: object) -> str:
+        result = CliRunner().invoke(COMMANDS[name], [str(word) for word in words], standalone_mode=False)
+        if result.exception is not None:
+            raise result.exception
+        return result.output
+
+    return run
+
+
+def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
+    heading, row = say("runs", "list", run.parent).splitlines()
+
+    assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
+    assert row.split()[1:4] == ["3/4", "0.270", "0.250"]
+    assert "tokens, 3 steps" in row
+
+
+def test_runs_are_compared(say: Say, tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / "p" / name) for name in ("a", "b"))
+    (second / "config.yaml").write_text((second / "config.yaml").read_text().replace("n: 4", "n: 8"))
+
+    said = say("runs", "compare", first, second)
+
+    assert "rllm.rollout.n  4    8" in said
+    assert "task-0  0.250  0.250" in said
+
+
+def test_an_episode_is_printed_as_it_was_played(say: Say, run: Path) -> None:
+    said = say("episode", run, 1, "task-0:0").splitlines()
+
+    assert said[0] == "1.0:task-0:0/0  agent, task task-0, played in step 1"
+    assert said[1] == 'task: {"question": "1 + 1?"}'
+    first = said.index("── turn 0, weights 1, 4 tokens, stop ──")
+    assert said[first + 1 : first + 3] == ["user: question 0", "→ answer 0"]
+    assert "ended: env_done, solved" in said
+    assert "filter: trained in step 1; no filter held it" in said
+
+
+def test_an_episode_without_texts_says_what_would_record_them(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(content="fates"))
+
+    assert "rllm.record=tokens" in say("episode", run, 1, "task-0:0")
+
+
+def test_why_names_the_strongest_tokens(say: Say, run: Path) -> None:
+    said = say("why", run, 1, "task-0:0", "--top", 1)
+
+    assert "estimator: grpo, baseline 0.25" in said
+    # Place 11 is clipped: place 10 is the last that pushes, by 0.5 of 0.75 of 0.010.
+    assert "  token 10, turn 1, ' w4': 0.00375, 0.00375" in said
+    assert "--token 10" in said
+
+
+def test_why_of_a_token_has_twelve_facts(say: Say, run: Path) -> None:
+    said = say("why", run, 1, "task-0:0", "--token", 10).splitlines()
+
+    titles = [line.partition(":")[0] for line in said if line and not line.startswith((" ", "token", "The "))]
+    assert len(titles) == 12
+    assert "Turn: 1, sampled" in said
+    assert "    push: -clipping · (policy + KL part), epoch 1: 0.00375" in said
+    assert "    log-prob of the reference model: the run has no reference model, or it was not asked" in said
+
+
+def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
+    said = say("why", run, 1, "task-1:0")
+
+    assert "filter: dropped in step 1 by reject/all_solved (solved 4)" in said
+    assert "push of its tokens: not trained on in this step: dropped" in said
+
+
+def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
+    names = ("reply", "message", "role", "task", "task_id", "error", "rule", "group", "estimator", "token", "component")
+    run = make_run(tmp_path / "p" / "r", Made(texts=dict.fromkeys(names, HOSTILE)))
+
+    said = say("episode", run, 1, "task-0:0") + say("why", run, 1, "task-0:0") + say("why", run, 1, "task-1:0")
+    said += say("why", run, 1, "task-0:0", "--token", 3) + say("runs", "compare", run, run)
+
+    assert not {"\x1b", "\x00", "\u202e", "\u2028"} & set(said)
+    assert "\\x1b[2Jgone" in said
+
+
+def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Path) -> None:
+    with pytest.raises(ConfigError, match="means 4 trajectories of step 1"):
+        say("episode", run, 1, "task-0")
+    with pytest.raises(ConfigError, match="No trajectory of step 1 is called 'nobody'"):
+        say("why", run, 1, "nobody")
+    with pytest.raises(ConfigError, match="holds no run"):
+        say("why", run / "checkpoints", 1, "nobody")
+    with pytest.raises(ConfigError, match="The trajectory has 12 tokens"):
+        say("why", run, 1, "task-0:0", "--token", 12)
