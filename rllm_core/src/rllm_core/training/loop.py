@@ -15,6 +15,7 @@ from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -135,7 +136,7 @@ class TrainingLoop:
             score = await self._unless_stopped(scorer_of(self.plan))
             engine = await self._unless_stopped(backend.start(self._run_context()))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
-                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
+                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers, engine.renderer))
                 parts = _Parts(backend, runner, pipeline, trackers)
                 self.has_begun = True
                 await self._take_up(checkpoint, parts)
@@ -331,7 +332,9 @@ class TrainingLoop:
             origins=self.plan.composed.origins,
         )
 
-    def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
+    def _stage_context(
+        self, backend: Backend, runner: RolloutRunner, trackers: Trackers, renderer: Renderer
+    ) -> StageContext:
         rejection = self.plan.rejection
         return StageContext(
             config=self.plan.config,
@@ -346,6 +349,7 @@ class TrainingLoop:
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.losses.of,
             log=trackers.log,
+            renderer=renderer,
         )
 
     def _is_due(self, frequency: int) -> bool:
