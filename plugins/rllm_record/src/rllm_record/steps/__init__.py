@@ -11,6 +11,6 @@ Nothing of a running process is needed to read it, and it can be read while the 
 
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, Sampler
 
-__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "StepFiles"]
+__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "Sampler", "StepFiles"]

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from rllm_core.files import sync_file
 from rllm_record.steps import tables
 from rllm_record.steps.errors import RecordError
-from rllm_record.steps.rows import PlayedEpisode, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, RecordedFate, Sampler
 
 VERSION = 1
 """Of the tables. Later ones add columns: what is of an older one is read as it is."""
 VERSION_KEY, CONTENT_KEY = b"rllm.record.version", b"rllm.record.content"
+TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
 FOLDER = "record"
 """Of a record in a run folder."""
 
@@ -37,20 +38,30 @@ class StepFiles:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def write(
-        self, step: int, episodes: Sequence[PlayedEpisode], fates: Sequence[RecordedFate], content: tables.Content
+        self,
+        step: int,
+        episodes: Sequence[PlayedEpisode],
+        fates: Sequence[RecordedFate],
+        content: tables.Content,
+        sampler: Sampler | None = None,
     ) -> None:
         """Record a step, in place of an earlier record of it.
 
         Args:
+            step: its number.
+            episodes: what was played in it.
+            fates: what became of their trajectories, and of those that waited.
             content: what is kept of the episodes.
+            sampler: what sampled them, where it is known.
 
         Raises:
             RecordError: the files cannot be written.
         """
         try:
             self._place("fates", step).unlink(missing_ok=True)
-            self._write("episodes", step, tables.EPISODES, tables.episode_rows(episodes, content), content)
-            self._write("fates", step, tables.FATES, tables.fate_rows(fates), content)
+            marks = {CONTENT_KEY: content.encode(), **_marks_of(sampler or Sampler())}
+            self._write("episodes", step, tables.EPISODES, tables.episode_rows(episodes, content), marks)
+            self._write("fates", step, tables.FATES, tables.fate_rows(fates), marks)
         except (OSError, pa.ArrowException) as error:
             raise RecordError(f"Step {step} cannot be recorded in {self._folder}: {error}.") from error
 
@@ -88,10 +99,12 @@ class StepFiles:
     def _place(self, kind: str, step: int) -> Path:
         return self._folder / kind / f"step_{step:06d}.parquet"
 
-    def _write(self, kind: str, step: int, schema: pa.Schema, rows: list[dict[str, Any]], content: str) -> None:
+    def _write(
+        self, kind: str, step: int, schema: pa.Schema, rows: list[dict[str, Any]], marks: dict[bytes, bytes]
+    ) -> None:
         place = self._place(kind, step)
         place.parent.mkdir(parents=True, exist_ok=True)
-        marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content}
+        marks = {VERSION_KEY: str(VERSION).encode(), **marks}
         beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
             table = pa.Table.from_pylist(rows, schema.with_metadata(marks))
@@ -116,6 +129,28 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     if table["trajectories"].null_count:
         raise RecordError(f"{file} holds no episodes.")
     return [tables.played_episode(row) for row in table.to_pylist()]
+
+
+def sampler_of(file: Path) -> Sampler:
+    """What sampled the tokens of a file, as far as it was recorded.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    try:
+        marks = pq.read_schema(file).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{file} cannot be read: {error}.") from error
+    tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
+    return Sampler(
+        tokenizer=None if tokenizer is None else tokenizer.decode(),
+        temperature=None if temperature is None else float(temperature),
+    )
+
+
+def _marks_of(sampler: Sampler) -> dict[bytes, bytes]:
+    known = {TOKENIZER_KEY: sampler.tokenizer, TEMPERATURE_KEY: sampler.temperature}
+    return {key: str(value).encode() for key, value in known.items() if value is not None}
 
 
 def holds_tokens(file: Path) -> bool:
