@@ -42,7 +42,7 @@ class ChildSettings:
 
 async def serve(settings: ChildSettings) -> int:
     """Serve until the trainer hangs up or ends. Returns the exit code."""
-    from rllm_backend_kit.portable_renderer import load_renderer
+    from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
     from rllm_gateway.app import create_app
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link_policy import LinkPolicy
@@ -58,7 +58,8 @@ async def serve(settings: ChildSettings) -> int:
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
     policy = LinkPolicy(*await asyncio.open_connection(sock=link))
-    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model))
+    tokenizer = tokenizer_digest(renderer)
+    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model, tokenizer=tokenizer))
 
     async def linked() -> None:
         await policy.serve(gateway)

@@ -113,6 +113,23 @@ def export(store: str, run: str | None, file: BinaryIO) -> None:
 
 @gateway.command()
 @STORE_OPTION
+@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+@click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None:
+    """Write sessions to FOLDER as episodes, for `rllm rescore` and `rllm train --stored`."""
+    from rllm_gateway.exporting import export_episodes
+    from rllm_gateway.listing import opened
+
+    with opened(store) as reader:
+        done = export_episodes(reader, run, with_open, folder.expanduser())
+    click.echo(f"{done.episodes} attempts at {done.tasks} tasks in {folder}, {done.without_reward} without a reward")
+    for reason, sessions in done.left_out.items():
+        click.echo(f"{sessions} sessions left out: {reason}")
+
+
+@gateway.command()
+@STORE_OPTION
 @click.option("--run", metavar="NAME", help="Sessions of this run.")
 @click.option("--days", type=click.FloatRange(0), help="Sessions that were opened longer ago.")
 def prune(store: str, run: str | None, days: float | None) -> None:
