@@ -52,6 +52,11 @@ class Gateway:
     def open_sessions(self) -> int:
         return len(self._sessions)
 
+    @property
+    def session_ids(self) -> list[str]:
+        """Of those that are open."""
+        return list(self._sessions)
+
     def attach(self, policy: AttachedPolicy) -> None:
         """Answer calls by this policy from here on."""
         self._attached = policy
