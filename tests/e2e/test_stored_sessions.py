@@ -33,8 +33,8 @@ QUIET = ("rllm.trainer.test_freq=-1", "rllm.trainer.val_before_train=false", "--
 def play(number: int, where: dict[str, str]) -> None:
     """An agent that nobody of ours has started plays a game."""
     game = Guess(GuessParams(prompt="guess"))
-    with deployed_session({"number": number}, **where) as session:
-        client, total = get_chat_client(), 0.0
+    with deployed_session({"number": number}, **where) as session, get_chat_client() as client:
+        total = 0.0
         messages: list[Any] = [{"role": "user", "content": game.reset({"number": number})}]
         while True:
             words = client.chat.completions.create(model="any", messages=messages).choices[0].message.content

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,14 @@ def opened(world: World, task: Any = None, **more: Any) -> Session:
 def ask(session: Session) -> str:
     with openai.OpenAI(base_url=session.openai_url, api_key=session.key, max_retries=0) as client:
         return str(client.chat.completions.create(model="m", messages=HI).choices[0].message.content)
+
+
+def refusal(ask: Callable[[], Any]) -> int:
+    """The status that a request of the client is refused with."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask()
+    refused.value.close()
+    return refused.value.code
 
 
 def stored(folder: Path) -> list[StoredSession]:
@@ -66,11 +74,8 @@ def test_an_ended_session_takes_nothing_more(serving: World) -> None:
     session.end()
     with pytest.raises(openai.ConflictError):
         ask(session)
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        session.reward(1.0)
-    assert refused.value.code == 409
-    with pytest.raises(urllib.error.HTTPError):
-        session.end()
+    assert refusal(lambda: session.reward(1.0)) == 409
+    assert refusal(session.end) == 409
 
 
 def test_a_session_has_as_many_calls_as_the_server_says(serving: World) -> None:
@@ -111,9 +116,7 @@ def test_other_methods_are_refused(serving: World) -> None:
 
 def test_open_sessions_are_bounded(serving: World) -> None:
     first, _ = opened(serving), opened(serving)
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        opened(serving)
-    assert refused.value.code == 429
+    assert refusal(lambda: opened(serving)) == 429
     first.end()
     assert ask(opened(serving)) == "hello"
 
@@ -125,7 +128,8 @@ def test_a_gateway_of_runs_opens_none(world: World) -> None:
 def test_clients_inside_belong_to_a_deployed_session(serving: World, tmp_path: Path) -> None:
     with deployed_session({"a": 1}, url=serving.url, token=TOKEN) as session:
         assert current_session() is session
-        get_chat_client().chat.completions.create(model="m", messages=HI)
+        with get_chat_client() as client:
+            client.chat.completions.create(model="m", messages=HI)
     assert [len(each.calls) for each in stored(tmp_path)] == [1]
     assert serving.gateway.open_sessions == 0
 
