@@ -183,7 +183,8 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     class Mode(KeepAll):
         """Keeps everything, too."""
 
-    own = {"needs": {"ref_logprobs"}, "corrects_rollouts": True, "honours": {"rllm.algorithm.kl_beta"}}
+    own = {"needs": {"ref_logprobs"}, "honours": {"rllm.algorithm.kl_beta"}}
+    own |= {"corrects_rollouts": True, "on_policy": True}
     register_rllm_loss("mine", params=Strength, **own)(loss)
     register_rllm_grouping("mine", params=Strength, summary="Mine.")(grouping)
     register_rllm_rejection("mine", params=Strength)(Mode)
@@ -194,6 +195,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     assert {record.params for record in records.values()} == {Strength}
     assert records["loss"].needs == {"ref_logprobs"}
     assert records["loss"].corrects_rollouts
+    assert records["loss"].on_policy
     assert records["loss"].honours == {"rllm.algorithm.kl_beta"}
     assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
 

@@ -12,6 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rllm_core.data.codec import episode_to_json
+from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import DatasetContract
 
 ROWS = [{"id": str(number), "question": f"{number} + {number}?", "parts": [number, None]} for number in range(5)]
@@ -38,6 +40,26 @@ class TestJsonl(DatasetContract):
         Path("tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
         Path("empty.jsonl").touch()
         yield
+
+
+class TestStored(DatasetContract):
+    name = "rllm-rescore/stored"
+    options: ClassVar[Sequence[Mapping[str, Any]]] = ({"path": "sessions"}, {"path": "sessions/step_000000.jsonl"})
+    bad_options = ({}, {"path": ""}, {"path": "not-there"}, {"path": "empty"})
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.chdir(tmp_path)
+        attempts = [_attempt(f"{task}:{number}") for task in ("a", "b") for number in range(2)]
+        Path("sessions").mkdir()
+        Path("empty").mkdir()
+        Path("sessions/step_000000.jsonl").write_text("".join(json.dumps(each) + "\n" for each in attempts))
+        yield
+
+
+def _attempt(name: str) -> dict[str, Any]:
+    return episode_to_json(Episode(id=name, trajectories=[Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)]))
 
 
 class TestHf(DatasetContract):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
+from rllm_record.steps import Sampler
+from rllm_rescore.stored.task import StoredAttempt, StoredTask
 
 globals().update(StageContract.for_each("rllm-core"))
 
@@ -13,3 +17,15 @@ class TestGreedyBaselineThatIsNeeded(StageContract):
 
     def context(self) -> StageContext:
         return stage_context(needs=frozenset({"greedy_rewards"}))
+
+
+class TestStored(StageContract):
+    name = "rllm-rescore/stored"
+
+    def prepare(self, step: TrainStep) -> None:
+        step.tasks = [StoredTask(id=task.id, attempts=[_attempt(task.id)]) for task in step.tasks]
+
+
+def _attempt(task: str) -> StoredAttempt:
+    trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
+    return StoredAttempt(Episode(id=f"{task}:0", trajectories=[trajectory]), Sampler())

@@ -46,6 +46,17 @@ def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() 
     }
 
 
+def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
+    request = request_of("--stored", "my sessions/")
+    assert request.choices == {
+        "data.train_dataset": {"name": "stored", "path": "my sessions/"},
+        "rllm.pipeline.replace": {"generate": "stored"},
+    }
+    assert request.defaults == {"rllm.algorithm.rollout_correction.tis_mode": "token"}
+    with pytest.raises(click.UsageError, match="--data and --stored"):
+        read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
+
+
 def test_without_the_flags_nothing_is_chosen() -> None:
     assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
 

@@ -14,6 +14,7 @@ from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
@@ -169,6 +170,45 @@ def test_rollouts_are_not_corrected_twice(make: MakePlan, settings: dict[str, An
     assert error.message.startswith(f'`{CORRECTION}.tis_mode` is "token" (from my.yaml), and {losses} tokens by the ')
     assert error.hint.startswith(f"Set {CORRECTION}.tis_mode to null, or choose another loss")
     assert make(settings).warnings == ()
+
+
+@pytest.fixture
+def stored(make: MakePlan, registry: Registry) -> MakePlan:
+    """Plans on episodes of other weights."""
+    registry.add(
+        StagePlugin(
+            name="old",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: lambda context, params: None,
+            reads=frozenset({"tasks"}),
+            writes=frozenset({"episodes"}),
+            off_policy=True,
+        )
+    )
+    return lambda settings: make({"rllm.pipeline.replace": {"generate": "old"}} | settings)
+
+
+@pytest.mark.parametrize("where", ["rllm.algorithm.loss_fn", "rllm.algorithm.loss_map.judge"])
+def test_a_loss_without_a_ratio_needs_correction_for_old_rollouts(stored: MakePlan, where: str) -> None:
+    error = refusal(stored, {where: "reinforce"})
+    assert error.message == (
+        "Loss 'reinforce' has no importance ratio, and the episodes of stage 'old' were sampled by other weights."
+    )
+    assert stored({where: "reinforce", f"{CORRECTION}.tis_mode": "token"}).warnings == ()
+
+
+def test_old_rollouts_have_ratios_to_what_sampled_them(stored: MakePlan) -> None:
+    assert stored({}).off_policy
+    assert "bypass_mode is false" in refusal(stored, {f"{CORRECTION}.bypass_mode": False}).message
+    for settings in ({}, {f"{CORRECTION}.tis_mode": "sequence"}, {"rllm.algorithm.loss_fn": "own"}):
+        assert stored(settings).warnings == ()
+
+
+def test_old_rollouts_have_as_many_attempts_as_there_are(stored: MakePlan) -> None:
+    assert stored({}).warnings == ()
+    with pytest.raises(ConfigError, match=r"rllm\.rollout\.n"):
+        stored({"rllm.rollout.n": 4})
 
 
 def test_k1_in_the_loss_is_warned_of(make: MakePlan) -> None:

@@ -31,11 +31,25 @@ class Origin:
 
 
 _ORIGINS: WeakKeyDictionary[Renderer, Origin] = WeakKeyDictionary()
+_TOKENIZERS: WeakKeyDictionary[Renderer, Any] = WeakKeyDictionary()
 
 
 def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: Chosen[RendererPlugin[Any]] | None) -> None:
     """Note what a renderer was made of, so that `save_renderer` can write it down."""
     _ORIGINS[renderer] = Origin(setup=setup, chosen=chosen)
+    _TOKENIZERS[renderer] = setup.tokenizer
+
+
+def tokenizer_digest(renderer: Renderer) -> str | None:
+    """32 hexadecimal digits that stand for what every token id means; None where nobody noted the tokenizer.
+
+    Tokens of one model can be trained on another where this is the same.
+    """
+    tokenizer = _TOKENIZERS.get(renderer)
+    if tokenizer is None:
+        return None
+    meanings = sorted((index, token) for token, index in tokenizer.get_vocab().items())
+    return hashlib.blake2b(json.dumps(meanings).encode(), digest_size=16).hexdigest()
 
 
 def save_renderer(renderer: Renderer, folder: Path) -> None:
@@ -85,6 +99,7 @@ def load_renderer(folder: Path) -> Renderer:
             f"The tokenizer of {setup.name} gives other tokens once it is saved and loaded.",
             "Choose a model with a fast tokenizer (tokenizer.json).",
         )
+    _TOKENIZERS[renderer] = setup.tokenizer
     return renderer
 
 

@@ -67,7 +67,8 @@ def attempt_from_line(line: str) -> SavedAttempt:
     """
     data = json.loads(line)
     scores = (
-        SavedScore(_attempt(score["attempt"]), score["value"], score["correct"]) for score in data.get("scores", ())
+        SavedScore(attempt_from_json(score["attempt"]), score["value"], score["correct"])
+        for score in data.get("scores", ())
     )
     return SavedAttempt(episode_from_json(data), data["task"], tuple(scores))
 
@@ -76,7 +77,12 @@ def _saved_score(scored: Scored) -> SavedScore:
     return SavedScore(scored.attempt, scored.score.value, scored.score.correct)
 
 
-def _attempt(data: Mapping[str, Any]) -> Attempt:
+def attempt_from_json(data: Mapping[str, Any]) -> Attempt:
+    """What a reward looks at, from the JSON data of `dataclasses.asdict`.
+
+    Raises:
+        KeyError, TypeError: it is something else.
+    """
     reply = dict(data["reply"])
     reply["tool_calls"] = tuple(ToolCall(**call) for call in reply["tool_calls"])
     reply["malformed_calls"] = tuple(MalformedToolCall(**call) for call in reply["malformed_calls"])

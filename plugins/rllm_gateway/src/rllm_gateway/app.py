@@ -9,10 +9,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
 from rllm_gateway.apis.openai_errors import error_body
+from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.endpoint import Endpoint
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import send_error
 from rllm_gateway.refusals import RefusedError
+from rllm_gateway.session_endpoints import end_endpoint, open_endpoint
 from rllm_gateway.small_endpoints import models_endpoint, reward_endpoint, tokens_endpoint
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
@@ -21,8 +23,13 @@ from rllm_serving.listening import is_loopback
 BASE = "/s/{session}/{role}/v1"
 
 
-def create_app(gateway: Gateway) -> ASGIApp:
-    """The application. Where it listens on a loopback address, any other name for it comes from a web page."""
+def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> ASGIApp:
+    """The application. Where it listens on a loopback address, any other name for it comes from a web page.
+
+    Args:
+        gateway: what answers.
+        deployed: opens and ends sessions on request; None: runs do.
+    """
     chat, responses, messages = ChatApi(), ResponsesApi(), MessagesApi()
     router = Router(
         [
@@ -32,6 +39,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             Route(f"{BASE}/messages/count_tokens", tokens_endpoint(gateway)),
             Route(f"{BASE}/models", models_endpoint(gateway)),
             Route(f"{BASE}/reward", reward_endpoint(gateway)),
+            *([] if deployed is None else _routes_of(deployed)),
         ],
         redirect_slashes=False,
         default=_not_found,
@@ -40,6 +48,10 @@ def create_app(gateway: Gateway) -> ASGIApp:
     if not is_loopback(urlsplit(gateway.url).hostname or ""):
         return app
     return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.")
+
+
+def _routes_of(deployed: DeployedSessions) -> list[Route]:
+    return [Route("/sessions", open_endpoint(deployed)), Route("/s/{session}", end_endpoint(deployed))]
 
 
 class _LimitPath:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.portable_renderer import tokenizer_digest
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RllmError
 from rllm_gateway.admin_token import is_token
@@ -124,7 +125,8 @@ class Door:
 
     async def _serve(self, policy: LinkPolicy, renderer: Renderer, model: str, writer: asyncio.StreamWriter) -> None:
         sessions = RunSessions(self._gateway)
-        self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model))
+        tokenizer = tokenizer_digest(renderer)
+        self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model, tokenizer=tokenizer))
         writer.write(b'{"attached": true}\n')
         try:
             await policy.serve(sessions)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion
-from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_gateway.policy import PromptTooLongError
 from rllm_gateway.stop_texts import cut_at_texts
@@ -25,10 +25,23 @@ class SampledCall:
     """Sampled tokens behind a stop text; they are no part of the reply."""
 
 
+class SamplingContext(Protocol):
+    """Of a `WorkflowContext`, what sampling needs."""
+
+    @property
+    def engine(self) -> RolloutEngine: ...
+    @property
+    def sampling(self) -> SamplingParams: ...
+    @property
+    def max_prompt_length(self) -> int: ...
+    @property
+    def max_response_length(self) -> int: ...
+
+
 class AttemptSampler:
     """Samples for the agent of one attempt, by the rules that built-in workflows sample by."""
 
-    def __init__(self, context: WorkflowContext, name: str, *, engine_stops: bool) -> None:
+    def __init__(self, context: SamplingContext, name: str, *, engine_stops: bool) -> None:
         """Make one.
 
         Args:

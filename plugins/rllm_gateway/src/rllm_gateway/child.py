@@ -6,8 +6,10 @@ import asyncio
 import json
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_serving.announcement import announce
@@ -35,6 +37,8 @@ class ChildSettings:
     """The file that says where it listens."""
     model: str
     """Name of the model, for clients."""
+    deployment: Mapping[str, Any] | None = None
+    """Fields of a `Deployment`; None: the trainer opens all sessions."""
 
     def as_argument(self) -> str:
         return json.dumps(asdict(self))
@@ -42,8 +46,10 @@ class ChildSettings:
 
 async def serve(settings: ChildSettings) -> int:
     """Serve until the trainer hangs up or ends. Returns the exit code."""
-    from rllm_backend_kit.portable_renderer import load_renderer
+    from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
+    from rllm_gateway.admin_token import admin_token
     from rllm_gateway.app import create_app
+    from rllm_gateway.deployment import DeployedSessions, Deployment
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link_policy import LinkPolicy
     from rllm_gateway.policy import AttachedPolicy
@@ -52,24 +58,33 @@ async def serve(settings: ChildSettings) -> int:
     stop = Stop()
     stop.set_with_parent()
     renderer = load_renderer(Path(settings.renderer))
-    listening = listening_socket(settings.host, settings.port)
+    listen_at = listening_socket if settings.deployment is None else listen
+    listening = listen_at(settings.host, settings.port)
     store = CallStore.open(Path(settings.store))
     gateway = Gateway(store, url_of(listening))
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
     policy = LinkPolicy(*await asyncio.open_connection(sock=link))
-    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model))
+    tokenizer = tokenizer_digest(renderer)
+    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model, tokenizer=tokenizer))
 
     async def linked() -> None:
         await policy.serve(gateway)
         stop.event.set()
 
     linking = asyncio.create_task(linked())
-    server = HttpServer(create_app(gateway), listening)
+    deployed = None
+    if settings.deployment is not None:
+        deployment = Deployment(**settings.deployment)
+        token = admin_token(Path(deployment.token_file))
+        deployed = DeployedSessions(gateway, token, deployment.spec, policy.end_session)
+    server = HttpServer(create_app(gateway, deployed), listening)
     try:
         await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)
     finally:
         linking.cancel()
+        if deployed is not None:
+            await deployed.end_all()
         gateway.flush()
         store.close()
     return stop.exit_code

@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 DEFAULT_ROLE = "agent"
+GATEWAY = "http://127.0.0.1:4000"
+"""Where a gateway listens unless it is told otherwise."""
+TOKEN_FILE = Path("~/.rllm/gateway.token")
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 
@@ -46,11 +50,48 @@ class Session:
         Raises:
             urllib.error.HTTPError: the gateway refuses it, with its reason as the body.
         """
-        body = json.dumps({"reward": value}).encode()
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.url}/{self.role}/v1/reward", body, headers, method="POST")
-        # Without the proxies of the environment: the gateway is on this machine.
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30).close()
+        _ask("POST", f"{self.url}/{self.role}/v1/reward", self.key, {"reward": value})
+
+    def end(self) -> None:
+        """End a session that `open_session` opened: its calls and rewards are refused from here on.
+
+        Raises:
+            urllib.error.HTTPError: as `reward`.
+        """
+        _ask("DELETE", self.url, self.key)
+
+
+def open_session(
+    task: Mapping[str, Any] | None = None, *, task_id: str = "", url: str = GATEWAY, token: str | None = None
+) -> Session:
+    """Open a session at a gateway that serves a model (``rllm gateway serve --model``). `Session.end` ends it.
+
+    Args:
+        task: what the session is about, JSON data. Sessions about the same are compared with each other.
+        task_id: name of the task, where its data do not tell it.
+        url: of the gateway.
+        token: its admin token; None: that of this user's file, ``~/.rllm/gateway.token``.
+
+    Raises:
+        OSError: there is no gateway, or no token.
+        urllib.error.HTTPError: the gateway refuses it, with its reason as the body.
+    """
+    if token is None:
+        token = TOKEN_FILE.expanduser().read_text(encoding="utf-8").strip()
+    opened = _ask("POST", f"{url}/sessions", token, {"task": dict(task or {}), "task_id": task_id})
+    return Session(opened["url"], opened["key"])
+
+
+@contextmanager
+def deployed_session(task: Mapping[str, Any] | None = None, **where: Any) -> Iterator[Session]:
+    """A session of `open_session`, which takes the same; clients inside belong to it, and it ends with the context."""
+    opened = open_session(task, **where)
+    token = _CURRENT.set(opened)
+    try:
+        yield opened
+    finally:
+        _CURRENT.reset(token)
+        opened.end()
 
 
 def current_session() -> Session:
@@ -96,6 +137,16 @@ def get_chat_client_async(**options: Any) -> Any:
     from openai import AsyncOpenAI
 
     return AsyncOpenAI(**_options(options))
+
+
+def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
+    """The JSON that a gateway answers."""
+    body = None if said is None else json.dumps(said).encode()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    asked = urllib.request.Request(url, body, headers, method=method)
+    # Without the proxies of the environment: the gateway is on this machine.
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30) as answer:
+        return json.load(answer)
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
+from rllm_core.cli import config_options, read_request
 from rllm_core.errors import ConfigError
 
 PORT = 4000
@@ -32,6 +32,7 @@ def gateway() -> None:
 
 
 @gateway.command()
+@config_options("backend", "profile", "seed")
 @STORE_OPTION
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that agents reach.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
@@ -40,38 +41,37 @@ def gateway() -> None:
     default=PORT + 1,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Where runs of this machine attach; 0 takes a free one.",
+    help="Where runs of this machine attach, without --model; 0 takes a free one.",
+)
+@click.option(
+    "--run", default="deployed", show_default=True, metavar="NAME", help="Name of the sessions, with --model."
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of the admin token that runs attach with; made at first use. Default: ~/.rllm/gateway.token",
+    help="File of the admin token that runs attach and sessions are opened with; made at first use. "
+    "Default: ~/.rllm/gateway.token",
 )
 @click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
-def serve(store: str, host: str, port: int, run_port: int, token_file: Path | None, announce: Path | None) -> int:
-    """Serve a gateway that outlives runs. While no run is attached, calls wait and are told to come back.
+def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **options: Any) -> int:
+    """Serve a gateway that outlives runs, or a model to deployed agents.
 
-    A run attaches to it with rllm.sdk.proxy.mode=external. Ctrl-C stops it; what was answered is in the store.
+    Without --model, calls wait until a run attaches with rllm.sdk.proxy.mode=external. With it, agents open sessions by
+    a request, and replies are sampled as in training. Ctrl-C stops it; what was answered is in the store.
+
+    \b
+    A model to agents, with the config of the run that trained it:
+      rllm gateway serve --model runs/rllm-training/default
     """
-    from rllm_gateway.admin_token import TOKEN_FILE, admin_token
-    from rllm_gateway.serve import ServeOptions, serve as run
+    from rllm_gateway.serving_command import serve_model, serve_runs
 
-    file = token_file or TOKEN_FILE
-    options = ServeOptions(
-        store=Path(store).expanduser(),
-        token=admin_token(file),
-        host=host,
-        port=port,
-        run_port=run_port,
-        announcement=announce,
-    )
-
-    def ready(url: str, for_runs: int) -> None:
-        click.echo(f"agents: {url}; runs: port {for_runs}, with the token in {file.expanduser()}")
-        click.echo(f"store: {options.store}")
-        sys.stdout.flush()
-
-    return run(options, ready)
+    flags = {name: options.pop(name) for name in ("backend", "profile", "seed")}
+    run, run_port = options.pop("run"), options.pop("run_port")
+    if model is not None:
+        return serve_model(read_request(words, model, files, flags), run=run, **options)
+    if words or files or any(value is not None for value in flags.values()):
+        raise click.UsageError("Words of a configuration are for a model: name one with --model.")
+    return serve_runs(run_port=run_port, **options)
 
 
 @gateway.command()
@@ -109,6 +109,23 @@ def export(store: str, run: str | None, file: BinaryIO) -> None:
     with opened(store) as reader:
         for line in exported(reader, run):
             file.write(line + b"\n")
+
+
+@gateway.command()
+@STORE_OPTION
+@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+@click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None:
+    """Write sessions to FOLDER as episodes, for `rllm rescore` and `rllm train --stored`."""
+    from rllm_gateway.exporting import export_episodes
+    from rllm_gateway.listing import opened
+
+    with opened(store) as reader:
+        done = export_episodes(reader, run, with_open, folder.expanduser())
+    click.echo(f"{done.episodes} attempts at {done.tasks} tasks in {folder}, {done.without_reward} without a reward")
+    for reason, sessions in done.left_out.items():
+        click.echo(f"{sessions} sessions left out: {reason}")
 
 
 @gateway.command()

@@ -27,6 +27,8 @@ class Traced:
     """How many tokens were sampled, trained and excluded, by reason; calls and rows; the gateway's counters."""
     last: Step | None = None
     """The reply that was stored last, of those that are trained on."""
+    steps: dict[str, Step] = field(default_factory=dict)
+    """What is trained on, by call."""
 
 
 def traced(
@@ -62,7 +64,7 @@ def traced(
             steps[call.id] = _add_step(trajectory, sampled[call.id], text_of)
         trajectories.append(trajectory)
     last = next((steps[call.id] for call in reversed(trace.calls) if call.id in steps), None)
-    return Traced(trajectories, _metrics(trace, trajectories, excluded), last)
+    return Traced(trajectories, _metrics(trace, trajectories, excluded), last, steps)
 
 
 def _reason(call: TracedCall) -> str | None:

@@ -16,7 +16,7 @@ from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.requests import Request, begin
 from rllm_gateway.row_log import RowLog
-from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.session import LABEL, TASK, TEMPERATURE, TOKENIZER, OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 
 NOBODY = hash_of("")
@@ -51,6 +51,11 @@ class Gateway:
     @property
     def open_sessions(self) -> int:
         return len(self._sessions)
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Of those that are open."""
+        return list(self._sessions)
 
     def attach(self, policy: AttachedPolicy) -> None:
         """Answer calls by this policy from here on."""
@@ -89,8 +94,9 @@ class Gateway:
         key = secrets.token_urlsafe(32)
         session = LiveSession(spec, hash_of(key))
         self._sessions[spec.id] = session
+        tokenizer = None if self._attached is None else self._attached.tokenizer
         try:
-            await self._log.add(_session_row(session))
+            await self._log.add(_session_row(session, tokenizer))
         except BaseException:
             del self._sessions[spec.id]
             raise
@@ -168,14 +174,15 @@ class Gateway:
         session.rewards[role] = value
 
 
-def _session_row(session: LiveSession) -> SessionRow:
+def _session_row(session: LiveSession, tokenizer: str | None) -> SessionRow:
     spec = session.spec
+    sampler = {TEMPERATURE: spec.temperature, TOKENIZER: tokenizer}
     return SessionRow(
         id=spec.id,
         run=spec.run,
         attempt=spec.attempt,
         retry=spec.retry,
-        metadata={"task": spec.metadata, "label": spec.label},
+        metadata={TASK: spec.metadata, LABEL: spec.label, **sampler},
         key_hash=session.key_hash,
         opened=time.time(),
     )

@@ -55,14 +55,15 @@ def head_of(scope: Scope) -> Head:
     return Head(
         session=named["session"],
         role=named["role"],
-        key=_key(headers),
+        key=key_of(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
         traceparent=None if traceparent is None else traceparent[:TRACEPARENT_LENGTH].decode("latin-1"),
         metadata=json_object(headers[METADATA]) if METADATA in headers else {},
     )
 
 
-def _key(headers: dict[bytes, bytes]) -> str:
+def key_of(headers: dict[bytes, bytes]) -> str:
+    """The key of a request; empty: none was sent."""
     own = headers.get(b"x-api-key")
     if own is not None:
         return own.decode("latin-1")

@@ -23,5 +23,7 @@ class Limits:
     """How long a request waits for a policy where none is attached."""
     keep_alive_seconds: float = 10.0
     """How often a stream that waits is given a sign of life; the first comes with the headers."""
+    open_sessions: int = 10_000
+    """Sessions at a time that clients have opened."""
     closed_sessions: int = 10_000
     """How many closed sessions are remembered, so that late requests are told so."""

@@ -68,6 +68,10 @@ class LinkPolicy:
         finally:
             del self._sampling[call]
 
+    def end_session(self, session: str) -> None:
+        """Say that a session which the gateway itself opened has ended."""
+        self._send(Frame({"op": "ended", "session": session}))
+
     async def serve(self, keeper: SessionKeeper) -> None:
         """Do what the trainer asks for, until it hangs up."""
         try:

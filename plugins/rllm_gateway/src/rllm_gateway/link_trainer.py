@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -23,9 +23,22 @@ SECONDS_TO_ANSWER = 60.0
 class TrainerLink:
     """The one that reads from and writes to the gateway's socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Must be made in a running event loop."""
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sampler_of: Callable[[str], AttemptSampler] | None = None,
+    ) -> None:
+        """Must be made in a running event loop.
+
+        Args:
+            reader: of the gateway's socket.
+            writer: of the same.
+            sampler_of: makes the sampler of a session that the gateway has opened; None: it opens none.
+        """
         self._writer = writer
+        self._sampler_of = sampler_of
+        self._closing: set[asyncio.Task[None]] = set()
         self._samplers: dict[str, AttemptSampler] = {}
         self._sampling: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
@@ -59,13 +72,17 @@ class TrainerLink:
             self._samplers.pop(session, None)
         return trace_of(answer["trace"])
 
+    async def ended(self) -> None:
+        """Return once the gateway has hung up."""
+        await asyncio.wait([self._reading])
+
     async def close(self) -> None:
         """Hang up."""
         self._reading.cancel()
         self._fail()
         for task in list(self._sampling.values()):
             task.cancel()
-        await asyncio.gather(self._reading, *self._sampling.values(), return_exceptions=True)
+        await asyncio.gather(self._reading, *self._sampling.values(), *self._closing, return_exceptions=True)
         with contextlib.suppress(ConnectionError):
             self._writer.close()
             await self._writer.wait_closed()
@@ -104,14 +121,23 @@ class TrainerLink:
                 task = asyncio.create_task(self._sample(frame))
                 self._sampling[body["call"]] = task
                 task.add_done_callback(lambda _: self._sampling.pop(body["call"], None))
+            case "ended" if (sampler := self._samplers.pop(body["session"], None)) is not None:
+                closing = asyncio.create_task(sampler.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
             case "cancel" if body["call"] in self._sampling:
                 self._sampling[body["call"]].cancel()
             case "answer" if (future := self._waiting.get(body["number"])) and not future.done():
                 future.set_result(body)
 
+    def _sampler(self, session: str) -> AttemptSampler | None:
+        if session not in self._samplers and self._sampler_of is not None:
+            self._samplers[session] = self._sampler_of(session)
+        return self._samplers.get(session)
+
     async def _sample(self, frame: Frame) -> None:
         body, call = frame.body, frame.body["call"]
-        sampler = self._samplers.get(body["session"])
+        sampler = self._sampler(body["session"])
         if sampler is None:
             self._send(_failed(call, "error", "the session is closed"))
             return

@@ -64,3 +64,5 @@ class AttachedPolicy:
     renderer: Renderer
     model: str
     """Name of the model, for clients that ask which there are."""
+    tokenizer: str | None = None
+    """Digest of its vocabulary, stored with every session; None: nobody knows it."""

@@ -6,14 +6,17 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, ConfigError
 from rllm_core.schema.sdk_section import SdkSection, StoreSection
+from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.child import ChildSettings
+from rllm_gateway.deployment import Deployment
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
@@ -25,6 +28,15 @@ MODEL = "policy"
 SECONDS_TO_START = 120.0
 SECONDS_TO_END = 10.0
 LOG_LINES = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a gateway listens and stores."""
+
+    store: str
+    host: str
+    port: int
 
 
 @asynccontextmanager
@@ -40,17 +52,54 @@ async def gateway_process(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
         ConfigError: no other process can load the renderer, or there is a token that nothing would use.
         BackendError: it does not start.
     """
-    from rllm_backend_kit.portable_renderer import save_renderer
-
     if sdk.proxy.admin_token is not None:
         raise ConfigError(
             "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
             "Leave it out, or set rllm.sdk.proxy.mode=external.",
         )
+    place = Place(store=sdk.store.path, host=sdk.proxy.host, port=sdk.proxy.port)
+    async with _process(renderer, place, folder) as (link, _):
+        yield link
+
+
+@asynccontextmanager
+async def deployed_gateway(
+    renderer: Renderer,
+    place: Place,
+    folder: Path,
+    deployment: Deployment,
+    sampler_of: Callable[[str], AttemptSampler],
+) -> AsyncIterator[tuple[TrainerLink, str]]:
+    """As `gateway_process`, and its URL: a gateway that opens sessions itself.
+
+    Args:
+        renderer: of the model.
+        place: where it listens and stores.
+        folder: for its files.
+        deployment: how it opens sessions.
+        sampler_of: makes what samples for a session, by its id.
+
+    Raises:
+        ConfigError, BackendError: as `gateway_process`.
+    """
+    async with _process(renderer, place, folder, deployment, sampler_of) as both:
+        yield both
+
+
+@asynccontextmanager
+async def _process(
+    renderer: Renderer,
+    place: Place,
+    folder: Path,
+    deployment: Deployment | None = None,
+    sampler_of: Callable[[str], AttemptSampler] | None = None,
+) -> AsyncIterator[tuple[TrainerLink, str]]:
+    from rllm_backend_kit.portable_renderer import save_renderer
+
     rendering = folder / "renderer"
     rendering.mkdir()
     save_renderer(renderer, rendering)
-    store = Path(sdk.store.path).expanduser()
+    store = Path(place.store).expanduser()
     store.parent.mkdir(parents=True, exist_ok=True)
     announcement = folder / "gateway.json"
     ours, theirs = socket.socketpair()
@@ -59,18 +108,18 @@ async def gateway_process(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
             descriptor=theirs.fileno(),
             renderer=str(rendering),
             store=str(store),
-            host=sdk.proxy.host,
-            port=sdk.proxy.port,
+            host=place.host,
+            port=place.port,
             announcement=str(announcement),
             model=MODEL,
+            deployment=None if deployment is None else asdict(deployment),
         )
         program = [sys.executable, "-m", "rllm_gateway.child", settings.as_argument()]
         process = ChildProcess.spawn(program, folder / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
-        link = TrainerLink(*await asyncio.open_connection(sock=ours))
-        await _answering(announcement, process)
-        yield link
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), sampler_of)
+        yield link, await _answering(announcement, process)
     finally:
         if link is not None:
             await link.close()
@@ -111,13 +160,14 @@ async def running_gateway(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
         await link.close()
 
 
-async def _answering(announcement: Path, process: ChildProcess) -> None:
+async def _answering(announcement: Path, process: ChildProcess) -> str:
+    """Its URL."""
     try:
-        await announced_url(announcement, process, SECONDS_TO_START)
+        return await announced_url(announcement, process, SECONDS_TO_START)
     except (EndedError, TimeoutError) as error:
         raise BackendError(
-            "The gateway of the run does not start. The end of its log is below.",
-            "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`.",
+            "The gateway does not start. The end of its log is below.",
+            "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`, those of `rllm gateway serve` its options.",
             "\n".join(process.last_lines(LOG_LINES)) or "(nothing)",
         ) from error
 

@@ -19,6 +19,7 @@ from rllm_gateway.prompting import Prompt, of_user, prompt_of
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.replies import choice_of
 from rllm_gateway.row_log import RowLog
+from rllm_gateway.session import GROUP, NAME
 from rllm_gateway.tree import Node, Place
 from rllm_record.calls import CallRow, StoreError
 
@@ -182,7 +183,7 @@ class _Sampling:
             parent=None if parent is None else parent.digest.hex(),
             sibling=sibling,
         )
-        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(asked.stop)}
+        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(asked.stop), **self._metadata()}
         call = Call(
             key=key,
             prompt_digest=self._digest,
@@ -210,6 +211,12 @@ class _Sampling:
             client_retry=request.client_retry,
             traceparent=request.traceparent,
         )
+
+    def _metadata(self) -> dict[str, str]:
+        """What the request says of its trajectory; a stored call has it nowhere else."""
+        spec, asked = self._session.spec, self._request.asked
+        said = {NAME: _value(asked, spec.name_key), GROUP: _value(asked, spec.group_key)}
+        return {key: value for key, value in said.items() if value is not None}
 
     def _remember(self, choice: Choice, completion: Completion, branch: str) -> None:
         session, asked, place, prompt = self._session, self._request.asked, self._place, self._prompt

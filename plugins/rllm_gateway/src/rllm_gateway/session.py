@@ -9,6 +9,10 @@ from typing import Any, Literal
 DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
+TASK, LABEL, TEMPERATURE, TOKENIZER = "task", "label", "temperature", "tokenizer"
+"""Keys of a stored session's metadata."""
+NAME, GROUP = "name", "group"
+"""Keys of a stored call's parameters: as `TracedCall.name` and `TracedCall.group`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,8 @@ class SessionSpec:
     """Most tokens of one reply."""
     max_calls: int = 1000
     """Most replies that are sampled; later calls are refused."""
+    temperature: float = 1.0
+    """What its replies are sampled at; stored, so that their log-probs mean something later."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """What the renderer was made with; conversations under other options share no prefix."""
     accumulate_reasoning: bool = False

@@ -93,6 +93,7 @@ class AgentWorkflow(Workflow):
             label="train" if context.label == "train" else "val",
             max_tokens=context.max_response_length,
             max_calls=context.max_steps,
+            temperature=context.sampling.temperature,
             accumulate_reasoning=context.accumulate_reasoning,
             group_key=processing.groupby_key,
             name_key=processing.traj_name_key,

@@ -73,13 +73,13 @@ SECONDS_BETWEEN_LINES = 5.0
     "rewards",
     multiple=True,
     metavar="NAME|FILE.py:FUNCTION",
-    help="Score the attempts of a saved evaluation by this reward; may be repeated.",
+    help="Score saved attempts by this reward; may be repeated.",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="With --reward: keep the result as another saved evaluation.",
+    help="With --reward: keep the result in the same form.",
 )
 def rescore(
     episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
@@ -97,11 +97,11 @@ def rescore(
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
     A folder of `rllm eval --save`, under another reward:
       rllm rescore evals/first --reward exact
+    A folder of `rllm gateway episodes`, scored for training:
+      rllm rescore sessions --reward exact --save scored
     """
     if rewards:
-        from rllm_rescore.evaluation import rescore_evaluation
-
-        rescore_evaluation(episodes, rewards, _alone(options), save, as_json)
+        _rescore_by_rewards(episodes.expanduser(), rewards, _alone(options), save, as_json)
         return
     if save is not None:
         raise click.UsageError("--save goes with --reward.")
@@ -123,11 +123,28 @@ def rescore(
         print_report(result, summaries, groups)
 
 
+def _rescore_by_rewards(
+    folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
+) -> None:
+    from rllm_rescore.recorded import PARQUET
+    from rllm_rescore.source import step_files_in
+
+    files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
+    if files:
+        from rllm_rescore.sessions import SessionFiles, rescore_sessions
+
+        rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)
+    else:
+        from rllm_rescore.evaluation import rescore_evaluation
+
+        rescore_evaluation(folder, rewards, modules, save, as_json)
+
+
 def _alone(options: dict[str, Any]) -> tuple[str, ...]:
-    """The modules to import; other options are for advantages, which an evaluation has none of."""
+    """The modules to import; other options are for advantages, which a reward knows nothing of."""
     modules: tuple[str, ...] = options.pop("modules")
     if given := [name for name, value in options.items() if value]:
-        raise click.UsageError(f"--reward scores a saved evaluation, and goes with no {', '.join(given)}.")
+        raise click.UsageError(f"--reward scores saved attempts, and goes with no {', '.join(given)}.")
     return modules
 
 

@@ -41,6 +41,11 @@ def rescore_evaluation(
     except StoppedError as error:
         click.echo("interrupted", err=True)
         click.get_current_context().exit(error.exit_code)
+    print_results(results, as_json)
+
+
+def print_results(results: Sequence[Rescored], as_json: bool) -> None:
+    """Figures before and after."""
     if as_json:
         import json
 

@@ -52,6 +52,11 @@ def find_episodes(path: Path) -> StoredEpisodes:
     raise _none_in(path)
 
 
+def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
+    """Step and file of the episodes at `path`, in order; empty where it has none with tokens."""
+    return next(filter(None, map(_step_files, (path, path / RECORD, path / "episodes"))), ())
+
+
 def _folders(path: Path) -> list[Path]:
     """Where the episodes of a folder may be."""
     folders = [path, path / RECORD, path / "episodes"]

@@ -75,6 +75,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="reinforce",
         summary="Log-prob times advantage, on-policy.",
         load=load_from("updates.losses", "reinforce"),
+        on_policy=True,
     )
 
 

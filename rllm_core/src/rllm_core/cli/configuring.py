@@ -43,14 +43,20 @@ PLANNING_FLAGS = {
     ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
     "tools": (TOOLS_KEY, "Functions that the model may call, apart by commas; chooses workflow tool_calling."),
     "agent": (AGENT_KEY, "Agent of yours that attempts the tasks, with any client; chooses workflow agent."),
+    "stored": ("data.train_dataset", "Stored episodes to train on, in place of playing; off-policy."),
 }
 """All flags that say how to train."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
+METAVARS |= {"stored": "FOLDER"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
 """The workflow that ``--agent`` chooses."""
+STORED = "stored"
+"""The dataset, and the stage in place of ``generate``, that ``--stored`` chooses."""
+OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
+"""What ``--stored`` brings as defaults: the weights that sampled are not those that are trained."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -66,6 +72,8 @@ class Request:
     """``key=value`` words; those of flags come first, so that an explicit key wins."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Values of flags that are no words of the grammar, by key; beneath `overrides`."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values that flags bring with them, by key; beneath those of files."""
 
 
 def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
@@ -111,9 +119,18 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         if tools is not None:
             raise click.UsageError("--agent and --tools choose two workflows; an agent of yours brings its own tools.")
         choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
+    stored = flags.get("stored")
+    if stored is not None:
+        if "data" in words_of_flags:
+            raise click.UsageError("--data and --stored both say what to train on.")
+        choices |= {
+            FLAGS["data"][0]: {"name": STORED, "path": stored},
+            "rllm.pipeline.replace": {"generate": STORED},
+        }
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
-    return Request(environment, model, files, [*overrides, *words[environment is not None :]], choices)
+    words = [*overrides, *words[environment is not None :]]
+    return Request(environment, model, files, words, choices, {} if stored is None else OF_STORED)
 
 
 def _is_in_file(reward: str) -> bool:
@@ -138,7 +155,8 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-    layers = [*beneath, *(layer_from_file(file) for file in request.files)]
+    brought = [layer_from_dotted(request.defaults, "--stored", Tier.ENVIRONMENT)] if request.defaults else []
+    layers = [*beneath, *brought, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)

@@ -90,3 +90,6 @@ class LossPlugin(Plugin[ParamsT]):
     corrects_rollouts: bool = False
     """Whether it weighs tokens by the ratio to the policy that sampled (`LossInput.sampling_logprobs`) itself. A run in
     which ``rllm.algorithm.rollout_correction.tis_mode`` would weigh them by it once more is refused."""
+    on_policy: bool = False
+    """Whether it has no importance ratio, so that it is right for tokens alone that the weights being trained have
+    sampled. A run on episodes of other weights (`StagePlugin.off_policy`) needs ``tis_mode`` beside it."""

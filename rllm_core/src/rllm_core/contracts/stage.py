@@ -41,3 +41,6 @@ class StagePlugin(Plugin[ParamsT]):
     plays: bool = False
     """Whether it only plays episodes, so that asynchronous training may run it ahead of the update of an earlier step.
     It keeps nothing between steps, and comes before all stages that read or write the batch or the weights."""
+    off_policy: bool = False
+    """Whether its episodes were sampled by other weights than those that are trained. Each role then needs a loss with
+    an importance ratio, or ``rllm.algorithm.rollout_correction.tis_mode``. How many attempts a task has, it decides."""

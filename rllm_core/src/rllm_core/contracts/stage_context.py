@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.estimator import EstimatorPlugin
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.rejection import RejectionMode
+    from rllm_core.contracts.renderer import Renderer
     from rllm_core.contracts.rollout import Runner
     from rllm_core.data.types import Task
     from rllm_core.schema.run_config import RunConfig
@@ -42,3 +43,5 @@ class StageContext:
     """Sends the metrics of a step to all trackers and the run folder."""
     traces_tokens: bool = False
     """Whether every update is to be traced (`UpdatePlan.trace`)."""
+    renderer: Renderer | None = None
+    """Of the model that is trained; None where there is no model."""

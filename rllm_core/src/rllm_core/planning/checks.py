@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     plugin_checks.replies_end_at_texts,
     term_checks.bounds_leave_something,
     term_checks.rollouts_are_corrected_once,
+    term_checks.old_rollouts_are_weighed,
     term_checks.truncated_sampling,
     term_checks.divergence_has_a_gradient,
     term_checks.column_sections_are_needed,

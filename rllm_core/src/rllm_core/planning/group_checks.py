@@ -15,7 +15,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     """By what the grouping compares; one that does not say is not doubted."""
     compares, workflow = plan.grouping.plugin.compares, plan.workflow.plugin
     differs = {
-        "attempts": plan.config.rllm.rollout.n > 1,
+        "attempts": plan.config.rllm.rollout.n > 1 or plan.off_policy,
         "tasks": plan.tasks_per_step > 1,
         "roles": not workflow.one_role,
     }

@@ -87,6 +87,11 @@ class RunPlan:
         return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
 
     @property
+    def off_policy(self) -> bool:
+        """Whether episodes are of other weights than those that are trained; see `StagePlugin.off_policy`."""
+        return any(stage.plugin.off_policy for stage in self.stages)
+
+    @property
     def stop_texts(self) -> bool:
         """Whether rollouts can end at texts; see `Capabilities.stop_texts`."""
         return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts

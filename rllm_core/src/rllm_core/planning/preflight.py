@@ -37,7 +37,10 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
     check_plugins(plan)
     if plan.engine is not None:
         plan.engine.registered.load()  # what it needs is installed, or this says what is not
-    problems = (_world_is_there(plan), _step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks))
+    problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
+    # Stored episodes play nothing: where nothing is validated either, no workflow runs.
+    if not plan.off_policy or val_tasks:
+        problems.insert(0, _world_is_there(plan))
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
     check_tasks(plan, train_tasks or (), val_tasks or ())

@@ -38,6 +38,27 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
+def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
+    """Without a ratio to the weights that sampled, their tokens pass for tokens of the weights that are trained."""
+    stage = next((stage.plugin.name for stage in plan.stages if stage.plugin.off_policy), None)
+    if stage is None or plan.config.rllm.algorithm.rollout_correction.tis_mode is not None:
+        return
+    others = f"the episodes of stage {stage!r} were sampled by other weights"
+    for loss in plan.losses:
+        if loss.plugin.on_policy:
+            yield refused(
+                "rllm.algorithm.loss_fn",
+                f"Loss {loss.plugin.name!r} has no importance ratio, and {others}.",
+                f"Choose a loss with a ratio, such as ppo, or set {CORRECTION}.tis_mode=token.",
+            )
+        elif recomputes_old_logprobs(plan.config) and not loss.plugin.corrects_rollouts:
+            yield refused(
+                f"{CORRECTION}.bypass_mode",
+                f"{CORRECTION}.bypass_mode is false, so that ratios are to the weights that are trained, and {others}.",
+                f"Leave it out, or set {CORRECTION}.tis_mode=token.",
+            )
+
+
 def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
     """What divides by the sampler's log-probs cannot do without them; ratios do not correct for truncation."""
     train, tis_mode = plan.config.sampling.train, plan.config.rllm.algorithm.rollout_correction.tis_mode

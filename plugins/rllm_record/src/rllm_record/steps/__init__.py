@@ -13,6 +13,6 @@ Nothing of a running process is needed to read it, and it can be read while the 
 
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, RecordedUpdate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, RecordedUpdate, Sampler
 
-__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "RecordedUpdate", "StepFiles"]
+__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "RecordedUpdate", "Sampler", "StepFiles"]

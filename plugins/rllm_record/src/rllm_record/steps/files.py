@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rllm_core.files import sync_file
 from rllm_record.steps import schemas, tables
 from rllm_record.steps.errors import RecordError
-from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate
+from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
 
 VERSION = 2
@@ -29,6 +29,7 @@ KINDS = {
     "fates": schemas.FATES,
 }
 """Folders of a record, in the order in which the files of a step are written."""
+TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
 FOLDER = "record"
 """Of a record in a run folder."""
 
@@ -53,6 +54,7 @@ class StepFiles:
         episodes: Sequence[PlayedEpisode],
         fates: Sequence[RecordedFate],
         content: schemas.Content,
+        sampler: Sampler | None = None,
         *,
         update: RecordedUpdate | None = None,
         vocabulary: Mapping[int, str] | None = None,
@@ -60,7 +62,11 @@ class StepFiles:
         """Record a step, in place of an earlier record of it.
 
         Args:
+            step: its number.
+            episodes: what was played in it.
+            fates: what became of their trajectories, and of those that waited.
             content: what is kept of the episodes.
+            sampler: what sampled them, where it is known.
             update: what was trained on; None: nothing, or it is not recorded.
             vocabulary: texts of tokens that no earlier step has; None: not recorded.
 
@@ -70,7 +76,7 @@ class StepFiles:
         try:
             for kind in reversed(KINDS):
                 self._place(kind, step).unlink(missing_ok=True)
-            marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content}
+            marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
             self._write("episodes", step, tables.episode_rows(episodes, content), marks)
             if vocabulary is not None:
                 words = [{"id": number, "text": text} for number, text in vocabulary.items()]
@@ -194,6 +200,28 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     if table["trajectories"].null_count:
         raise RecordError(f"{file} holds no episodes.")
     return [tables.played_episode(row) for row in table.to_pylist()]
+
+
+def sampler_of(file: Path) -> Sampler:
+    """What sampled the tokens of a file, as far as it was recorded.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    try:
+        marks = pq.read_schema(file).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{file} cannot be read: {error}.") from error
+    tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
+    return Sampler(
+        tokenizer=None if tokenizer is None else tokenizer.decode(),
+        temperature=None if temperature is None else float(temperature),
+    )
+
+
+def _marks_of(sampler: Sampler) -> dict[bytes, str]:
+    known = {TOKENIZER_KEY: sampler.tokenizer, TEMPERATURE_KEY: sampler.temperature}
+    return {key: str(value) for key, value in known.items() if value is not None}
 
 
 def holds_tokens(file: Path) -> bool:

@@ -11,6 +11,16 @@ from rllm_core.data.record import Fate, OptimizerStep, TokenTrace
 from rllm_core.data.types import Episode, Trajectory
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """What sampled the tokens of a file."""
+
+    tokenizer: str | None = None
+    """Digest of its vocabulary, `rllm_backend_kit.portable_renderer.tokenizer_digest`; None: not recorded."""
+    temperature: float | None = None
+    """What logits were divided by before log-probs were taken of them; None: not recorded."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlayedTrajectory:
     """A trajectory as it was played and judged."""

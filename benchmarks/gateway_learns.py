@@ -1,0 +1,81 @@
+"""Whether `guess` is learnt by an agent of openai-python as by the built-in workflow: validation curves of both.
+
+python benchmarks/gateway_learns.py             # the demo's 240 steps, seed 0: hours of CPU, a process per game
+python benchmarks/gateway_learns.py --steps 3   # ten minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+AGENT = """
+from openai import OpenAI
+from rllm_envs.guess import Guess
+from rllm_envs.options import GuessParams
+
+client = OpenAI()
+
+
+def solve(task):
+    game = Guess(GuessParams(prompt="guess"))
+    messages = [{"role": "user", "content": game.reset(task)}]
+    total = 0.0
+    while True:
+        words = client.chat.completions.create(model="any", messages=messages).choices[0].message.content
+        outcome = game.step(words)
+        total += outcome.reward
+        if outcome.done:
+            return {"reward": total, "correct": outcome.correct, "metrics": outcome.metrics}
+        messages += [{"role": "assistant", "content": words}, {"role": "user", "content": outcome.observation}]
+"""
+WAYS = {"built-in": (), "openai": ("--agent", "agent.py:solve", "rllm.sdk.store.path=traces.db")}
+VALIDATED = 60
+
+
+def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]], float]:
+    """The metrics of every step after which there was a validation, by how many were made; and CPU seconds."""
+    before = _cpu_seconds()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "agent.py").write_text(AGENT)
+        words = ["train", "guess", "--seed", str(seed), *WAYS[way], f"rllm.trainer.total_batches={steps}"]
+        program = [sys.executable, "-m", "rllm_core.cli.main", *words]
+        subprocess.run(program, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+        lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    found: dict[int, dict[str, float]] = {}
+    for line in map(json.loads, lines):
+        found.setdefault(int(line["step"]) + 1, {}).update(line)
+    return {made: each for made, each in found.items() if "val/guess/pass@1" in each}, _cpu_seconds() - before
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=4 * VALIDATED)
+    arguments = parser.parse_args()
+    parts = []
+    for way in WAYS:
+        curve, seconds = learn(way, arguments.seed, arguments.steps)
+        solved = ", ".join(f"{each['val/guess/pass@1']:.1%}" for each in curve.values())
+        last = curve[max(curve)]
+        parts.append(
+            f"{way} {solved}, reward {last['val/guess/reward']:.3f}, {last['val/guess/guesses']:.3f} guesses, "
+            f"{seconds:.0f} s of CPU"
+        )
+        print(parts[-1], file=sys.stderr, flush=True)
+    print(f"solved after {', '.join(map(str, curve))} steps: {'; '.join(parts)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""A model served to deployed agents: the engine in this process, the gateway in another, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.errors import BackendError
+from rllm_core.files import write_atomically
+from rllm_core.planning import RunPlan
+from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.seeding import derive_seed
+from rllm_evals.engines import open_engine
+from rllm_gateway.attempt_sampler import AttemptSampler
+from rllm_gateway.deployment import Deployment
+from rllm_gateway.process import Place, deployed_gateway
+from rllm_serving.until_stopped import Stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployOptions:
+    """Where to listen and to store."""
+
+    store: str
+    token_file: Path
+    host: str
+    port: int
+    run: str
+    """What the sessions are stored under."""
+    announcement: Path | None = None
+    """File that gets the URL as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionContext:
+    """What samples for one session; see `SamplingContext`."""
+
+    engine: RolloutEngine
+    sampling: SamplingParams
+    max_prompt_length: int
+    max_response_length: int
+
+
+class DeployedSampler(AttemptSampler):
+    """Keeps nothing of what it sampled: the store has it, and a session may live for days."""
+
+    async def sample(
+        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, stop: tuple[str, ...]
+    ) -> Completion:
+        """See `AttemptSampler.sample`."""
+        completion = await super().sample(
+            call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, stop=stop
+        )
+        del self.calls[call]
+        return completion
+
+
+def deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], None]) -> int:
+    """Serve the model of a plan until SIGTERM or SIGINT, and return the exit code.
+
+    Tokens are sampled as in training (``sampling.train``), so that they can be trained on.
+
+    Raises:
+        ConfigError: the port is taken, or no other process can load the renderer.
+        BackendError: the backend or the gateway does not start, or the gateway has ended.
+    """
+    return asyncio.run(_deploy(plan, options, ready))
+
+
+async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], None]) -> int:
+    stop = Stop()
+    place = Place(store=options.store, host=options.host, port=options.port)
+    deployment = Deployment(token_file=str(options.token_file), spec=_spec(plan.config, options.run))
+    with tempfile.TemporaryDirectory(prefix="rllm-gateway-") as name:
+        async with open_engine(plan) as engine:
+            samplers = _samplers(plan, engine)
+            renderer = engine.renderer
+            async with deployed_gateway(renderer, place, Path(name), deployment, samplers) as (
+                link,
+                url,
+            ):
+                if options.announcement is not None:
+                    write_atomically(options.announcement, json.dumps({"url": url}))
+                ready(url)
+                stopping, ended = asyncio.create_task(stop.event.wait()), asyncio.create_task(link.ended())
+                await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                if not stop.event.is_set():
+                    raise BackendError("The gateway has ended.", f"Its store is {options.store}.")
+                ended.cancel()
+    return stop.exit_code
+
+
+def _spec(config: RunConfig, run: str) -> dict[str, object]:
+    """What all sessions have; see `SessionSpec`."""
+    processing = config.rllm.sdk.processing
+    return {
+        "run": run,
+        "max_tokens": config.data.max_response_length,
+        "max_calls": config.rllm.agent.max_steps,
+        "temperature": config.sampling.train.temperature,
+        "accumulate_reasoning": config.rllm.accumulate_reasoning,
+        "group_key": processing.groupby_key,
+        "name_key": processing.traj_name_key,
+        "unsupported": config.rllm.workflow.workflow_args.get("unsupported", "refuse"),
+    }
+
+
+def _samplers(plan: RunPlan, engine: RolloutEngine) -> Callable[[str], AttemptSampler]:
+    config = plan.config
+
+    def sampler_of(session: str) -> AttemptSampler:
+        sampling = SamplingParams(
+            max_tokens=config.data.max_response_length,
+            seed=derive_seed(config.rllm.trainer.seed, "deployed", session),
+            **config.sampling.train.model_dump(),
+        )
+        context = SessionContext(
+            engine=AttemptEngine(engine),
+            sampling=sampling,
+            max_prompt_length=config.data.max_prompt_length,
+            max_response_length=config.data.max_response_length,
+        )
+        return DeployedSampler(context, session, engine_stops=plan.stop_texts)
+
+    return sampler_of

@@ -1,0 +1,141 @@
+"""Sessions of a store as files of episodes, which `rllm rescore` and `rllm train --stored` read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rllm_core.data.types import Episode
+from rllm_core.errors import ConfigError
+from rllm_gateway.session import TASK, TEMPERATURE, TOKENIZER
+from rllm_gateway.stored_session import episode_of
+from rllm_record.calls import CallReader, SessionRow, SessionSummary
+from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
+
+TASKS_OF_A_FILE = 64
+"""A file is a step of `rllm rescore`: all attempts at so many tasks."""
+
+
+@dataclass
+class Exported:
+    """What has become of the sessions of a store."""
+
+    episodes: int = 0
+    tasks: int = 0
+    without_reward: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Sessions that are not there, by reason."""
+
+
+def export_episodes(reader: CallReader, run: str | None, with_open: bool, folder: Path) -> Exported:
+    """Write all attempts as episodes, together by task.
+
+    Args:
+        reader: of the store.
+        run: sessions of this run alone; None: of all.
+        with_open: whether sessions that have not ended are attempts too.
+        folder: new or empty.
+
+    Raises:
+        ConfigError: the folder holds something, there is no session, or several models sampled.
+        StoreError, RecordError: something cannot be read or written.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds files already.", "Name another folder.")
+    done = Exported()
+    by_task: defaultdict[str, list[SessionRow]] = defaultdict(list)
+    for row in _attempts(reader.sessions(run), with_open, done.left_out):
+        by_task[task_of(row)].append(row)
+    sampler = _sampler_of([row for rows in by_task.values() for row in rows])
+    tasks, files, number = iter(by_task.items()), StepFiles(folder), 0
+    while some := list(islice(tasks, TASKS_OF_A_FILE)):
+        played = [each for task, rows in some for each in _played(reader, task, rows, number, done)]
+        files.write(number, played, (), "tokens", sampler)
+        number += 1
+    return done
+
+
+def task_of(row: SessionRow) -> str:
+    """The task that a session attempts: what its attempt is named after, else what it is about, else itself.
+
+    Sessions of one task are compared with each other, so that those about nothing are tasks of their own.
+    """
+    named, _, attempt = row.attempt.rpartition(":")
+    if named and attempt.isdecimal():
+        return named
+    data: Mapping[str, Any] = row.metadata.get(TASK) or {}
+    if not data:
+        return row.id.replace(":", "-")
+    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
+    """Sessions that are attempts: of several tries at one, the last."""
+    given_up = _given_up(sessions)
+    for each in sessions:
+        if each.end is None and not with_open:
+            left_out["open"] += 1
+        elif not each.calls:
+            left_out["without a call"] += 1
+        elif each.session.id in given_up:
+            left_out["tried again"] += 1
+        else:
+            yield each.session
+
+
+def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
+    """Ids of sessions that a next try followed. An attempt may be made anew later, from its first try."""
+    given_up: set[str] = set()
+    last: dict[tuple[str, str], SessionRow] = {}
+    for row in (each.session for each in sessions):
+        before = last.get((row.run, row.attempt))
+        if before is not None and row.retry == before.retry + 1:
+            given_up.add(before.id)
+        last[row.run, row.attempt] = row
+    return given_up
+
+
+def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
+    found = {(row.metadata.get(TOKENIZER), row.metadata.get(TEMPERATURE)) for row in rows}
+    if not found:
+        raise ConfigError("The store has no session to export.", "`rllm gateway sessions` lists them.")
+    if len(found) > 1:
+        raise ConfigError(
+            "These sessions were sampled by models with several tokenizers, or at several temperatures.",
+            "Export those of one run with --run NAME.",
+        )
+    ((tokenizer, temperature),) = found
+    return Sampler(tokenizer=tokenizer, temperature=temperature)
+
+
+def _played(
+    reader: CallReader, task: str, rows: Iterable[SessionRow], number: int, done: Exported
+) -> Iterator[PlayedEpisode]:
+    done.tasks += 1
+    for index, row in enumerate(rows):
+        stored = reader.session(row.id)
+        episode = episode_of(stored, f"{task}:{index}")
+        done.episodes += 1
+        done.without_reward += any(trajectory.reward is None for trajectory in episode.trajectories)
+        yield _as_played(episode, number, row.metadata.get(TASK) or {})
+
+
+def _as_played(episode: Episode, number: int, task: Mapping[str, Any]) -> PlayedEpisode:
+    uid = f"{number}.0:{episode.id}"
+    return PlayedEpisode(
+        uid=uid,
+        step=number,
+        round=0,
+        episode=episode,
+        trajectories=tuple(
+            PlayedTrajectory(uid=f"{uid}/{place}", trajectory=each, reward_given=each.reward, reward_used=None)
+            for place, each in enumerate(episode.trajectories)
+        ),
+        task=task,
+    )

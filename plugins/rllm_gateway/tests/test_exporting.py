@@ -1,0 +1,210 @@
+"""Stored sessions become the episodes that a run would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from click.testing import CliRunner
+from gateway_world import CALL, World
+
+from rllm_core.data.types import TerminationReason
+from rllm_core.errors import ConfigError
+from rllm_gateway.command import gateway
+from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.session import OpenedSession
+from rllm_record.calls import SessionRow
+from rllm_record.steps import PlayedEpisode, StepFiles
+from rllm_record.steps.files import sampler_of
+
+Say = Callable[..., OpenedSession]
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+        },
+    }
+]
+
+
+@pytest.fixture
+def say(world: World) -> Say:
+    """Open a session, ask in it what is given, one call after the other, reward it and close it."""
+
+    def run(*words: str, reward: float | None = 1.0, role: str = "agent", close: bool = True, **spec: Any) -> Any:
+        session = world.open(**spec)
+        messages: list[Any] = []
+        with openai.OpenAI(base_url=session.openai_url(role), api_key=session.key) as client:
+            for each in words:
+                messages.append({"role": "user", "content": each})
+                reply = client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+                messages.append(reply.choices[0].message.model_dump(exclude_none=True))
+        if reward is not None:
+            live = world.gateway.session(session.id, session.key)
+            world.run(world.gateway.add_reward(live, role, reward))
+        if close:
+            world.close(session)
+        return session
+
+    return run
+
+
+@pytest.fixture
+def export(world: World, tmp_path: Path) -> Callable[..., list[PlayedEpisode]]:
+    """The episodes that the command writes."""
+
+    def run(*options: str) -> list[PlayedEpisode]:
+        world.gateway.flush()
+        folder = tmp_path / "episodes of it"
+        words = ["episodes", "--store", str(tmp_path / "calls.db"), str(folder), *options]
+        result = CliRunner().invoke(gateway, words, catch_exceptions=False)
+        run.said = result.output  # type: ignore[attr-defined]
+        files = StepFiles(folder)
+        return [played for step in files.steps() for played in files.episodes(step)]
+
+    return run
+
+
+def names(played: Sequence[PlayedEpisode]) -> list[str]:
+    return [each.episode.id for each in played]
+
+
+def test_a_session_is_an_episode_with_its_tokens(say: Say, export: Any, world: World) -> None:
+    say("hi", "and", metadata={"question": "1+1"})
+    (played,) = export()
+    (trajectory,) = played.episode.trajectories
+    first, second = world.policy.calls
+    assert trajectory.steps[1].prompt_ids.tolist() == second.prompt_ids.tolist()
+    assert trajectory.steps[0].response_ids.tolist() == first.completion.token_ids.tolist()
+    np.testing.assert_array_equal(trajectory.steps[0].logprobs, first.completion.logprobs)
+    assert len(trajectory.tokens.segment_starts) == 1
+    assert (trajectory.name, trajectory.reward, played.trajectories[0].reward_given) == ("agent", 1.0, 1.0)
+    assert (played.task, played.episode.is_correct) == ({"question": "1+1"}, True)
+    assert played.episode.termination_reason is TerminationReason.ENV_DONE
+    assert trajectory.steps[0].text == "hello"
+    assert trajectory.steps[0].weight_version == 3
+
+
+def test_the_last_reply_has_what_rewards_look_at(say: Say, export: Any, world: World) -> None:
+    world.policy.reply = lambda prompt: CALL
+    say("hi", metadata={"question": "1+1"})
+    (played,) = export()
+    attempt = played.episode.trajectories[0].steps[-1].info["attempt"]
+    assert attempt["data"] == {"question": "1+1"}
+    assert attempt["messages"][0] == {"role": "user", "content": "hi"}
+    assert attempt["messages"][1]["tool_calls"][0]["function"]["name"] == "look_up"
+    (call,) = attempt["reply"]["tool_calls"]
+    assert (call["name"], call["arguments"]) == ("look_up", {"word": "proof"})
+
+
+def test_attempts_are_together_by_what_they_are_named_after(say: Say, export: Any) -> None:
+    for attempt in ("a:0", "b:0", "a:1"):
+        say("hi", attempt=attempt)
+    assert names(export()) == ["a:0", "a:1", "b:0"]
+
+
+def test_attempts_without_a_name_are_together_by_their_task(say: Say, export: Any) -> None:
+    for number in (1, 2, 1):
+        say("hi", attempt="", metadata={"number": number})
+    one, same, other = names(export())
+    assert (one.partition(":")[0], one[-2:], same[-2:]) == (same.partition(":")[0], ":0", ":1")
+    assert one.partition(":")[0] != other.partition(":")[0]
+
+
+def test_a_session_about_nothing_is_a_task_of_its_own(say: Say, export: Any) -> None:
+    say("hi", attempt="", id="s~1:0")
+    say("hi", attempt="", id="s~2:0")
+    assert names(export()) == ["s~1-0:0", "s~2-0:0"]
+
+
+def test_an_attempt_that_was_tried_again_is_its_last_try(say: Say, export: Any) -> None:
+    for retry, reward in ((0, 0.1), (1, 0.2), (0, 0.3)):
+        say("hi", attempt="a:0", retry=retry, reward=reward)
+    assert [each.episode.trajectories[0].reward for each in export()] == [0.2, 0.3]
+    assert "1 sessions left out: tried again" in export.said
+
+
+def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export: Any) -> None:
+    say("hi", attempt="a:0")
+    say("hi", attempt="a:1", close=False)
+    say(attempt="a:2")
+    assert names(export()) == ["a:0"]
+    assert "1 sessions left out: open" in export.said
+    assert "1 sessions left out: without a call" in export.said
+
+
+def test_sessions_that_are_open_can_be_exported(say: Say, export: Any) -> None:
+    say("hi", attempt="a:1", close=False)
+    assert names(export("--with-open")) == ["a:0"]
+
+
+def test_a_session_without_a_reward_says_so(say: Say, export: Any) -> None:
+    say("hi", reward=None)
+    (played,) = export()
+    assert played.episode.trajectories[0].reward is None
+    assert "1 attempts at 1 tasks" in export.said
+    assert "1 without a reward" in export.said
+
+
+def test_metadata_of_requests_splits_trajectories(world: World, export: Any) -> None:
+    session = world.open(name_key="who", group_key="thread")
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        for metadata in ({"who": "solver", "thread": "1"}, {"who": "solver", "thread": "2"}, {"who": "judge"}):
+            said: Any = [{"role": "user", "content": "hi"}]
+            client.chat.completions.create(model="m", messages=said, metadata=metadata)
+    trace = world.close(session)
+    (played,) = export()
+    assert [(call.name, call.group) for call in trace.calls] == [("solver", "1"), ("solver", "2"), ("judge", None)]
+    assert [each.uid for each in played.episode.trajectories] == ["task:0/solver/1", "task:0/solver/2", "task:0/judge"]
+
+
+def test_the_files_say_what_sampled(say: Say, export: Any, world: World, tmp_path: Path) -> None:
+    attached = world.gateway._attached
+    assert attached is not None
+    world.gateway.attach(
+        AttachedPolicy(policy=attached.policy, renderer=attached.renderer, model="tiny", tokenizer="abc")
+    )
+    say("hi", temperature=0.5)
+    export()
+    sampler = sampler_of(tmp_path / "episodes of it" / "episodes" / "step_000000.parquet")
+    assert (sampler.tokenizer, sampler.temperature) == ("abc", 0.5)
+
+
+def test_sessions_of_several_samplers_are_refused(say: Say, export: Any) -> None:
+    say("hi", temperature=0.5, run="one")
+    say("hi", temperature=1.0, run="other")
+    with pytest.raises(ConfigError, match="several tokenizers, or at several temperatures"):
+        export()
+    assert names(export("--run", "one")) == ["task:0"]
+
+
+def test_a_folder_that_holds_files_is_refused(say: Say, export: Any) -> None:
+    say("hi")
+    export()
+    with pytest.raises(ConfigError, match="holds files already"):
+        export()
+
+
+def test_a_store_without_sessions_is_refused(export: Any) -> None:
+    with pytest.raises(ConfigError, match="no session to export"):
+        export()
+
+
+def test_many_tasks_are_several_files(say: Say, export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_gateway.exporting.TASKS_OF_A_FILE", 2)
+    for attempt in ("a:0", "b:0", "c:0", "a:1"):
+        say("hi", attempt=attempt)
+    assert [each.step for each in export()] == [0, 0, 0, 1]
+
+
+def test_a_session_of_an_older_store_has_no_sampler() -> None:
+    from rllm_gateway.exporting import _sampler_of
+
+    row = SessionRow(id="s", run="r", attempt="a:0", retry=0, metadata={"task": {}}, key_hash="", opened=0.0)
+    assert _sampler_of([row]).tokenizer is None

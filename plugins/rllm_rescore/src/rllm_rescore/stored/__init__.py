@@ -1,0 +1,1 @@
+"""Stored episodes as training data: their tasks, and the stage that brings the episodes."""

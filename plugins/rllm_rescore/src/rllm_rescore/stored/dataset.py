@@ -1,0 +1,58 @@
+"""The dataset `stored`: tasks of stored episodes, each with all attempts at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rllm_core.data.types import Episode
+from rllm_record.steps.rows import Sampler
+from rllm_rescore.reading import EpisodesError, read_file
+from rllm_rescore.recorded import PARQUET
+from rllm_rescore.source import find_episodes
+from rllm_rescore.stored.options import StoredParams
+from rllm_rescore.stored.task import StoredAttempt, StoredTask
+
+
+def read_stored(params: StoredParams) -> list[StoredTask]:
+    """The tasks, in the order in which they were first attempted. All episodes are held in memory.
+
+    Raises:
+        EpisodesError: there are none with tokens, or they cannot be read.
+    """
+    path = Path(params.path).expanduser()
+    attempts: dict[str, list[StoredAttempt]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
+    for _, file in find_episodes(path).files:
+        for attempt, task in _attempts(file):
+            attempts.setdefault(attempt.episode.task_id, []).append(attempt)
+            data.setdefault(attempt.episode.task_id, task or {})
+    if not attempts:
+        raise EpisodesError(f"{path} holds no attempt with a model call.", "Name another folder or file.")
+    return [
+        StoredTask(id=task, data=dict(data[task]), data_source=of_task[0].episode.data_source, attempts=of_task)
+        for task, of_task in attempts.items()
+    ]
+
+
+def _attempts(file: Path) -> Iterator[tuple[StoredAttempt, Mapping[str, Any] | None]]:
+    """Attempts of a file, with the data of their tasks where it is known."""
+    sampler, played = _recorded(file) if file.suffix == PARQUET else (Sampler(), _logged(file))
+    for episode, task in played:
+        if any(trajectory.steps for trajectory in episode.trajectories):
+            yield StoredAttempt(episode, sampler), task
+
+
+def _recorded(file: Path) -> tuple[Sampler, Iterator[tuple[Episode, Mapping[str, Any] | None]]]:
+    from rllm_record.steps.errors import RecordError
+    from rllm_record.steps.files import read_episodes, sampler_of
+
+    try:
+        return sampler_of(file), ((each.episode, each.task) for each in read_episodes(file))
+    except RecordError as error:
+        raise EpisodesError(error.message, error.hint) from error
+
+
+def _logged(file: Path) -> Iterator[tuple[Episode, Mapping[str, Any] | None]]:
+    return ((episode, None) for played in read_file(file).rounds for episode in played)
