@@ -48,6 +48,14 @@ def ask(words="hi", **options):
     return said.choices[0].message.content
 """
 SHORT = {"data.max_response_length": 4}
+WRITES_WHAT_IT_SEES = """
+import dataclasses, json
+def score(attempt):
+    seen = json.dumps([list(attempt.messages), dataclasses.asdict(attempt.reply), attempt.response_tokens])
+    with open("seen.jsonl", "a") as file:
+        file.write(seen + "\\n")
+    return 0.0
+"""
 
 
 @pytest.fixture
@@ -153,6 +161,26 @@ def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
     episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
+
+
+def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 4, "rllm.rollout.n": 2}
+    settings |= {"rllm.reward": ["python:rewards.py:score"]}
+    (tmp_path / "rewards.py").write_text(WRITES_WHAT_IT_SEES)
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    seen = []
+    for workflow in ({"rllm.workflow.name": "multi_turn_workflow"}, agent):
+        train("guess", {**settings, **workflow})
+        file = tmp_path / "seen.jsonl"
+        seen.append(sorted(file.read_text().splitlines()))
+        file.unlink()
+    assert len(seen[0]) > 8, "validation plays too"
+    assert seen[0] == seen[1]
 
 
 def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(played: Any) -> None:
