@@ -326,11 +326,23 @@ def test_what_cannot_work_is_refused(played: Any, settings: dict[str, Any], prob
 def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(played: Any) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(RllmError, match=r"does not start.*`rllm.sdk.store` and `rllm.sdk.proxy`") as caught,
+        pytest.raises(ConfigError, match=r"another program listens there.*rllm.sdk.proxy.port"),
     ):
         played("def solve(task): return 1.0\n", **{"rllm.sdk.proxy.port": server.getsockname()[1]})
-    assert "another program listens there" in caught.value.details
-    assert "Traceback" not in caught.value.details
+
+
+def test_a_dry_run_refuses_what_the_gateway_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text("def solve(task): return 1.0\n")
+    (tmp_path / "file").touch()
+    words = ("train", "sum", "--agent", "agent.py:solve", "--dry-run")
+    refused = forked_rllm(*words, "rllm.sdk.store.path=file/traces.db")
+    assert refused.returncode == 2
+    assert "file is no folder" in refused.stderr
+    assert forked_rllm(*words, "rllm.sdk.store.path=new/traces.db").returncode == 0
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:

@@ -118,6 +118,9 @@ class WorkflowPlugin(Plugin[ParamsT]):
     with calls and results before anything is played; an environment with tools needs such a workflow."""
     gives_rewards: bool = False
     """Whether attempts may bring their own rewards; an environment that needs ``rllm.reward`` then does without."""
+    check_run: Callable[[RunConfig, Any], None] | None = None
+    """Takes the configuration of the run and the options, and raises for what `check` cannot see, such as a port of
+    ``rllm.sdk`` that is taken. Called where `check` is, before a model is loaded."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""
