@@ -345,6 +345,25 @@ def test_a_dry_run_refuses_what_the_gateway_would(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "agent.py"
+    file.write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
+    words = ("train", "sum", "--agent", "agent.py:solve", "rllm.sdk.store.path=traces.db", "data.max_response_length=4")
+    words += ("data.train_batch_size=2", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
+    words += ("rllm.trainer.val_before_train=false",)
+    assert forked_rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
+    file.write_text(file.read_text().replace("return 1.0", "return 2.0"))
+    refused = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume")
+    assert refused.returncode != 0
+    assert "The source of workflow agent: agent.py changed after" in refused.stderr
+    assert "return 2.0'" in refused.stderr
+    accepted = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume", "rllm.trainer.on_changed_source=warn")
+    assert accepted.returncode == 0, accepted.stderr
+
+
 def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         PREAMBLE + "def solve(task):\n    ask()\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(1000)\n"

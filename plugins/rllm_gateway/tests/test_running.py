@@ -18,6 +18,7 @@ from rllm_gateway.running.commands import CommandRunner
 from rllm_gateway.running.environment import LONGEST, environment_of
 from rllm_gateway.running.functions import FunctionRunner
 from rllm_gateway.running.outcome import Outcome
+from rllm_gateway.running.sources import sources_of_command, sources_of_function
 from rllm_gateway.running.target import Target, check_target
 from rllm_gateway.session import OpenedSession
 
@@ -264,6 +265,19 @@ def test_an_agent_that_is_not_there_is_refused(
 def test_a_function_may_be_bound_in_other_ways(agent: Path, source: str) -> None:
     agent.write_text(source)
     assert check_target(f"{agent}:solve").function == "solve"
+
+
+def test_the_source_of_an_agent_is_its_file(agent: Path) -> None:
+    assert sources_of_function(f"{agent}:solve") == {str(agent): AGENT}
+
+
+def test_the_source_of_a_module_is_its_file_wherever_it_is() -> None:
+    assert list(sources_of_function("rllm_gateway.client:reward")) == ["rllm_gateway.client"]
+
+
+def test_the_sources_of_a_program_are_the_words_that_are_files_with_text(agent: Path, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert sources_of_command([sys.executable, str(agent), str(tmp_path / "binary"), "--fast"]) == {str(agent): AGENT}
 
 
 def command(tmp_path: Path, program: str, environment: dict[str, str] | None = None, **task: Any) -> Outcome:

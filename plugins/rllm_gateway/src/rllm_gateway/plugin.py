@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,12 @@ def _check(params: AgentParams) -> None:
         raise ConfigError(
             f"There is no program {params.command[0]!r}.", "Give rllm.workflow.workflow_args.command a program's path."
         )
+
+
+def _sources(params: AgentParams) -> Mapping[str, str]:
+    from rllm_gateway.running.sources import sources_of_command, sources_of_function
+
+    return sources_of_command(params.command or []) if params.agent is None else sources_of_function(params.agent)
 
 
 def _check_run(config: RunConfig, params: AgentParams) -> None:
@@ -85,6 +91,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=_agent,
         check=_check,
         check_run=_check_run,
+        sources=_sources,
         open=_open,
         gives_rewards=True,
         honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -121,6 +121,9 @@ class WorkflowPlugin(Plugin[ParamsT]):
     check_run: Callable[[RunConfig, Any], None] | None = None
     """Takes the configuration of the run and the options, and raises for what `check` cannot see, such as a port of
     ``rllm.sdk`` that is taken. Called where `check` is, before a model is loaded."""
+    sources: Callable[[Any], Mapping[str, str]] | None = None
+    """Takes the options and returns what beside them decides how attempts go, such as the file of an agent; as
+    `RewardPlugin.sources`."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""
