@@ -94,5 +94,6 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         sources=_sources,
         open=_open,
         gives_rewards=True,
+        renders_elsewhere=True,
         honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
     )

@@ -113,6 +113,9 @@ class WorkflowPlugin(Plugin[ParamsT]):
     """Whether it plays with the environment of the run; one without any ends before it starts."""
     stop_texts: bool = False
     """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
+    renders_elsewhere: bool = False
+    """Whether another process renders its prompts, such as a gateway. A run whose backend has no `token_ids` ends
+    before it starts."""
     calls_tools: bool = False
     """Whether the model may call tools in it, those of `Environment.tools` among them. The run's renderer is then tried
     with calls and results before anything is played; an environment with tools needs such a workflow."""
