@@ -62,6 +62,13 @@ def hangs(task):
     while True:
         pass
 
+def leaks(task):
+    import json
+    before = getattr(json, "leaked", None), os.environ.get("LEAKED"), "leaked" in sys.path
+    json.leaked, os.environ["LEAKED"] = 1, "1"
+    sys.path.append("leaked")
+    return str(before)
+
 def leaves_a_child(task):
     child = subprocess.Popen(["sleep", "1000"])
     return str(child.pid)
@@ -158,6 +165,37 @@ def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path
     assert [outcome.returned["key"] for outcome in outcomes] == [f"k{n}" for n in range(20)]
     assert len({outcome.returned["pid"] for outcome in outcomes}) == 20
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_what_an_attempt_leaks_no_other_sees(agent: Path, tmp_path: Path) -> None:
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "leaks"), tmp_path)
+        try:
+            return [await runner.run({}, {}) for _ in range(3)]
+        finally:
+            await runner.close()
+
+    assert {outcome.returned for outcome in asyncio.run(go())} == {"(None, None, False)"}
+
+
+@pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])
+def test_an_attempt_that_ends_badly_ends_no_other(agent: Path, tmp_path: Path, ends: str) -> None:
+    source = agent.read_text()
+    agent.write_text(source + f"\ndef some(task):\n    return {ends}(task) if task['n'] % 2 else solve(task)\n")
+
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "some"), tmp_path)
+        try:
+            return await asyncio.gather(*(runner.run({"n": n}, {}) for n in range(6)))
+        finally:
+            await runner.close()
+
+    assert [outcome.code == 0 for outcome in asyncio.run(go())] == [True, False] * 3
+
+
+def test_what_every_agent_needs_is_imported_before_it_starts(run: Any, agent: Path) -> None:
+    agent.write_text("import sys\nTHERE = 'rllm_gateway.client' in sys.modules\ndef solve(task): return float(THERE)\n")
+    assert run("solve").returned == 1.0
 
 
 @pytest.fixture
