@@ -52,6 +52,14 @@ def ask(words="hi", **options):
     return said.choices[0].message.content
 """
 SHORT = {"data.max_response_length": 4}
+WRITES_WHAT_IT_SEES = """
+import dataclasses, json
+def score(attempt):
+    seen = json.dumps([list(attempt.messages), dataclasses.asdict(attempt.reply), attempt.response_tokens])
+    with open("seen.jsonl", "a") as file:
+        file.write(seen + "\\n")
+    return 0.0
+"""
 AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "agent.py:solve", **SHORT}
 
 
@@ -184,6 +192,26 @@ def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
     episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
+
+
+def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(train: Any, tmp_path: Path) -> None:
+    settings = {"data.max_response_length": 1, "data.train_batch_size": 4, "rllm.rollout.n": 2}
+    settings |= {"rllm.reward": ["python:rewards.py:score"]}
+    (tmp_path / "rewards.py").write_text(WRITES_WHAT_IT_SEES)
+    (tmp_path / "guess_agent.py").write_text(GUESS)
+    agent = {
+        "rllm.workflow.name": "agent",
+        "rllm.workflow.workflow_args.agent": "guess_agent.py:solve",
+        "rllm.sdk.store.path": "traces.db",
+    }
+    seen = []
+    for workflow in ({"rllm.workflow.name": "multi_turn_workflow"}, agent):
+        train("guess", {**settings, **workflow})
+        file = tmp_path / "seen.jsonl"
+        seen.append(sorted(file.read_text().splitlines()))
+        file.unlink()
+    assert len(seen[0]) > 8, "validation plays too"
+    assert seen[0] == seen[1]
 
 
 def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(played: Any) -> None:
@@ -330,11 +358,42 @@ def test_what_cannot_work_is_refused(trained: Any, settings: dict[str, Any], pro
 def test_a_chosen_port_that_is_taken_ends_the_run_with_its_key(trained: Any) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(RllmError, match=r"does not start.*`rllm.sdk.store` and `rllm.sdk.proxy`") as caught,
+        pytest.raises(ConfigError, match=r"another program listens there.*rllm.sdk.proxy.port"),
     ):
         trained("def solve(task): return 1.0\n", **{"rllm.sdk.proxy.port": server.getsockname()[1]})
-    assert "another program listens there" in caught.value.details
-    assert "Traceback" not in caught.value.details
+
+
+def test_a_dry_run_refuses_what_the_gateway_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text("def solve(task): return 1.0\n")
+    (tmp_path / "file").touch()
+    words = ("train", "sum", "--agent", "agent.py:solve", "--dry-run")
+    refused = forked_rllm(*words, "rllm.sdk.store.path=file/traces.db")
+    assert refused.returncode == 2
+    assert "file is no folder" in refused.stderr
+    assert forked_rllm(*words, "rllm.sdk.store.path=new/traces.db").returncode == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_resumed_run_stops_where_the_file_of_its_agent_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "agent.py"
+    file.write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
+    words = ("train", "sum", "--agent", "agent.py:solve", "rllm.sdk.store.path=traces.db", "data.max_response_length=4")
+    words += ("data.train_batch_size=2", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
+    words += ("rllm.trainer.val_before_train=false",)
+    assert forked_rllm(*words, "rllm.trainer.total_batches=1").returncode == 0
+    file.write_text(file.read_text().replace("return 1.0", "return 2.0"))
+    refused = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume")
+    assert refused.returncode != 0
+    assert "The source of workflow agent: agent.py changed after" in refused.stderr
+    assert "return 2.0'" in refused.stderr
+    accepted = forked_rllm(*words, "rllm.trainer.total_batches=2", "--resume", "rllm.trainer.on_changed_source=warn")
+    assert accepted.returncode == 0, accepted.stderr
 
 
 def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> None:

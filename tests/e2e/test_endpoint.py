@@ -98,3 +98,11 @@ def test_training_with_a_server_is_refused(rllm_here: Any, words: tuple[str, ...
     done = rllm_here("train", "sum", "--backend", "endpoint", "--model", "http://127.0.0.1:1/v1", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("error: Backend 'endpoint' samples from a model and cannot train it.")
+
+
+def test_an_agent_through_the_gateway_is_refused_before_the_server_is_asked(rllm_here: Any, tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text("def solve(task): return 1.0\n")
+    done = rllm_here("eval", "sum", "--agent", "my_agent.py:solve", "--model", "http://127.0.0.1:9/v1")
+    assert done.returncode == 2
+    assert "Workflow 'agent' samples token ids, and backend 'endpoint' has text alone" in done.stderr
+    assert "run the agent by itself" in done.stderr

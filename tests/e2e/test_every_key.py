@@ -89,7 +89,7 @@ PLAYED: dict[str, Any] = {
     "rllm.trainer.test_freq": 1,
     "rllm.trainer.save_freq": 1,
     "rllm.trainer.keep_checkpoints": 2,
-    "rllm.trainer.on_changed_reward": "warn",
+    "rllm.trainer.on_changed_source": "warn",
     "rllm.trainer.val_before_train": False,
     "rllm.trainer.seed": 3,
     "rllm.reward": ["even"],

@@ -107,7 +107,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1"
-    accepted = "rllm.trainer.on_changed_reward=warn"
+    accepted = "rllm.trainer.on_changed_source=warn"
 
     def go_on(steps: int, *more: str) -> subprocess.CompletedProcess[str]:
         return forked_rllm(*shlex.split(words), f"rllm.trainer.total_batches={steps}", *more)

@@ -174,6 +174,6 @@ def running(
 
 
 def assert_one_class(known: Iterable[str], rules: Rules) -> None:
-    """Each parameter of a request is honoured, overruled, ignored or refused, and only one of these."""
-    classes = (rules.honoured, rules.overruled, rules.ignored, rules.refused)
+    """Each parameter of a request is honoured, overruled, ignored, refused or held, and only one of these."""
+    classes = (rules.honoured, rules.overruled, rules.ignored, rules.refused, rules.held)
     assert {name: sum(name in each for each in classes) for name in known} == dict.fromkeys(known, 1)

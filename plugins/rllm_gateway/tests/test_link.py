@@ -21,7 +21,7 @@ from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError
-from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace, TracedCall
+from rllm_gateway.session import OpenedSession, Said, SessionSpec, SessionTrace, TracedCall
 
 TRACE = SessionTrace(
     id="t:0~0",
@@ -29,6 +29,7 @@ TRACE = SessionTrace(
     rewards={"agent": 0.5},
     counters={"retries": 1},
     ending="closed",
+    said=Said(messages=[{"role": "user", "content": "hi"}], tools=[{"type": "function"}]),
 )
 
 

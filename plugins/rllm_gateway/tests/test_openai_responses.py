@@ -78,7 +78,6 @@ def test_logprobs(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("param", "change"),
     [
-        ("previous_response_id", {"previous_response_id": "resp_1"}),
         ("background", {"background": True}),
         ("text.format", {"text": {"format": {"type": "json_object"}}}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),
@@ -88,6 +87,29 @@ def test_what_nothing_acts_on_is_refused_by_name(client: openai.OpenAI, param: s
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="gpt", input="hi", **change)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("unsupported", ["refuse", "ignore"])
+@pytest.mark.parametrize(
+    ("param", "change"),
+    [
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("conversation", {"conversation": "conv_1"}),
+        ("prompt", {"prompt": {"id": "pmpt_1"}}),
+        ("input[0].type", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ],
+)
+def test_a_conversation_that_a_server_would_keep_is_refused_in_every_session(
+    world: World, unsupported: str, param: str, change: Any
+) -> None:
+    session = world.open(unsupported=unsupported)
+    with (
+        openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client,
+        pytest.raises(openai.BadRequestError, match="Send all messages each time") as caught,
+    ):
+        client.responses.create(**{"model": "gpt", "input": "hi", **change})
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+    assert not world.policy.calls
 
 
 def test_every_parameter_that_the_client_knows_has_one_class() -> None:

@@ -18,6 +18,7 @@ from rllm_gateway.running.commands import CommandRunner
 from rllm_gateway.running.environment import LONGEST, environment_of
 from rllm_gateway.running.functions import FunctionRunner
 from rllm_gateway.running.outcome import Outcome
+from rllm_gateway.running.sources import sources_of_command, sources_of_function
 from rllm_gateway.running.target import Target, check_target
 from rllm_gateway.session import OpenedSession
 
@@ -60,6 +61,13 @@ def hangs(task):
     open(task["file"], "w").write(f"{os.getpid()} {child.pid}")
     while True:
         pass
+
+def leaks(task):
+    import json
+    before = getattr(json, "leaked", None), os.environ.get("LEAKED"), "leaked" in sys.path
+    json.leaked, os.environ["LEAKED"] = 1, "1"
+    sys.path.append("leaked")
+    return str(before)
 
 def leaves_a_child(task):
     child = subprocess.Popen(["sleep", "1000"])
@@ -157,6 +165,37 @@ def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path
     assert [outcome.returned["key"] for outcome in outcomes] == [f"k{n}" for n in range(20)]
     assert len({outcome.returned["pid"] for outcome in outcomes}) == 20
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_what_an_attempt_leaks_no_other_sees(agent: Path, tmp_path: Path) -> None:
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "leaks"), tmp_path)
+        try:
+            return [await runner.run({}, {}) for _ in range(3)]
+        finally:
+            await runner.close()
+
+    assert {outcome.returned for outcome in asyncio.run(go())} == {"(None, None, False)"}
+
+
+@pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])
+def test_an_attempt_that_ends_badly_ends_no_other(agent: Path, tmp_path: Path, ends: str) -> None:
+    source = agent.read_text()
+    agent.write_text(source + f"\ndef some(task):\n    return {ends}(task) if task['n'] % 2 else solve(task)\n")
+
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "some"), tmp_path)
+        try:
+            return await asyncio.gather(*(runner.run({"n": n}, {}) for n in range(6)))
+        finally:
+            await runner.close()
+
+    assert [outcome.code == 0 for outcome in asyncio.run(go())] == [True, False] * 3
+
+
+def test_what_every_agent_needs_is_imported_before_it_starts(run: Any, agent: Path) -> None:
+    agent.write_text("import sys\nTHERE = 'rllm_gateway.client' in sys.modules\ndef solve(task): return float(THERE)\n")
+    assert run("solve").returned == 1.0
 
 
 @pytest.fixture
@@ -264,6 +303,19 @@ def test_an_agent_that_is_not_there_is_refused(
 def test_a_function_may_be_bound_in_other_ways(agent: Path, source: str) -> None:
     agent.write_text(source)
     assert check_target(f"{agent}:solve").function == "solve"
+
+
+def test_the_source_of_an_agent_is_its_file(agent: Path) -> None:
+    assert sources_of_function(f"{agent}:solve") == {str(agent): AGENT}
+
+
+def test_the_source_of_a_module_is_its_file_wherever_it_is() -> None:
+    assert list(sources_of_function("rllm_gateway.client:reward")) == ["rllm_gateway.client"]
+
+
+def test_the_sources_of_a_program_are_the_words_that_are_files_with_text(agent: Path, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert sources_of_command([sys.executable, str(agent), str(tmp_path / "binary"), "--fast"]) == {str(agent): AGENT}
 
 
 def command(tmp_path: Path, program: str, environment: dict[str, str] | None = None, **task: Any) -> Outcome:

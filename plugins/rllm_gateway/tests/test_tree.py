@@ -229,3 +229,37 @@ def test_names_and_groups_come_from_metadata(world: World) -> None:
     agent.ask(HI)
     assert [(call.name, call.group) for call in world.close(session).calls] == [("solver", "7"), (None, None)]
     agent.close()
+
+
+def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_calls_of_tools(world: World) -> None:
+    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    session = world.open(keeps_messages=True)
+    agent = Agent(world, session)
+    agent.ask({"role": "user", "content": "aside"})
+    first = agent.ask(HI, tools=[TOOL])
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "x"}
+    agent.ask(HI, first, result, tools=[TOOL])
+    said = world.close(session).said
+    assert said is not None
+    assert [message["role"] for message in said.messages] == ["user", "assistant", "tool", "assistant"]
+    assert said.messages[1]["tool_calls"] == [call.model_dump() for call in first.tool_calls]
+    assert (said.messages[2], said.messages[3]["content"]) == (result, "done")
+    assert said.tools == [TOOL]
+    agent.close()
+
+
+def test_an_edited_reply_is_told_as_the_agent_sent_it(world: World) -> None:
+    numbered(world)
+    session = world.open(keeps_messages=True)
+    agent = Agent(world, session)
+    agent.ask(HI)
+    agent.ask(HI, {"role": "assistant", "content": "edited"}, {"role": "user", "content": "and"})
+    said = world.close(session).said
+    assert said is not None
+    assert [message["content"] for message in said.messages] == ["hi", "edited", "and", "r1"]
+    agent.close()
+
+
+def test_messages_are_told_only_where_they_are_asked_for(agent: Agent, world: World) -> None:
+    agent.ask(HI)
+    assert world.close(agent.session).said is None

@@ -60,6 +60,17 @@ def test_a_workflow_that_ends_replies_at_texts_needs_an_engine_that_can(
         plan({"rllm.workflow.name": "reacts", "rllm.backend": "unable"})
 
 
+def test_a_workflow_that_renders_elsewhere_needs_token_ids(plan: Callable[..., RunPlan], registry: Registry) -> None:
+    common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
+    registry.add(WorkflowPlugin(name="remote", renders_elsewhere=True, **common))
+    able = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
+    for name, capabilities in (("able", able), ("unable", replace(able, token_ids=False))):
+        registry.add(BackendPlugin(name=name, capabilities=capabilities, **common))
+    plan({"rllm.workflow.name": "remote", "rllm.backend": "able"})
+    with pytest.raises(ConfigError, match="Workflow 'remote' samples token ids, and backend 'unable' has text alone"):
+        plan({"rllm.workflow.name": "remote", "rllm.backend": "unable"})
+
+
 def test_an_environment_says_which_keys_a_run_with_it_must_set(plan: MakePlan, registry: Registry) -> None:
     common: dict[str, Any] = {"summary": "For tests.", "params": NoParams, "load": _no_load}
     registry.add(EnvironmentPlugin(name="unpaid", needs_keys={"rllm.reward": "[paying]"}, **common))

@@ -33,6 +33,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
+from rllm_core.schema.run_config import RunConfig
 from rllm_core.training.setup import local_tasks_of, open_runner, tasks_of
 
 
@@ -193,6 +194,20 @@ def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
     check_plugins(plan({"data.train_dataset": "sums"}))
     with pytest.raises(ConfigError, match="10 terms are too many"):
         check_plugins(plan({"data.train_dataset": {"name": "sums", "terms": 10}}))
+
+
+def test_the_check_of_a_workflow_sees_the_configuration_of_the_run(
+    plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    def check_run(config: RunConfig, params: Any) -> None:
+        raise ConfigError(f"Port {config.rllm.sdk.proxy.port} is taken.")
+
+    record = WorkflowPlugin(
+        name="asks", summary="For tests.", load=lambda: None, check_run=check_run, honours=frozenset({"rllm.sdk.*"})
+    )
+    registry.add(record)
+    with pytest.raises(ConfigError, match="Port 4321 is taken"):
+        check_plugins(plan({"rllm.workflow.name": "asks", "rllm.sdk.proxy.port": 4321}))
 
 
 def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPlan], registry: Registry) -> None:

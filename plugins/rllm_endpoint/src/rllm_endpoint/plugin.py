@@ -25,5 +25,5 @@ def rllm_backends() -> Iterable[BackendPlugin[EndpointConfig]]:
         params=EndpointConfig,
         load=_load,
         model_key="endpoint.url",
-        capabilities=Capabilities(trains=False, full_logprobs=False),
+        capabilities=Capabilities(trains=False, full_logprobs=False, token_ids=False),
     )

@@ -13,7 +13,7 @@ from rllm_core.config import leaves
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.rollout.scoring import WeightedReward
-from rllm_core.training import RewardSources
+from rllm_core.training import RunSources
 from rllm_evals.plans import PlayPlan
 from rllm_evals.playing import Job
 from rllm_evals.weights import Weights, weights_of
@@ -45,6 +45,8 @@ class Environment:
     """Whether the environment pays something itself, beside ``rllm.reward``."""
     reward_sources: Mapping[str, str]
     """What decides its rewards beside their options, such as the file of a function; see `RewardPlugin.sources`."""
+    workflow_sources: Mapping[str, str]
+    """What decides its attempts beside the options of the workflow, such as the file of an agent."""
     config: Mapping[str, Any]
     """The whole configuration that it was played with."""
 
@@ -100,6 +102,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 attempts_per_task=job.attempts_per_task,
                 pays=_pays(job),
                 reward_sources=sources_of(job.play.plan.rewards),
+                workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
                 config=json.loads(json.dumps(job.play.plan.composed.written, default=str)),
             )
             for job in jobs
@@ -110,7 +113,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
 
 def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
     """What decides rewards beside their options, name to text."""
-    return RewardSources(rewards, "error").state_dict()
+    return RunSources([entry.chosen for entry in rewards], "error").state_dict()
 
 
 def _pays(job: Job) -> bool:
@@ -188,9 +191,10 @@ def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan])
         was, is_now = before.environments[name], now.environments[name]
         if was.tasks != is_now.tasks:
             yield f"{name} had {was.tasks} tasks and has {is_now.tasks}"
-        for source in sorted(was.reward_sources.keys() & is_now.reward_sources.keys()):
-            if was.reward_sources[source] != is_now.reward_sources[source]:
-                yield f"the source of reward {source} of {name} has changed"
+        made_of, is_made_of = ({**each.reward_sources, **each.workflow_sources} for each in (was, is_now))
+        for source in sorted(made_of.keys() & is_made_of.keys()):
+            if made_of[source] != is_made_of[source]:
+                yield f"the source of {source} of {name} has changed"
         one, other = (dict(_by_key(each.config)) for each in (was, is_now))
         for key in sorted(one.keys() | other.keys()):
             if one.get(key) == other.get(key) or key in MAY_CHANGE or not plays[name].acts(key):

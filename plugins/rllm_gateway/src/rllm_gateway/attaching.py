@@ -105,13 +105,17 @@ class Door:
             writer.close()
 
     async def _attached(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        """Why it is refused; empty after a run that was attached and has gone."""
+        """Why it is refused; empty after a run that was attached and has gone, or only asked (`probe`)."""
         async with asyncio.timeout(SECONDS_TO_SAY_HELLO):
             hello = _object(await reader.readuntil(b"\n"))
         if not is_token(hello.get("token"), self._token):
             return "the admin token is another"
         if self._taken:
             return "another run is attached"
+        if hello.get("probe"):
+            writer.write(b'{"free": true}\n')
+            await writer.drain()
+            return ""
         self._taken = True
         try:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 from rllm_core.contracts.engine import Completion
 from rllm_core.data.version_spans import VersionSpan
 from rllm_gateway.frames import Frame
-from rllm_gateway.session import SessionTrace, TracedCall
+from rllm_gateway.session import Said, SessionTrace, TracedCall
 
 
 def trace_as_json(trace: SessionTrace) -> dict[str, Any]:
@@ -19,7 +19,8 @@ def trace_as_json(trace: SessionTrace) -> dict[str, Any]:
 def trace_of(data: dict[str, Any]) -> SessionTrace:
     """The trace that `trace_as_json` wrote."""
     calls = tuple(TracedCall(**call) for call in data["calls"])
-    return SessionTrace(**{**data, "calls": calls})
+    said = None if data["said"] is None else Said(**data["said"])
+    return SessionTrace(**{**data, "calls": calls, "said": said})
 
 
 def completion_frame(call: str, completion: Completion) -> Frame:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from rllm_gateway.answer import Answer
-from rllm_gateway.session import Ending, SessionSpec, SessionTrace, TracedCall
-from rllm_gateway.tree import Tree
+from rllm_gateway.session import Ending, Said, SessionSpec, SessionTrace, TracedCall
+from rllm_gateway.tree import Node, Tree
 
 UNDELIVERED = "undelivered"
 """Why a call is excluded that no client has seen."""
@@ -64,6 +64,7 @@ class StoredCall:
     role: str
     name: str | None
     group: str | None
+    node: Node
 
 
 @dataclass(eq=False)
@@ -157,4 +158,11 @@ class LiveSession:
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
+            said=self._said(),
         )
+
+    def _said(self) -> Said | None:
+        last = next((call.node for call in reversed(self.calls) if call.id in self.delivered), None)
+        if last is None or not self.spec.keeps_messages:
+            return None
+        return Said(messages=last.messages, tools=last.tools)

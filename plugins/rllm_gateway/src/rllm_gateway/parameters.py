@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rllm_gateway.refusals import invalid
 
@@ -26,15 +26,20 @@ class Rules:
     """Accepted, as they ask for nothing that changes what is sampled."""
     refused: Mapping[str, tuple[Any, ...]]
     """Name -> values that ask for nothing. Any other is a 400, and so is every parameter that is in no class."""
+    held: frozenset[str] = frozenset()
+    """What names a part of the conversation that a server keeps. A 400 in every session: ignored, it would drop that
+    part without a word."""
 
     def outcomes(self, body: Mapping[str, Any], unsupported: Literal["refuse", "ignore"]) -> dict[str, Outcome]:
         """What becomes of each parameter of a request.
 
         Raises:
-            RefusedError: nothing can act on one of them, and `unsupported` is ``refuse``.
+            RefusedError: nothing can act on one of them, and `unsupported` is ``refuse``; or one is `held`.
         """
         found = dict[str, Outcome]()
         for name, value in body.items():
+            if name in self.held:
+                refuse_held(name)
             if name in self.honoured:
                 found[name] = "honoured"
             elif name in self.overruled or name in SAMPLERS_OF_OTHERS:
@@ -45,6 +50,15 @@ class Rules:
                 refuse_unless_ignored(name, unsupported)
                 found[name] = "ignored"
         return found
+
+
+def refuse_held(name: str) -> NoReturn:
+    """Raise RefusedError for what names a part of the conversation that a server keeps."""
+    raise invalid(
+        f"{name} is not supported: nothing of a conversation is kept for later requests. Send all messages each time.",
+        name,
+        "unsupported_parameter",
+    )
 
 
 def refuse_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins import hookimpl
+from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.options import AgentParams
 
 requires_api = 1
@@ -37,6 +38,18 @@ def _check(params: AgentParams) -> None:
         raise ConfigError(
             f"There is no program {params.command[0]!r}.", "Give rllm.workflow.workflow_args.command a program's path."
         )
+
+
+def _sources(params: AgentParams) -> Mapping[str, str]:
+    from rllm_gateway.running.sources import sources_of_command, sources_of_function
+
+    return sources_of_command(params.command or []) if params.agent is None else sources_of_function(params.agent)
+
+
+def _check_run(config: RunConfig, params: AgentParams) -> None:
+    from rllm_gateway.checks import check_sdk
+
+    check_sdk(config.rllm.sdk)
 
 
 @asynccontextmanager
@@ -77,7 +90,10 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         params=AgentParams,
         load=_agent,
         check=_check,
+        check_run=_check_run,
+        sources=_sources,
         open=_open,
         gives_rewards=True,
+        renders_elsewhere=True,
         honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
     )

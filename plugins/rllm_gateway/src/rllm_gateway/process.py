@@ -12,17 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError, ConfigError
-from rllm_core.schema.sdk_section import SdkSection, StoreSection
+from rllm_core.errors import BackendError
+from rllm_core.schema.sdk_section import SdkSection
 from rllm_gateway.attempt_sampler import AttemptSampler
+from rllm_gateway.checks import RUN_PORT, token_of
 from rllm_gateway.child import ChildSettings
 from rllm_gateway.deployment import Deployment
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 
-RUN_PORT = 1
-"""What a gateway's port for runs is more than that for agents, unless ``--run-port`` says otherwise."""
 MODEL = "policy"
 """What clients are told that the model is called."""
 SECONDS_TO_START = 120.0
@@ -49,14 +48,9 @@ async def gateway_process(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
         folder: for its log and its files; they may be deleted afterwards.
 
     Raises:
-        ConfigError: no other process can load the renderer, or there is a token that nothing would use.
+        ConfigError: no other process can load the renderer.
         BackendError: it does not start.
     """
-    if sdk.proxy.admin_token is not None:
-        raise ConfigError(
-            "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
-            "Leave it out, or set rllm.sdk.proxy.mode=external.",
-        )
     place = Place(store=sdk.store.path, host=sdk.proxy.host, port=sdk.proxy.port)
     async with _process(renderer, place, folder) as (link, _):
         yield link
@@ -136,23 +130,16 @@ async def running_gateway(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
         folder: for the renderer, which the gateway reads from there.
 
     Raises:
-        ConfigError: no other process can load the renderer, or a key is set that only the gateway acts on.
+        ConfigError: no other process can load the renderer, or the token cannot be read.
         BackendError: there is no gateway, or it refuses the run.
     """
     from rllm_backend_kit.portable_renderer import save_renderer
-    from rllm_gateway.admin_token import admin_token
     from rllm_gateway.attaching import attach
 
-    if sdk.store != StoreSection():
-        raise ConfigError(
-            "rllm.sdk.store.path is set, and rllm.sdk.proxy.mode is external: the gateway has a store of its own.",
-            "Leave it out, and start the gateway with --store.",
-        )
     rendering = folder / "renderer"
     rendering.mkdir()
     save_renderer(renderer, rendering)
-    token = admin_token() if sdk.proxy.admin_token is None else sdk.proxy.admin_token
-    ends = await attach(sdk.proxy.host, sdk.proxy.port + RUN_PORT, token, rendering, MODEL)
+    ends = await attach(sdk.proxy.host, sdk.proxy.port + RUN_PORT, token_of(sdk.proxy), rendering, MODEL)
     link = TrainerLink(*ends)
     try:
         yield link

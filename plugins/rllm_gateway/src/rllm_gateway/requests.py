@@ -232,6 +232,8 @@ class _Sampling:
             response_ids=completion.token_ids,
             message=choice.message,
             heard_user=of_user(place.rest),
+            said=place.rest if spec.keeps_messages else (),
+            tools=place.tools,
         )
         session.tree.add(node)
         session.calls.append(
@@ -241,6 +243,7 @@ class _Sampling:
                 role=self._request.role,
                 name=_value(asked, spec.name_key),
                 group=_value(asked, spec.group_key),
+                node=node,
             )
         )
 

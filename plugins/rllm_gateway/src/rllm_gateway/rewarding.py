@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
-from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, Step, Trajectory
+from rllm_gateway.digests import REASONING
 from rllm_gateway.returned import Returned
+from rllm_gateway.session import Said
 
 NO_REWARD = "the agent gave no reward: it can return one, call rllm_gateway.client.reward, or the run names rllm.reward"
 
@@ -30,29 +32,34 @@ def pay(episode: Episode, returned: Returned) -> None:
     episode.metrics.update(returned.metrics)
 
 
-async def score(
-    episode: Episode,
-    last: Step,
-    returned: Returned,
-    task: Mapping[str, Any],
-    of_attempt: Callable[[Attempt], Awaitable[Score]],
-    renderer: Renderer,
-) -> None:
-    """Add the rewards of ``rllm.reward`` to what the agent said of each role.
+def attempt_of(
+    task: Mapping[str, Any], episode: Episode, last: Step, said: Said, answer: str | None, context: WorkflowContext
+) -> Attempt:
+    """What rewards of ``rllm.reward`` look at, in the shape that built-in workflows give it.
 
-    They look at `last`, the last reply of all, or at the agent's answer in its place. The conversation that they see is
-    one message with the text of that reply's prompt, and the reply.
+    Args:
+        task: its data.
+        episode: with all trajectories.
+        last: the last reply of all.
+        said: the conversation that ends with it.
+        answer: of the agent, which is the reply then; None: it gave none.
+        context: of the attempt.
     """
-    reply = replace(renderer.parse(last.prompt_ids, last.response_ids), finish_reason=last.info["finish_reason"])
-    if returned.answer is not None:
-        reply = replace(reply, text=returned.answer, content=returned.answer, finish_reason="stop")
-    attempt = Attempt(
+    reply = context.engine.renderer.parse(last.prompt_ids, last.response_ids, said.tools)
+    reply = reply.ended_by(last.info["finish_reason"])
+    if answer is not None:
+        reply = replace(reply, text=answer, content=answer, finish_reason="stop")
+    hidden = () if context.accumulate_reasoning else (REASONING,)
+    return Attempt(
         data=copy.deepcopy(dict(task)),
-        messages=[{"role": "user", "content": renderer.text(last.prompt_ids)}, reply.message],
+        messages=[{key: value for key, value in each.items() if key not in hidden} for each in said.messages],
         reply=reply,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
     )
-    found = await of_attempt(attempt)
+
+
+def add_score(episode: Episode, found: Score, returned: Returned) -> None:
+    """Add what the rewards of ``rllm.reward`` say to what the agent said of each role."""
     episode.metrics.update(found.metrics)
     for trajectory in episode.trajectories:
         _add(trajectory, found)

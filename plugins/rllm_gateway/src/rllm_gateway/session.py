@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from rllm_core.data.messages import Message, Tool
 
 DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
@@ -46,6 +48,8 @@ class SessionSpec:
     """Key of a request's ``metadata`` that names them (``rllm.sdk.processing.traj_name_key``)."""
     unsupported: Literal["refuse", "ignore"] = "refuse"
     """What becomes of parameters that nothing can act on: a 400, or counted as ignored."""
+    keeps_messages: bool = False
+    """Whether the trace has the last conversation; rewards look at it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,16 @@ class TracedCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Said:
+    """A conversation that ends with a reply of the model."""
+
+    messages: Sequence[Message]
+    """All of them; replies of this session as they were sampled."""
+    tools: Sequence[Tool] = ()
+    """What the model was offered in the last call."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionTrace:
     """What became of a session."""
 
@@ -97,3 +111,5 @@ class SessionTrace:
     counters: Mapping[str, int]
     """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
+    said: Said | None = None
+    """The conversation of the last delivered call; None: none was delivered, or `SessionSpec.keeps_messages` is off."""

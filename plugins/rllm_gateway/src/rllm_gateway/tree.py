@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import Message
+from rllm_core.data.messages import Message, Tool
 from rllm_gateway.asked import Asked
 from rllm_gateway.digests import chained, next_digest, root_digest
 from rllm_gateway.session import SessionSpec
@@ -32,6 +32,10 @@ class Node:
     message: Message
     heard_user: bool
     """Whether the user spoke since the parent's reply."""
+    said: Sequence[Message] = ()
+    """What was said since the parent's reply, where the session keeps messages."""
+    tools: Sequence[Tool] = ()
+    """What the model was offered."""
     continued: bool = False
     """Whether a call of the same branch follows."""
 
@@ -44,6 +48,15 @@ class Node:
     def extends_parent(self) -> bool:
         """Whether its prompt begins with all of the parent's prompt and reply."""
         return self.parent is not None and self.kept == self.parent.size
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation up to the reply, where the session keeps messages."""
+        turns, node = [[*self.said, self.message]], self
+        while node.parent is not None:
+            node = node.parent
+            turns.append([*node.said, node.message])
+        return [message for turn in reversed(turns) for message in turn]
 
     @property
     def prompt_ids(self) -> NDArray[np.int32]:
@@ -74,6 +87,8 @@ class Place:
     """The messages that are replies of this session, by their index."""
     rest: Sequence[Message]
     """Messages behind the parent's reply."""
+    tools: Sequence[Tool]
+    """What the model is offered; one object for all requests of a session that offer the same."""
     foreign: int
     """Messages of the assistant that were not sampled here, or not at this place."""
 
@@ -85,6 +100,8 @@ class Tree:
     spec: SessionSpec
     nodes: dict[bytes, Node] = field(default_factory=dict)
     """By the digest of the conversation that ends with the reply."""
+    tools: dict[bytes, Sequence[Tool]] = field(default_factory=dict)
+    """By the digest of what comes before the first message."""
 
     def place(self, role: str, asked: Asked) -> Place:
         """Find the longest beginning of a request that ends with a reply of this session."""
@@ -98,6 +115,7 @@ class Tree:
             parent=matched.get(last),
             matched=matched,
             rest=asked.messages[last + 1 :],
+            tools=self.tools.setdefault(root, asked.tools),
             foreign=len(of_assistant) - len(matched),
         )
 

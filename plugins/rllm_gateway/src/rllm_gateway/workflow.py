@@ -16,7 +16,7 @@ from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.returned import Returned, read_returned
-from rllm_gateway.rewarding import pay, score
+from rllm_gateway.rewarding import add_score, attempt_of, pay
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.outcome import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
@@ -98,6 +98,7 @@ class AgentWorkflow(Workflow):
             group_key=processing.groupby_key,
             name_key=processing.traj_name_key,
             unsupported=self._unsupported,
+            keeps_messages=context.score is not None,
         )
 
     async def _closed(self, spec: SessionSpec, sampler: AttemptSampler) -> SessionTrace:
@@ -140,5 +141,6 @@ class AgentWorkflow(Workflow):
             metrics=returned.metrics,
         )
         pay(self.episode, given)
-        if self.context.score is not None and self._last is not None:
-            await score(self.episode, self._last, given, task, self.context.score, self.context.engine.renderer)
+        if self.context.score is not None and self._last is not None and trace.said is not None:
+            attempt = attempt_of(task, self.episode, self._last, trace.said, given.answer, self.context)
+            add_score(self.episode, await self.context.score(attempt), given)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ import pytest
 
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.data.types import Episode
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit.attempts import MAX_PROMPT, MAX_RESPONSE, Attempt, Played, describe_episode, play
 from rllm_plugin_kit.playground import Answering, Fault
@@ -39,6 +40,11 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     """What the model says, drawn by the seed of each call."""
     turns: ClassVar[int] = 1
     """Actions after which the environment is done."""
+
+    def opening(self, run: OpenedRun, params: Any) -> AbstractAsyncContextManager[Any]:
+        """What all attempts share: the record's `open`. Override it where that needs more than the engine here has."""
+        made = self.plugin.open
+        return contextlib.nullcontext() if made is None else made(run, params)
 
     def test_an_attempt_gives_the_episode_that_was_asked_for(self, params: Any) -> None:
         episode = self._play(params).episode
@@ -234,7 +240,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         async def fail() -> Played:
             async with self._opened(params) as (_, resource):
                 played = Played(engine=Answering(self.replies, fault))
-                with contextlib.suppress(RuntimeError):
+                # Where an agent runs in another process, its error arrives as one of the attempt.
+                with contextlib.suppress(RuntimeError, RolloutError):
                     await play(self.loaded(), params, self._attempt(Attempt(fault=fault)), played, resource)
                 return played
 
@@ -245,8 +252,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     async def _opened(self, params: Any) -> Any:
         engine = Answering(self.replies)
         run = OpenedRun(config=RunConfig(), engine=engine, folder=Path())
-        opening = self.plugin.open
-        async with contextlib.nullcontext() if opening is None else opening(run, params) as resource:
+        async with self.opening(run, params) as resource:
             yield engine, resource
 
     def _content(self, params: Any, attempt: Attempt | None = None) -> object:

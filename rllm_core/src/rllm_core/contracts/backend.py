@@ -42,6 +42,9 @@ class Capabilities:
     there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
     stop_texts: bool = False
     """Whether its own engine ends replies at `SamplingParams.stop`."""
+    token_ids: bool = True
+    """Whether prompts and replies are token ids of the model, so that another process can render prompts. False: they
+    stand for messages, which this process alone knows."""
     token_trace: bool = False
     """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 

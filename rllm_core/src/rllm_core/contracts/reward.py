@@ -80,7 +80,7 @@ class RewardPlugin(Plugin[ParamsT]):
     sources: Callable[[Any], Mapping[str, str]] | None = None
     """Takes the options and returns what beside them decides the reward, name to text: a file and what it holds, a
     library and its version. Checkpoints hold it. A resumed run with another text stops, unless
-    ``rllm.trainer.on_changed_reward`` is ``warn``."""
+    ``rllm.trainer.on_changed_source`` is ``warn``."""
     timeout: float = 60.0
     """Seconds that one attempt may take; longer makes the reward a missing one."""
     blocking: bool = True

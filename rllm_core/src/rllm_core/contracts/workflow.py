@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -113,11 +113,20 @@ class WorkflowPlugin(Plugin[ParamsT]):
     """Whether it plays with the environment of the run; one without any ends before it starts."""
     stop_texts: bool = False
     """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
+    renders_elsewhere: bool = False
+    """Whether another process renders its prompts, such as a gateway. A run whose backend has no `token_ids` ends
+    before it starts."""
     calls_tools: bool = False
     """Whether the model may call tools in it, those of `Environment.tools` among them. The run's renderer is then tried
     with calls and results before anything is played; an environment with tools needs such a workflow."""
     gives_rewards: bool = False
     """Whether attempts may bring their own rewards; an environment that needs ``rllm.reward`` then does without."""
+    check_run: Callable[[RunConfig, Any], None] | None = None
+    """Takes the configuration of the run and the options, and raises for what `check` cannot see, such as a port of
+    ``rllm.sdk`` that is taken. Called where `check` is, before a model is loaded."""
+    sources: Callable[[Any], Mapping[str, str]] | None = None
+    """Takes the options and returns what beside them decides how attempts go, such as the file of an agent; as
+    `RewardPlugin.sources`."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
     """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
     engine is there, left when nothing is played any more, also after an error."""

@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     plugin_checks.batches_are_not_multiplied_twice,
     plugin_checks.trackers_differ,
     plugin_checks.replies_end_at_texts,
+    plugin_checks.prompts_are_token_ids,
     term_checks.bounds_leave_something,
     term_checks.rollouts_are_corrected_once,
     term_checks.old_rollouts_are_weighed,

@@ -140,3 +140,15 @@ def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
             f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
             "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",
         )
+
+
+def prompts_are_token_ids(plan: RunPlan) -> Iterator[Problem]:
+    """Where the workflow asks for it."""
+    if plan.workflow.plugin.renders_elsewhere and not plan.backend.plugin.capabilities.token_ids:
+        yield refused(
+            "rllm.workflow.name",
+            f"Workflow {plan.workflow.plugin.name!r} samples token ids, and backend {plan.backend.name!r} has text "
+            "alone.",
+            "Play with a model of this machine, such as --backend local --model FOLDER; or run the agent by itself, "
+            "with the address of the server.",
+        )

@@ -82,6 +82,10 @@ def check_plugins(plan: RunPlan) -> None:
         if entry.plugin.check is not None:
             with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
                 entry.plugin.check(params)
+    workflow = plan.workflow
+    if workflow.plugin.check_run is not None:
+        with failures_as(PluginError, f"The check of workflow {workflow.qualified_name}"):
+            workflow.plugin.check_run(plan.config, workflow.params)
     _check_tools(plan)
 
 

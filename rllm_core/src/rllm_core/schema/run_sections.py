@@ -121,10 +121,10 @@ class TrainerSection(Section):
     )
     val_before_train: Annotated[bool, TRAINING] = Field(True, description="Validate before the first step.")
     val_only: bool = Field(False, description="Validate and stop.")
-    on_changed_reward: Literal["error", "warn"] = Field(
+    on_changed_source: Literal["error", "warn"] = Field(
         "error",
-        description="What --resume does where the source of a reward, such as the file of a reward function, differs "
-        "from that in the checkpoint: stop, or warn and go on. Holds for one start.",
+        description="What --resume does where a source of the run, such as the file of a reward function or of an "
+        "agent, differs from that in the checkpoint: stop, or warn and go on. Holds for one start.",
     )
     seed: Annotated[NonNegativeInt, PLAYING] = Field(
         0, description="Every random draw of a run is a function of this seed."

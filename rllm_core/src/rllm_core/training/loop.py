@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
@@ -29,7 +30,7 @@ from rllm_core.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
-from rllm_core.training.reward_sources import RewardSources
+from rllm_core.training.run_sources import RunSources
 from rllm_core.training.schedule import TaskSchedule
 from rllm_core.training.setup import open_runner, scorer_of
 from rllm_core.training.step_warnings import StepWarnings
@@ -82,7 +83,8 @@ class TrainingLoop:
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(folder, logging.episode_log_dir))
-        self._reward_sources = RewardSources(plan.rewards, self._settings.on_changed_reward)
+        deciding: list[Chosen[Any]] = [plan.workflow, *(entry.chosen for entry in plan.rewards)]
+        self._sources = RunSources(deciding, self._settings.on_changed_source)
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = self._taken_up = 0
         self._drawn = 0  # batches of tasks; more than steps when rejection asks for more within a step
@@ -262,7 +264,7 @@ class TrainingLoop:
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
             "tasks": self._schedule.digest(),
-            "rewards": self._reward_sources.state_dict(),
+            "sources": self._sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
             "validated_after": self._validated_after,
@@ -291,7 +293,7 @@ class TrainingLoop:
                 f"{checkpoint.folder} was made with other training tasks than this run has.",
                 "Resume with the environment, its options and data.train_batch_size as they were.",
             )
-        self._reward_sources.check_same(checkpoint.state["rewards"], checkpoint.folder, self._warn)
+        self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
         backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
         return checkpoint
 

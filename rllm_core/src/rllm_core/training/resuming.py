@@ -20,7 +20,7 @@ from rllm_core.runs.run_folder import run_folder_path
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
 """Composes what a user asks for over the given layers, and says with which plugins."""
 
-OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed_reward"))
+OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed_source"))
 """Keys that a resumed run does not keep."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_gateway import fields
 from rllm_gateway.asked import Asked
-from rllm_gateway.parameters import Outcome, Rules, refuse_unless_ignored
+from rllm_gateway.parameters import Outcome, Rules, refuse_held, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
 
 RULES = Rules(
@@ -34,15 +34,13 @@ RULES = Rules(
         "background": (False,),
         "background_options": (),
         "context_management": ([],),
-        "conversation": (),
         "image": (),
         "moderation": (),
-        "previous_response_id": (),
-        "prompt": (),
         "tool_choice": ("auto", "none"),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
     },
+    held=frozenset(("conversation", "previous_response_id", "prompt")),
 )
 WITH_LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (WITH_LOGPROBS, "reasoning.encrypted_content")
@@ -133,6 +131,8 @@ class _Items:
             case "function_call_output":
                 output = self._words(item, "output", where)
                 self._say({"role": "tool", "tool_call_id": fields.text(item, "call_id", where), "content": output})
+            case "item_reference":
+                refuse_held(f"{where}.type")
             case str(kind):
                 self._leave_out(f"input.{kind:.64}")
             case _:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import importlib.util
 import json
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
+from rllm_gateway.running.ready_contexts import warm_up_with_contexts
 from rllm_gateway.running.target import Target, imported_packages
 
 PR_SET_PDEATHSIG = 1
@@ -41,8 +43,12 @@ class ForkServer:
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self.private: list[int] = []
         """Descriptors that agents must not have."""
+        importlib.import_module("rllm_gateway.client")  # what every agent's process needs
         _import_installed(target)
-        _warm_up()
+        warm_up_with_contexts(_warm_up)
+        # A collection in an agent would write to every page that it shares with this process.
+        gc.collect()
+        gc.freeze()
         # On macOS, system libraries break in a fork that does not execute anything.
         self._forks = sys.platform == "linux" and _threads() == 1
 

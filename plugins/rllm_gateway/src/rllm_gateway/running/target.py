@@ -76,6 +76,11 @@ def imported_packages(target: Target) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def source_of(target: Target) -> Path | None:
+    """The file that has its function; None: a module without Python source."""
+    return _source_of(target.place)
+
+
 def _imported(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)

@@ -1,51 +1,56 @@
-"""What decides the rewards of a run beside its options, so that a resumed run does not go on with another."""
+"""What decides a run beside its options, such as the file of a reward, so that it is not resumed with another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.errors import CheckpointError, PluginError, failures_as
-from rllm_core.rollout.scoring import WeightedReward
 
 LONGEST = 80
 """Characters of a line that a message shows."""
 
 
-class RewardSources:
-    """The sources of a run's rewards, as they are when it starts."""
+class RunSources:
+    """The sources of what was chosen for a run, as they are when it starts.
 
-    def __init__(self, rewards: Sequence[WeightedReward], on_changed: Literal["error", "warn"]) -> None:
+    Args:
+        chosen: rewards and workflows.
+        on_changed: ``rllm.trainer.on_changed_source``.
+    """
+
+    def __init__(self, chosen: Iterable[Chosen[Any]], on_changed: Literal["error", "warn"]) -> None:
         self._on_changed = on_changed
         self._texts: dict[str, str] = {}
-        for entry in rewards:
-            plugin = entry.chosen.plugin
+        for entry in chosen:
+            plugin = entry.plugin
             if plugin.sources is not None:
-                with failures_as(PluginError, f"`sources` of reward {entry.chosen.qualified_name}"):
-                    found = plugin.sources(entry.chosen.params)
-                self._texts |= {f"{plugin.name}: {name}": text for name, text in found.items()}
+                with failures_as(PluginError, f"`sources` of {plugin.kind} {entry.qualified_name}"):
+                    found = plugin.sources(entry.params)
+                self._texts |= {f"{plugin.kind} {plugin.name}: {name}": text for name, text in found.items()}
 
     def state_dict(self) -> dict[str, str]:
-        """Reward and source to the source's text; for a checkpoint."""
+        """Plugin and source to the source's text; for a checkpoint."""
         return dict(self._texts)
 
     def check_same(self, before: Mapping[str, str], checkpoint: Path, warn: Callable[[str], None]) -> None:
-        """Compare with what a checkpoint has. Rewards that only one of them has are the user's choice.
+        """Compare with what a checkpoint has. Sources that only one of them has are the user's choice.
 
         Raises:
-            CheckpointError: a source differs, and ``rllm.trainer.on_changed_reward`` is ``error``.
+            CheckpointError: a source differs, and ``rllm.trainer.on_changed_source`` is ``error``.
         """
         for name in sorted(before.keys() & self._texts.keys()):
             if before[name] == self._texts[name]:
                 continue
-            changed = f"The source of reward {name} changed after {checkpoint} was made: "
+            changed = f"The source of {name} changed after {checkpoint} was made: "
             changed += _difference(before[name], self._texts[name])
             if self._on_changed == "error":
                 raise CheckpointError(
                     changed,
-                    "Restore it, or accept the new one: add rllm.trainer.on_changed_reward=warn to this command.",
+                    "Restore it, or accept the new one: add rllm.trainer.on_changed_source=warn to this command.",
                 )
             warn(changed)
 

@@ -1,0 +1,127 @@
+"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_attempts.py [ATTEMPTS]``.
+
+Milliseconds of CPU per attempt, by everybody who takes part, for agents that make their client and return. `fork` is
+what a run does; `fresh` starts a Python for each attempt; `shared` plays all attempts as coroutines of one process,
+which isolates nothing: it shows what is left to gain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rllm_gateway.running.commands import CommandRunner
+from rllm_gateway.running.functions import FunctionRunner
+from rllm_gateway.running.target import Target
+
+ATTEMPTS, AT_A_TIME = 100, 8
+ENVIRONMENT = {
+    "OPENAI_API_KEY": "k",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+    "ANTHROPIC_API_KEY": "k",
+    "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+}
+AGENTS = {
+    "no client": "def solve(task):\n    return 1.0\n",
+    "openai, client of the file": (
+        "from openai import OpenAI\nclient = OpenAI()\ndef solve(task):\n    client.chat.completions\n    return 1.0\n"
+    ),
+    "openai, async client of the attempt": (
+        "from openai import AsyncOpenAI\nasync def solve(task):\n    AsyncOpenAI().chat.completions\n    return 1.0\n"
+    ),
+    "anthropic, client of the file": (
+        "from anthropic import Anthropic\nclient = Anthropic()\ndef solve(task):\n    client.messages\n    return 1.0\n"
+    ),
+}
+AS_PROGRAM = (
+    "import asyncio, inspect, json\nsaid = solve({})\nif inspect.isawaitable(said):\n    said = asyncio.run(said)\n"
+)
+AS_PROGRAM += "print(json.dumps({'reward': said}))\n"
+Play = Callable[[], Awaitable[Any]]
+
+
+def cpu_seconds(children: list[int]) -> float:
+    """Of this process, of what it has waited for, and of `children` with what they have waited for."""
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(each.ru_utime + each.ru_stime for each in own)
+    for pid in children:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+async def milliseconds(play: Play, attempts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
+    """CPU of an attempt, and how long one waits for one, median; the first is not counted."""
+    await play()
+    before, waited = cpu_seconds(children()), list[float]()
+    slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def one() -> None:
+        async with slots:
+            began = time.perf_counter()
+            await play()
+            waited.append(time.perf_counter() - began)
+
+    await asyncio.gather(*(one() for _ in range(attempts)))
+    used = cpu_seconds(children()) - before
+    return used / attempts * 1e3, sorted(waited)[attempts // 2] * 1e3
+
+
+async def forked(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
+    runner = FunctionRunner(Target(str(agent), "solve"), folder)
+    try:
+        return await milliseconds(
+            lambda: _succeeded(runner.run({}, ENVIRONMENT)),
+            attempts,
+            lambda: [runner._process.pid] if runner._process else [],
+        )
+    finally:
+        await runner.close()
+
+
+async def fresh(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
+    program = folder / "program.py"
+    program.write_text(agent.read_text() + AS_PROGRAM)
+    runner = CommandRunner([sys.executable, str(program)], folder)
+    return await milliseconds(lambda: _succeeded(runner.run({}, ENVIRONMENT)), attempts, list)
+
+
+async def shared(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
+    os.environ.update(ENVIRONMENT)
+    names: dict[str, Any] = {}
+    exec(agent.read_text(), names)
+
+    async def play() -> None:
+        said = names["solve"]({})
+        if asyncio.iscoroutine(said):
+            await said
+
+    return await milliseconds(play, attempts, list)
+
+
+async def _succeeded(running: Awaitable[Any]) -> None:
+    outcome = await running
+    assert outcome.code == 0, outcome.failure
+
+
+async def main(attempts: int) -> None:
+    for name, source in AGENTS.items():
+        with tempfile.TemporaryDirectory() as place:
+            agent = Path(place) / "agent.py"
+            agent.write_text(source)
+            figures = []
+            for way, few in ((forked, 1), (fresh, 10), (shared, 1)):
+                cpu, waited = await way(agent, Path(place), attempts // few)
+                figures.append(f"{way.__name__} {cpu:.1f} ms (waits {waited:.0f})")
+        print(f"{name}: {', '.join(figures)}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ATTEMPTS))

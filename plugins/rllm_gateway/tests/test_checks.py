@@ -1,0 +1,173 @@
+"""What is refused of ``rllm.sdk`` before anything is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from gateway_world import renderer
+
+from rllm_core.errors import BackendError, ConfigError, RllmError
+from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
+from rllm_gateway import admin_token
+from rllm_gateway.attaching import Door
+from rllm_gateway.checks import RUN_PORT, check_sdk
+from rllm_gateway.child import DEFAULT_PORT
+from rllm_gateway.gateway import Gateway
+from rllm_record.calls import CallStore
+
+
+def own(path: Path, **proxy: object) -> SdkSection:
+    return SdkSection(store=StoreSection(path=str(path)), proxy=ProxySection.model_validate({"port": free(), **proxy}))
+
+
+def external(port: int, token: str | None = "secret") -> SdkSection:
+    return SdkSection(proxy=ProxySection(mode="external", port=port - RUN_PORT, admin_token=token))
+
+
+def free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_store_that_can_be_made_is_not_made(tmp_path: Path) -> None:
+    check_sdk(own(tmp_path / "new" / "traces.db"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_is_there_is_fine(tmp_path: Path) -> None:
+    CallStore.open(tmp_path / "traces.db").close()
+    check_sdk(own(tmp_path / "traces.db"))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda folder: (folder / "traces.db").mkdir(), "traces.db"),
+        (lambda folder: (folder / "traces.db").write_text("no store" * 200), "traces.db"),
+    ],
+)
+def test_a_store_that_is_something_else_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], problem: str
+) -> None:
+    make(tmp_path)
+    with pytest.raises(ConfigError, match=rf"{problem}.*rllm\.sdk\.store\.path"):
+        check_sdk(own(tmp_path / "traces.db"))
+
+
+def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is no folder"):
+        check_sdk(own(tmp_path / "file" / "traces.db"))
+
+
+def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As root every file may be written.
+    monkeypatch.setattr("rllm_gateway.checks.os.access", lambda path, *_, **__: path != tmp_path)
+    with pytest.raises(ConfigError, match=f"you may not write {tmp_path}"):
+        check_sdk(own(tmp_path / "traces.db"))
+
+
+def test_a_port_that_somebody_has_is_refused_with_its_key(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(ConfigError, match=r"another program listens there.*rllm\.sdk\.proxy\.port"),
+    ):
+        check_sdk(own(tmp_path / "traces.db", port=server.getsockname()[1]))
+
+
+def test_the_default_port_may_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr("rllm_gateway.child.DEFAULT_PORT", port)
+        check_sdk(own(tmp_path / "traces.db", port=port))
+    assert ProxySection().port == DEFAULT_PORT
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rllm\.sdk\.proxy\.host"):
+        check_sdk(own(tmp_path / "traces.db", host="192.0.2.1"))
+
+
+@contextmanager
+def gateway_that_takes_runs(folder: Path) -> Iterator[int]:
+    """The port where runs attach, with the token `secret`."""
+    store = CallStore.open(folder / "calls.db")
+    ports = list[int]()
+    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def main() -> None:
+        door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda folder: renderer())
+        async with await asyncio.start_server(door.enter, "127.0.0.1", 0) as server:
+            ports.append(server.sockets[0].getsockname()[1])
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+        store.close()
+
+
+def test_a_gateway_that_would_take_the_run_stays_free(tmp_path: Path) -> None:
+    with gateway_that_takes_runs(tmp_path) as port:
+        check_sdk(external(port))
+        check_sdk(external(port))
+        with pytest.raises(BackendError, match="the admin token is another"):
+            check_sdk(external(port, "wrong"))
+
+
+def test_no_gateway_at_the_port_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BackendError, match=r"No gateway takes runs .*rllm gateway serve"):
+        check_sdk(external(free()))
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"{}\n", b"[1]\n", b""])
+def test_a_stranger_at_the_port_is_no_gateway(says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(says)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(BackendError, match="is no gateway"):
+            check_sdk(external(server.getsockname()[1]))
+        thread.join()
+
+
+def test_without_any_token_there_is_no_gateway_to_attach_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_token, "TOKEN_FILE", tmp_path / "token")
+    with pytest.raises(ConfigError, match="There is no admin token"):
+        check_sdk(external(free(), None))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sdk", "problem"),
+    [
+        (SdkSection(proxy=ProxySection(admin_token="x")), "the gateway of a run needs none"),
+        (
+            SdkSection(store=StoreSection(path="x"), proxy=ProxySection(mode="external")),
+            "the gateway has a store of its own",
+        ),
+        (SdkSection(proxy=ProxySection(mode="external", port=65535)), "at the port behind it"),
+    ],
+)
+def test_keys_that_do_not_go_with_the_mode_are_refused(sdk: SdkSection, problem: str) -> None:
+    with pytest.raises(RllmError, match=problem):
+        check_sdk(sdk)
