@@ -100,6 +100,21 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
     return metrics
 
 
+def staleness_metrics(batch: TokenBatch, weight_version: int) -> dict[str, float]:
+    """``staleness/{mean,max,share}`` over sampled tokens: updates since the weights that sampled them.
+
+    Args:
+        batch: with at least one sampled token.
+        weight_version: updates made so far.
+    """
+    staleness = weight_version - batch.versions[batch.loss_mask]
+    return {
+        "staleness/mean": float(staleness.mean()),
+        "staleness/max": float(staleness.max()),
+        "staleness/share": float((staleness > 0).mean()),
+    }
+
+
 def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     """``<name>/{mean,std,max,min}`` of (n,) values, n > 0."""
     return {
