@@ -181,8 +181,14 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
 
 
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
-    """``time/<stage>`` seconds, and tokens sampled per second of the whole step."""
-    seconds = sum(step.timing_dict.values())
+    """``time/<stage>`` seconds, and tokens sampled per second of the whole step.
+
+    ``time/step`` leaves out the seconds in which training did something else (``time/played_ahead``).
+    """
+    seconds = sum(step.timing_dict.values()) - step.played_ahead
     sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)
     metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
-    return metrics | {"time/step": seconds, "time/tokens_per_second": sampled / seconds if seconds else 0.0}
+    if step.played_ahead:
+        metrics["time/played_ahead"] = step.played_ahead
+    metrics["time/step"] = seconds
+    return metrics | {"time/tokens_per_second": sampled / seconds if seconds else 0.0}
