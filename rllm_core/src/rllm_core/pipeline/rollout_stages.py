@@ -27,7 +27,9 @@ class Generate(ContextStage):
     async def __call__(self, step: TrainStep) -> None:
         sampling = training_sampling(self._context, step)
         rollouts = self._context.config.rllm.rollout.n
-        order = RolloutOrder(tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train")
+        order = RolloutOrder(
+            tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train", priority=step.task_batch
+        )
         step.episodes = list(await self._context.runner.run(order))
         step.generated += step.episodes
         step.metrics |= episode_metrics(*step.generated_by_round)
@@ -58,7 +60,7 @@ class GreedyBaseline:
         if "greedy_rewards" not in self._context.needs:
             return
         sampling = replace(training_sampling(self._context, step), temperature=0.0, top_p=1.0, top_k=-1)
-        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy")
+        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy", priority=step.task_batch)
         greedy = await self._context.runner.run(order)
         impute_names(greedy)
         rewards = _rewards_by_task_and_role(greedy)
