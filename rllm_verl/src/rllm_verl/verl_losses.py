@@ -6,6 +6,7 @@ For names that both have, ours count: they take part in per-role losses, and giv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -41,7 +42,7 @@ def actor_fields(params: BaseModel) -> dict[str, Any]:
 def verl_losses() -> Iterator[LossPlugin[Any]]:
     """One record per loss."""
     yield _loss("vanilla", "verl's PPO: clipped importance ratio, also where the advantage is negative.", Vanilla)
-    yield _loss("gpg", "verl's GPG: log-prob times advantage.", NoParams)
+    yield replace(_loss("gpg", "verl's GPG: log-prob times advantage.", NoParams), has_ratio=False)
     yield _loss("geo_mean", "verl's GMPO: geometric mean of a sequence's clipped ratios.", Clipped)
 
 

@@ -41,7 +41,8 @@ class TrainStep:
     """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
     is_training: bool = True
     weight_version: int = 0
-    """Updates made so far; grows by one when this step updates the weights."""
+    """Updates made so far; grows by one when this step updates the weights. While the tasks are played ahead: when that
+    began, which is the version that samples where weights are pinned."""
     generated: list[Episode] = field(default_factory=list)
     """All episodes of the step, as they were played, round after round."""
     later_rounds: list[int] = field(default_factory=list)

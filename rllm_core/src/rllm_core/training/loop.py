@@ -113,6 +113,10 @@ class TrainingLoop:
     def stopped_early(self) -> bool:
         return self._stop_requested and self._finished < self.total_steps
 
+    @property
+    def _staleness(self) -> int:
+        return self.plan.config.rllm.async_training.staleness
+
     def stop(self) -> None:
         """End after the current step, with a checkpoint. While rewards or the backend start, end at once: nothing has
         changed then."""
@@ -139,7 +143,7 @@ class TrainingLoop:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
-                rounds = Rounds(self._begin_step, pipeline.play, ahead=0, taken=drawn)
+                rounds = Rounds(self._begin_step, pipeline.play, ahead=self.plan.rounds_ahead, taken=drawn)
                 parts = _Parts(backend, runner, pipeline, rounds, trackers)
                 if self._finished == 0 or self._makes_steps():
                     self.folder.begin(self.plan.composed.whole(), self.plan.registered())
@@ -274,6 +278,7 @@ class TrainingLoop:
             "drawn_task_batches": parts.rounds.taken,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
+            "staleness": self._staleness,
             "tasks": self._schedule.digest(),
             "rewards": self._reward_sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
@@ -303,6 +308,12 @@ class TrainingLoop:
             raise CheckpointError(
                 f"{checkpoint.folder} was made with other training tasks than this run has.",
                 "Resume with the environment, its options and data.train_batch_size as they were.",
+            )
+        if checkpoint.state["staleness"] != self._staleness:
+            raise CheckpointError(
+                f"{checkpoint.folder} was made with a staleness of {checkpoint.state['staleness']}, this run has "
+                f"{self._staleness}.",
+                "Resume with rllm.async_training as it was.",
             )
         self._reward_sources.check_same(checkpoint.state["rewards"], checkpoint.folder, self._warn)
         backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
@@ -339,6 +350,7 @@ class TrainingLoop:
             engine=self.plan.engine,
             renderer=self.plan.renderer,
             calls_tools=self.plan.workflow.plugin.calls_tools,
+            versions_served=self.plan.versions_served,
         )
 
     def _tracked_run(self) -> TrackedRun:
