@@ -184,7 +184,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
         """Keeps everything, too."""
 
     own = {"needs": {"ref_logprobs"}, "honours": {"rllm.algorithm.kl_beta"}}
-    own |= {"corrects_rollouts": True, "on_policy": True}
+    own |= {"corrects_rollouts": True, "has_ratio": False}
     register_rllm_loss("mine", params=Strength, **own)(loss)
     register_rllm_grouping("mine", params=Strength, summary="Mine.")(grouping)
     register_rllm_rejection("mine", params=Strength)(Mode)
@@ -195,7 +195,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     assert {record.params for record in records.values()} == {Strength}
     assert records["loss"].needs == {"ref_logprobs"}
     assert records["loss"].corrects_rollouts
-    assert records["loss"].on_policy
+    assert not records["loss"].has_ratio
     assert records["loss"].honours == {"rllm.algorithm.kl_beta"}
     assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
 

@@ -209,7 +209,9 @@ ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token
 """Those of a run that attaches to one: `test_agents_of_others.py`."""
 ACT_ON_CHECKS = ["rllm.unused_keys"]
 """Those that say what looking for unused keys leads to: `rllm_core/tests/pipeline/test_plan.py`."""
-ELSEWHERE = (*ACT_BEFORE_THERE_IS_A_PLAN, *ACT_ON_A_GATEWAY_THAT_RUNS, *ACT_ON_CHECKS)
+ACT_ON_ROUNDS_AHEAD = [f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")]
+"""Those of asynchronous training: `tests/asynchronous`."""
+ELSEWHERE = (*ACT_BEFORE_THERE_IS_A_PLAN, *ACT_ON_A_GATEWAY_THAT_RUNS, *ACT_ON_CHECKS, *ACT_ON_ROUNDS_AHEAD)
 READ = [name for name in KEYS if name not in (*REFUSED, *ELSEWHERE)]
 
 

@@ -187,7 +187,7 @@ def test_a_key_is_explained(
 
 
 @pytest.mark.parametrize(
-    "name", ["rllm.filter_token_mismatch", "rllm.stepwise_advantage.mode", "rllm.async_training.enable"]
+    "name", ["rllm.filter_token_mismatch", "rllm.stepwise_advantage.mode", "rllm.async_training.mini_batch_size"]
 )
 def test_why_a_value_is_refused_is_explained(rllm: Rllm, name: str) -> None:
     assert facts(rllm("config", "explain", name))["refused"]

@@ -79,7 +79,8 @@ BAD = [
     ("critic: {clip: 0.2}", "no estimator or loss of this run needs values. Choose an estimator"),
     ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
-    ("rllm: {async_training: {enable: true}}", "Rollouts and updates take turns in this version"),
+    ("rllm: {async_training: {enable: true, mini_batch_size: 8}}", "the groups of `data.train_batch_size` tasks"),
+    ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Give a whole number"),
     ("rllm: {sdk: {proxy: {port: 4001}}}", "Add workflow agent."),
     ("rllm: {trainer: {total_epochs: 2, total_batches: 3}}", "Set one of the two."),
     # what does not fit together

@@ -10,6 +10,7 @@ import pytest
 
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.data.version_spans import VersionSpan
 
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]
@@ -71,6 +72,35 @@ def test_a_rewritten_history_gives_a_row_per_segment(group: MakeGroup) -> None:
     assert batch.row_offsets.tolist() == [0, 3, 6]
     assert batch.trajectory.tolist() == [0, 0]
     assert batch.weight_version.tolist() == [5, 6]
+
+
+def test_tokens_of_several_versions_are_told_apart(group: MakeGroup) -> None:
+    trajectory = Trajectory("agent")
+    trajectory.add_step([1, 2], [3], [-1.0], weight_version=5)
+    spans = (VersionSpan(7, 1), VersionSpan(6, 2))
+    trajectory.add_step([1, 2, 3, 4], [5, 6, 7], [-1.0] * 3, weight_version=6, version_spans=spans)
+    batch = build_batch([group("t:agent", [trajectory, Trajectory("agent", [Step([1], [2], weight_version=9)])])])
+    assert batch.weight_version.tolist() == [5, 9]
+    assert batch.token_versions is not None
+    assert batch.versions.dtype == np.int32
+    assert batch.versions[batch.loss_mask].tolist() == [5, 7, 6, 6, 9]
+
+
+def test_versions_of_a_rewritten_history_stay_with_their_tokens(group: MakeGroup) -> None:
+    trajectory = Trajectory("agent")
+    trajectory.add_step([1, 2], [3], [-1.0], weight_version=5)
+    trajectory.add_step([8, 8], [], [], weight_version=6)
+    trajectory.add_step([9], [4], [-2.0], weight_version=7)
+    batch = build_batch([group("t:agent", [trajectory])])
+    assert batch.versions[batch.loss_mask].tolist() == [5, 7]
+    assert batch.versions.shape == batch.tokens.shape
+
+
+def test_tokens_of_one_version_need_no_column(group: MakeGroup) -> None:
+    trajectories = [Trajectory("agent", [Step([1], [2, 3], weight_version=version)]) for version in (4, 6)]
+    batch = build_batch([group("t:agent", trajectories)])
+    assert batch.token_versions is None
+    assert batch.versions.tolist() == [4, 4, 4, 6, 6, 6]
 
 
 @pytest.mark.parametrize("prompt", [[], [8, 8]])

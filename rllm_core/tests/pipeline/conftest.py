@@ -95,7 +95,6 @@ class Bench:
             grouping=self.plan.grouping,
             rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
             needs=self.plan.needs,
-            more_tasks=lambda: [Task(id="more")],
             rejection_name=self.plan.rejection.registered.qualified_name,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.losses.of,

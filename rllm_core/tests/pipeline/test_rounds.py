@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError
-from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.pipeline.pipeline import NextRound, Pipeline
 from rllm_core.plugins.registry import Registry
 
 MakeStep = Callable[..., TrainStep]
@@ -41,6 +42,18 @@ class ByTask:
         ]
 
 
+def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> NextRound:
+    """Plays further rounds of these tasks."""
+    numbers = itertools.count(5)
+
+    async def next_round() -> TrainStep:
+        played = step(tasks=next(given), task_batch=next(numbers))
+        await pipeline.play(played)
+        return played
+
+    return next_round
+
+
 @pytest.fixture
 def run(bench: Any, step: MakeStep, attempts: Any) -> Callable[..., tuple[Any, ByTask, TrainStep]]:
     """A pipeline and the step it made of rounds of tasks, given by their names."""
@@ -49,9 +62,9 @@ def run(bench: Any, step: MakeStep, attempts: Any) -> Callable[..., tuple[Any, B
         made = bench(settings)
         runner = ByTask(attempts)
         given = iter([[Task(id=name) for name in names] for names in rounds])
-        context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: next(given))
+        pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
         training = step(tasks=next(given), task_batch=4)
-        asyncio.run(Pipeline(made.plan.stages, context).run(training))
+        asyncio.run(pipeline.run(training, _rounds(pipeline, step, given)))
         return made, runner, training
 
     return make
@@ -79,6 +92,23 @@ def test_metrics_are_those_of_the_whole_step(run: Any) -> None:
     assert not any(name.startswith("batch/skipped") for name in metrics)
 
 
+def test_what_counts_over_rounds_is_added_up_and_of_the_rest_the_newest_holds() -> None:
+    first, second = (TrainStep(global_step=3, epoch=0, total_steps=9, tasks=[], task_batch=n) for n in (4, 5))
+    for played, number in ((first, 1.0), (second, 2.0)):
+        played.count("counted", number)
+        played.metrics["newest"] = number
+        played.extras["mine"] = number
+        played.timing_dict["generate"] = number
+        played.played_ahead = number
+    first.play_more()
+    second.skip("nothing_generated")
+    first.take_round(second)
+    assert first.metrics == {"counted": 3.0, "newest": 2.0, "batch/skipped_nothing_generated": 1.0}
+    assert (first.extras, first.timing_dict, first.played_ahead) == ({"mine": 2.0}, {"generate": 3.0}, 3.0)
+    assert (first.task_batch, first.rounds, first.asks_for_more) == (5, 2, False)
+    assert first.skip_reason == "nothing_generated"
+
+
 def test_a_round_that_brings_nothing_does_not_end_the_step(run: Any) -> None:
     _, _, done = run([["unheard-a", "unheard-b"], ["partly-c", "partly-d"]])
     assert [group.group_id for group in done.trajectory_groups] == ["partly-c:agent", "partly-d:agent"]
@@ -100,8 +130,7 @@ def test_groups_that_waited_are_trained_on_in_a_step_that_brings_none(
 ) -> None:
     made = bench(DYNAMIC)
     runner = ByTask(attempts)
-    context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: [Task(id="partly-z")])
-    pipeline = Pipeline(made.plan.stages, context)
+    pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
     asyncio.run(pipeline.run(step(tasks=[Task(id=f"partly-{name}") for name in "abcd"])))
     silent = step(tasks=[Task(id="unheard-e")])
     asyncio.run(pipeline.run(silent))
@@ -193,9 +222,17 @@ def test_a_mode_that_never_stops_asking_is_stopped(
     monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_ROUNDS", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
     runner = ByTask(attempts)
-    context = dataclasses.replace(made.context, runner=runner, more_tasks=lambda: [Task(id="solved-z")])
+    pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
+    rounds = _rounds(pipeline, step, itertools.repeat([Task(id="solved-z")]))
     with pytest.raises(PipelineError, match="still asks for more after 20 batches of tasks in one step"):
-        asyncio.run(Pipeline(made.plan.stages, context).run(step(tasks=[Task(id="solved-a")])))
+        asyncio.run(pipeline.run(step(tasks=[Task(id="solved-a")]), rounds))
+
+
+def test_a_step_that_has_all_its_rounds_cannot_ask_for_more(bench: Any, step: MakeStep, attempts: Any) -> None:
+    made = bench(DYNAMIC)
+    made.runner.episodes = attempts([1.0, 1.0])
+    with pytest.raises(PipelineError, match="asks for more tasks, and there are none to play"):
+        asyncio.run(made.pipeline.run(step()))
 
 
 def test_groups_of_a_step_that_a_stage_has_skipped_are_not_trained_on(

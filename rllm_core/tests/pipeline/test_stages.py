@@ -432,7 +432,15 @@ def test_a_mode_without_state_may_follow_another(bench: Any, saved: dict[str, An
 def test_build_batch_counts_rows_and_tokens(bench: Any, step: MakeStep) -> None:
     done = _run(bench().stage("build_batch"), step(trajectory_groups=[_group(1.0, 0.0)]))
     assert done.filled_batch.n_rows == 2
-    assert done.metrics == {"batch/rows": 2.0, "batch/tokens": 4.0}
+    counted = {name: value for name, value in done.metrics.items() if name.startswith("batch/")}
+    assert counted == {"batch/rows": 2.0, "batch/tokens": 4.0}
+
+
+@pytest.mark.parametrize("made", [0, 3])
+def test_build_batch_says_how_old_the_weights_are_that_sampled(bench: Any, step: MakeStep, made: int) -> None:
+    done = _run(bench().stage("build_batch"), step(trajectory_groups=[_group(1.0, 0.0)], weight_version=made))
+    staleness = {name: value for name, value in done.metrics.items() if name.startswith("staleness/")}
+    assert staleness == {"staleness/mean": made, "staleness/max": made, "staleness/share": float(made > 0)}
 
 
 def test_process_asks_for_what_estimators_and_losses_of_the_batch_s_roles_need(

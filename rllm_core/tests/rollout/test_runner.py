@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,30 @@ def test_at_most_the_allowed_number_run_at_once(limit: int) -> None:
 
     _run(count, _order(5, 4), n_parallel_tasks=limit)
     assert most == min(limit, 20)
+
+
+def test_orders_that_are_played_at_once_share_the_slots_and_older_rounds_go_first() -> None:
+    under_way, most, begun = 0, 0, []
+
+    async def count(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        begun.append(workflow.sampling.temperature)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return Episode(id=uid)
+
+    async def both() -> None:
+        runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, count), _settings(n_parallel_tasks=2))
+        newer, older = (
+            replace(_order(2, 2), priority=age, sampling=SamplingParams(max_tokens=1, temperature=float(age)))
+            for age in (1, 0)
+        )
+        await asyncio.gather(runner.run(newer), runner.run(older))
+
+    virtual_time.run(both())
+    assert (most, begun) == (2, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
 
 
 def _fails_at_first(times: int, error: BaseException) -> tuple[Body, list[int]]:

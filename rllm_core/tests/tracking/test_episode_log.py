@@ -28,8 +28,9 @@ def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
     step = _step(0)
-    step.play_more([])
-    step.generated += _step(0).generated[:1]
+    second = _step(0)
+    del second.generated[1:]
+    step.take_round(second)
     EpisodeLog(tmp_path).on_batch_end(step)
     with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
         assert [(line["id"], line["round"]) for line in map(json.loads, lines)] == [

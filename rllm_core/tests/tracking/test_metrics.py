@@ -12,6 +12,7 @@ import pytest
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.pipeline.metrics import (
     advantage_metrics,
     episode_metrics,
@@ -19,6 +20,7 @@ from rllm_core.pipeline.metrics import (
     reward_metrics,
     reward_of,
     split_validation_name,
+    staleness_metrics,
     throughput_metrics,
     validation_metrics,
 )
@@ -248,3 +250,12 @@ def test_throughput_counts_what_was_sampled() -> None:
 
 def test_a_step_without_time_has_no_throughput() -> None:
     assert throughput_metrics(_step()) == {"time/step": 0, "time/tokens_per_second": 0.0}
+
+
+def test_staleness_counts_sampled_tokens_alone() -> None:
+    trajectory = Trajectory("agent")
+    spans = (VersionSpan(3, 1), VersionSpan(4, 2))
+    trajectory.add_step([1] * 50, [2, 3, 4], [-1.0] * 3, weight_version=3, version_spans=spans)
+    fresh = Trajectory("agent", [Step([1], [2], weight_version=5)])
+    batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[trajectory, fresh])])
+    assert staleness_metrics(batch, 5) == {"staleness/mean": 1.0, "staleness/max": 2.0, "staleness/share": 0.75}

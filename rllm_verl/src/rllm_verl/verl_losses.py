@@ -42,7 +42,7 @@ def actor_fields(params: BaseModel) -> dict[str, Any]:
 def verl_losses() -> Iterator[LossPlugin[Any]]:
     """One record per loss."""
     yield _loss("vanilla", "verl's PPO: clipped importance ratio, also where the advantage is negative.", Vanilla)
-    yield replace(_loss("gpg", "verl's GPG: log-prob times advantage.", NoParams), on_policy=True)
+    yield replace(_loss("gpg", "verl's GPG: log-prob times advantage.", NoParams), has_ratio=False)
     yield _loss("geo_mean", "verl's GMPO: geometric mean of a sequence's clipped ratios.", Clipped)
 
 

@@ -56,6 +56,7 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
         summary="Imitates the sampled tokens; advantages are ignored.",
         params=NoParams,
         load=_from("losses_weighted", "cross_entropy"),
+        has_ratio=False,
     )
     yield LossPlugin(
         name="dro",

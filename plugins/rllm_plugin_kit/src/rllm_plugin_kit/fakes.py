@@ -11,7 +11,7 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.data.batch import TokenBatch
-from rllm_core.data.types import Episode, Task, TerminationReason
+from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.runner import RolloutRunner
@@ -83,7 +83,6 @@ def stage_context(**overrides: Any) -> StageContext:
         "rejection": rejection.registered.load()(rejection.params),
         "rejection_name": rejection.registered.qualified_name,
         "needs": frozenset(),
-        "more_tasks": lambda: [Task(id="one-more")],
         "estimator_of": lambda role: estimator,
         "loss_of": lambda role: loss,
         "log": lambda global_step, metrics: None,

@@ -22,7 +22,7 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.batch import TokenBatch
-from rllm_core.data.types import Episode, Task, TrajectoryGroup
+from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RewardError, RllmError
 from rllm_core.pipeline import Pipeline, Reject
 from rllm_core.plugins.choice import choose
@@ -78,17 +78,14 @@ class Replay:
             RewardError: a trajectory has no usable reward, and the rules say that this is an error.
             ConfigError: an estimator compares with greedy attempts, and the run made none.
         """
-        step = TrainStep(global_step=global_step, epoch=0, total_steps=0, tasks=[])
         stored = deque(rounds)
-        train: list[TrajectoryGroup] = []
-        asked = True
-        while asked or stored:
-            if not asked:
-                step.play_more([])
-            before = step.rounds
-            await self._groups(step, stored.popleft() if stored else ())
+        step = _played(global_step, stored)
+        await self._groups(step)
+        train = list(step.trajectory_groups)
+        while step.asks_for_more or stored:
+            step.take_round(_played(global_step, stored))
+            await self._groups(step)
             train += step.trajectory_groups
-            asked = step.rounds > before
         step.trajectory_groups = train
         if train:
             step.go_on()
@@ -97,10 +94,8 @@ class Replay:
             step.batch = step.batch.with_columns(old_logprobs=step.batch.sampling_logprobs)
         return step
 
-    async def _groups(self, step: TrainStep, episodes: Sequence[Episode]) -> None:
-        """Take up a round, as far as the groups to train on."""
-        step.generated += episodes
-        step.episodes = list(episodes)
+    async def _groups(self, step: TrainStep) -> None:
+        """From the episodes of a round to the groups to train on."""
         self._leave_out_without_greedy(step)
         try:
             await self._of_a_round.run(step)
@@ -131,6 +126,19 @@ class Replay:
                     f"{step.global_step}.",
                     "Train with an estimator that needs them to have them, or leave this one out.",
                 )
+
+
+def _played(global_step: int, stored: deque[Sequence[Episode]]) -> TrainStep:
+    """The step of the next stored round; an empty one where there is none."""
+    episodes = list(stored.popleft()) if stored else []
+    return TrainStep(
+        global_step=global_step,
+        epoch=0,
+        total_steps=0,
+        tasks=[],
+        generated=list(episodes),
+        episodes=episodes,
+    )
 
 
 class _NoModel(Backend):
@@ -164,10 +172,6 @@ def _no_loss(role: str) -> Chosen[LossPlugin[Any]]:
     raise _nothing_but_episodes()
 
 
-def _no_tasks() -> list[Task]:
-    return []
-
-
 def _no_log(global_step: int, metrics: Mapping[str, float]) -> None:
     """What a replayed step measures goes to the result, not to a run's trackers."""
 
@@ -183,7 +187,6 @@ def _context(rules: Rules, setup: Setup) -> StageContext:
         rejection=rules.rejection.registered.load()(rules.rejection.params),
         rejection_name=rules.rejection.registered.qualified_name,
         needs=frozenset(),
-        more_tasks=_no_tasks,
         estimator_of=setup.estimators.of,
         loss_of=_no_loss,
         log=_no_log,

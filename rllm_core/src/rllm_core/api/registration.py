@@ -137,7 +137,7 @@ def register_rllm_loss(
     params: type[BaseModel] = NoParams,
     needs: Set[str] = NONE,
     corrects_rollouts: bool = False,
-    on_policy: bool = False,
+    has_ratio: bool = True,
     honours: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
@@ -146,7 +146,7 @@ def register_rllm_loss(
     Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "on_policy": on_policy, "honours": honours}
+    fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "has_ratio": has_ratio, "honours": honours}
     return offering(LossPlugin, name, summary, params=params, **fields)
 
 

@@ -75,7 +75,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="reinforce",
         summary="Log-prob times advantage, on-policy.",
         load=load_from("updates.losses", "reinforce"),
-        on_policy=True,
+        has_ratio=False,
     )
 
 
@@ -131,4 +131,5 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
         summary="Drop such groups too, and play more tasks until the batch is full; the surplus waits.",
         params=DynamicRejectionParams,
         load=load_from("algorithms.dynamic_sampling", "FillWithSignal"),
+        updates_waited=1,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import click
 
 from rllm_core.cli.tables import print_table
 from rllm_core.config.packaged import DEFAULT
 from rllm_core.config.paths import leaves
+from rllm_core.pipeline.graph import stages_that_play
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_losses import losses_in_force
 
@@ -53,11 +54,37 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
             for entry in losses_in_force(plan)
         ],
     )
+    for line in rounds_ahead(plan):
+        click.echo(line)
     others = len(plan.composed.origins) - len(keys)
     click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
     show_values(plan, keys)
     for line in (*plan.warnings, *_show_footprint(plan)):
         click.echo(f"warning: {line}", err=True)
+
+
+def rounds_ahead(plan: RunPlan) -> Iterator[str]:
+    """What asynchronous training does in this run; nothing where rollouts and updates take turns."""
+    ahead, section = plan.rounds_ahead, plan.config.rllm.async_training
+    if not ahead:
+        return
+    players = ", ".join(stage.plugin.name for stage in plan.stages[: stages_that_play(plan.stages)])
+    correction = plan.config.rllm.algorithm.rollout_correction
+    pinned, newest = f"pinned: those of {_rounds(ahead)} before", "the newest at each token"
+    weights = pinned if section.pins_weights else newest
+    old = "the sampler's" if correction.bypass_mode else "the trainer's"
+    weighed = f"weighed by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
+    yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"
+    rows = [("stages", players), ("weights", weights), ("old log-probs", f"{old}, {weighed}")]
+    yield from (f"  {name:14}{value}" for name, value in rows)
+
+
+def _rounds(number: int) -> str:
+    return "1 step" if number == 1 else f"{number} steps"
+
+
+def _updates(number: int) -> str:
+    return "1 update" if number == 1 else f"{number} updates"
 
 
 def _show_footprint(plan: RunPlan) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from .engine import (
     FinishReason as FinishReason,
     HostedEngine as HostedEngine,
     NamedTensors as NamedTensors,
+    Overlap as Overlap,
     RolloutEngine as RolloutEngine,
     SamplingParams as SamplingParams,
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rllm_core.contracts.chosen import Chosen
-    from rllm_core.contracts.engine import EnginePlugin, RolloutEngine
+    from rllm_core.contracts.engine import EnginePlugin, Overlap, RolloutEngine
     from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
@@ -45,6 +45,10 @@ class Capabilities:
     token_ids: bool = True
     """Whether prompts and replies are token ids of the model, so that another process can render prompts. False: they
     stand for messages, which this process alone knows."""
+    overlap: frozenset[Overlap] = frozenset()
+    """Under which weights its own engine samples while `process` and `update` run and new weights are published.
+    ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``newest``: the newest that are
+    published, with `Completion.version_spans`. Empty: none; asynchronous training is refused."""
     token_trace: bool = False
     """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 
@@ -130,6 +134,8 @@ class RunContext:
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
     renderer: Chosen[RendererPlugin[Any]] | None = None
     """The renderer of the run; None: the model's chat template. `make_renderer` of rllm-backend-kit makes either."""
+    versions_served: int = 1
+    """How many of the versions that were published last `SamplingParams.weight_version` may ask for."""
     calls_tools: bool = False
     """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NamedTensors = Iterable[tuple[str, "Tensor"]]
 """Weights by their names in a Hugging Face checkpoint of the model."""
 FinishReason = Literal["stop", "length"]
+Overlap = Literal["pinned", "newest"]
+"""Under which weights an engine samples while the weights are updated; see `Capabilities.overlap`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,9 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them.
     A single text in place of a tuple, or an empty one, is a ValueError."""
+    weight_version: int | None = None
+    """The version of the weights that samples, one of those that are served (`RunContext.versions_served`); None: the
+    newest at each token."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):
@@ -167,3 +172,5 @@ class EnginePlugin(Plugin[ParamsT]):
     """As `Capabilities.full_logprobs`."""
     stop_texts: bool = False
     """As `Capabilities.stop_texts`."""
+    overlap: frozenset[Overlap] = frozenset()
+    """As `Capabilities.overlap`."""

@@ -87,9 +87,10 @@ class LossPlugin(Plugin[ParamsT]):
     """Names of the only backends that can compute it; empty: all that run losses written in torch can."""
     needs: frozenset[str] = frozenset()
     """Batch columns that must be filled before it runs, such as ``ref_logprobs``."""
+    has_ratio: bool = True
+    """Whether it compares the policy with the old one by their ratio. A loss that does not is refused in asynchronous
+    training and on episodes of other weights (`StagePlugin.off_policy`), unless ``tis_mode`` weighs it by the ratio to
+    the policy that sampled."""
     corrects_rollouts: bool = False
     """Whether it weighs tokens by the ratio to the policy that sampled (`LossInput.sampling_logprobs`) itself. A run in
     which ``rllm.algorithm.rollout_correction.tis_mode`` would weigh them by it once more is refused."""
-    on_policy: bool = False
-    """Whether it has no importance ratio, so that it is right for tokens alone that the weights being trained have
-    sampled. A run on episodes of other weights (`StagePlugin.off_policy`) needs ``tis_mode`` beside it."""

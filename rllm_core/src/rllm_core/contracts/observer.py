@@ -22,7 +22,7 @@ class Observer:
         """Before the first step of an epoch (counted from 0)."""
 
     def on_batch_start(self, step: TrainStep) -> None:
-        """Before the first stage of a step."""
+        """Before the first stage of a step; in asynchronous training some of its tasks may have been played already."""
 
     def on_policy_updated(self, step: TrainStep) -> None:
         """Rollouts from here on use the new weights, `step.weight_version`."""

@@ -57,3 +57,6 @@ class RejectionPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "rejection"
 
     load: Callable[[], Callable[[Any], RejectionMode]]
+    updates_waited: int = 0
+    """Most updates that groups wait for to be trained on. In asynchronous training so many fewer rounds are played
+    ahead, and a mode that keeps groups longer ends the run."""

@@ -21,6 +21,8 @@ class RolloutOrder:
     """Its `seed` is the seed of the whole order; every attempt derives its own."""
     label: str
     """Tells training from validation in session names, such as ``train`` or ``val``."""
+    priority: int = 0
+    """Of several orders that are played at once, attempts of the lowest go first."""
 
 
 class Runner(Protocol):

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rllm_core.contracts.rejection import RejectionMode
     from rllm_core.contracts.renderer import Renderer
     from rllm_core.contracts.rollout import Runner
-    from rllm_core.data.types import Task
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -33,8 +32,6 @@ class StageContext:
     """Its qualified name, which its saved state is kept under."""
     needs: frozenset[str]
     """Everything that estimators and losses of the run want filled; see `EstimatorPlugin.needs`."""
-    more_tasks: Callable[[], list[Task]]
-    """Draws the next tasks, for a stage that wants to play more of them in the same step."""
     estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
     """Role to its estimator."""
     loss_of: Callable[[str], Chosen[LossPlugin[Any]]]

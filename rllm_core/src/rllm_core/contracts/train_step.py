@@ -48,11 +48,12 @@ class TrainStep:
     renderer: Renderer | None = None
     """Of the run's model: the texts of tokens."""
     weight_version: int = 0
-    """Updates made so far; grows by one when this step updates the weights."""
+    """Updates made so far; grows by one when this step updates the weights. While the tasks are played ahead: when that
+    began, which is the version that samples where weights are pinned."""
     generated: list[Episode] = field(default_factory=list)
     """All episodes of the step, as they were played, round after round."""
     later_rounds: list[int] = field(default_factory=list)
-    """Where each round but the first begins in `generated`; filled by `play_more`."""
+    """Where each round but the first begins in `generated`; filled by `take_round`."""
     episodes: list[Episode] = field(default_factory=list)
     """Those of the newest round that have not been masked."""
     offered_groups: list[TrajectoryGroup] = field(default_factory=list)
@@ -72,8 +73,14 @@ class TrainStep:
     update_result: UpdateResult | None = None
     """What it did."""
     metrics: dict[str, float] = field(default_factory=dict)
+    counted: set[str] = field(default_factory=set)
+    """Names of the metrics that count over all rounds of the step; filled by `count`."""
     timing_dict: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
+    played_ahead: float = 0.0
+    """Seconds of `timing_dict` in which training did something else: the tasks were played meanwhile."""
+    asks_for_more: bool = False
+    """Whether another round is played before the stages go on; set by `play_more`."""
     skip_reason: str = ""
     """Why there is nothing to train on; set by `skip`."""
     extras: dict[str, Any] = field(default_factory=dict)
@@ -90,14 +97,38 @@ class TrainStep:
         self.metrics.pop(f"batch/skipped_{self.skip_reason}", None)
         self.skip_reason = ""
 
-    def play_more(self, tasks: list[Task]) -> None:
-        """Start another round: the stages run again from the first, on these tasks."""
+    def play_more(self) -> None:
+        """Ask for another round: when the stage has ended, the stages run again on the next tasks."""
+        self.asks_for_more = True
+
+    def take_round(self, played: TrainStep) -> None:
+        """Take up another round: from here on the step is about its tasks, episodes and groups.
+
+        What counts over all rounds is added up; of other metrics and extras the newest round's hold.
+
+        Args:
+            played: the step in which that round was played.
+        """
         self.go_on()
-        self.tasks = tasks
-        self.task_batch += 1
+        self.asks_for_more = played.asks_for_more
+        self.tasks, self.task_batch = played.tasks, played.task_batch
         self.later_rounds.append(len(self.generated))
-        self.episodes = []
-        self.trajectory_groups = []
+        self.generated += played.generated
+        self.episodes = played.episodes
+        self.offered_groups += played.offered_groups
+        self.trajectory_groups = played.trajectory_groups
+        self.decisions += played.decisions
+        self.given_rewards |= played.given_rewards
+        self.extras |= played.extras
+        for name, value in played.metrics.items():
+            if name in played.counted:
+                self.count(name, value)
+            else:
+                self.metrics[name] = value
+        for stage, seconds in played.timing_dict.items():
+            self.timing_dict[stage] = self.timing_dict.get(stage, 0.0) + seconds
+        self.played_ahead += played.played_ahead
+        self.skip_reason = played.skip_reason
 
     @property
     def rounds(self) -> int:
@@ -126,6 +157,7 @@ class TrainStep:
 
     def count(self, metric: str, number: float) -> None:
         """Add to a metric that counts over all rounds of the step."""
+        self.counted.add(metric)
         self.metrics[metric] = self.metrics.get(metric, 0.0) + number
 
     @property

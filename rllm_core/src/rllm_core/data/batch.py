@@ -15,6 +15,7 @@ from rllm_core.data.token_buffer import TokenBuffer
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 _WEIGHT_VERSION = attrgetter("weight_version")
+_VERSION_SPANS = attrgetter("version_spans")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +56,9 @@ class TokenBatch:
     """(n_token,) 0 where `loss_mask` is False."""
     returns: NDArray[np.float32] | None = None
     """(n_token,) targets for a critic; NaN where the role's estimator gave none. None: no estimator gave any."""
+    token_versions: NDArray[np.int32] | None = None
+    """(n_token,) weights that sampled each token. None: every token of a row is of the row's `weight_version`.
+    `versions` gives them either way."""
 
     @property
     def n_rows(self) -> int:
@@ -68,6 +72,13 @@ class TokenBatch:
     def row_lengths(self) -> NDArray[np.int64]:
         """(n_row,) tokens per row."""
         return np.diff(self.row_offsets)
+
+    @property
+    def versions(self) -> NDArray[np.int32]:
+        """(n_token,) weights that sampled each token; mean something only where `loss_mask` is True."""
+        if self.token_versions is not None:
+            return self.token_versions
+        return np.repeat(self.weight_version, self.row_lengths)
 
     @property
     def unknown_logprobs(self) -> NDArray[np.bool_]:
@@ -102,13 +113,18 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
     columns: list[tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]] = []
     lengths: list[int] = []
     owners: list[int] = []
+    pieces: list[NDArray[np.int32]] = []
+    mixed = any(_is_mixed(trajectory) for group in groups for trajectory in group.trajectories)
     trajectory_index = -1
     for group_index, group in enumerate(groups):
         role = role_index[group.group_role]
         for trajectory in group.trajectories:
             trajectory_index += 1
             buffer = trajectory.tokens
+            sampled_by = _versions(trajectory, buffer) if mixed else None
             for start, end, version in _rows(trajectory, buffer):
+                if sampled_by is not None:
+                    pieces.append(sampled_by[start:end])
                 columns.append(buffer.columns(start, end))
                 lengths.append(end - start)
                 owners += trajectory_index, group_index, role, version
@@ -125,7 +141,27 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
         weight_version=versions,
         roles=roles,
         groups=groups,
+        token_versions=_join(pieces, np.dtype(np.int32)) if mixed else None,
     )
+
+
+def _is_mixed(trajectory: Trajectory) -> bool:
+    """Whether its tokens were sampled by several weight versions."""
+    return len(set(map(_WEIGHT_VERSION, trajectory.steps))) > 1 or any(map(_VERSION_SPANS, trajectory.steps))
+
+
+def _versions(trajectory: Trajectory, buffer: TokenBuffer) -> NDArray[np.int32]:
+    """(n,) weights that sampled each token of the buffer; tokens that were heard have those of the reply to them."""
+    versions = np.empty(len(buffer), np.int32)
+    heard = 0
+    for step in trajectory.steps:
+        versions[heard : step.span.end] = step.weight_version
+        at = step.span.response_start
+        for span in step.version_spans:
+            versions[at : at + span.tokens] = span.version
+            at += span.tokens
+        heard = step.span.end
+    return versions
 
 
 def _rows(trajectory: Trajectory, buffer: TokenBuffer) -> list[tuple[int, int, int]]:

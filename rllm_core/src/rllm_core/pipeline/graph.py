@@ -67,6 +67,11 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
     return stages
 
 
+def stages_that_play(stages: Sequence[ChosenStage]) -> int:
+    """How many stages come before the first that does not only play."""
+    return next((at for at, stage in enumerate(stages) if not stage.plugin.plays), len(stages))
+
+
 def check(stages: Sequence[ChosenStage]) -> None:
     """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
     changed since, or when a stage that plays cannot run ahead of the update of an earlier step."""

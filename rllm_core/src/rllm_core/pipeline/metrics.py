@@ -100,6 +100,21 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
     return metrics
 
 
+def staleness_metrics(batch: TokenBatch, weight_version: int) -> dict[str, float]:
+    """``staleness/{mean,max,share}`` over sampled tokens: updates since the weights that sampled them.
+
+    Args:
+        batch: with at least one sampled token.
+        weight_version: updates made so far.
+    """
+    staleness = weight_version - batch.versions[batch.loss_mask]
+    return {
+        "staleness/mean": float(staleness.mean()),
+        "staleness/max": float(staleness.max()),
+        "staleness/share": float((staleness > 0).mean()),
+    }
+
+
 def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     """``<name>/{mean,std,max,min}`` of (n,) values, n > 0."""
     return {
@@ -166,8 +181,14 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
 
 
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
-    """``time/<stage>`` seconds, and tokens sampled per second of the whole step."""
-    seconds = sum(step.timing_dict.values())
+    """``time/<stage>`` seconds, and tokens sampled per second of the whole step.
+
+    ``time/step`` leaves out the seconds in which training did something else (``time/played_ahead``).
+    """
+    seconds = sum(step.timing_dict.values()) - step.played_ahead
     sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)
     metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
-    return metrics | {"time/step": seconds, "time/tokens_per_second": sampled / seconds if seconds else 0.0}
+    if step.played_ahead:
+        metrics["time/played_ahead"] = step.played_ahead
+    metrics["time/step"] = seconds
+    return metrics | {"time/tokens_per_second": sampled / seconds if seconds else 0.0}

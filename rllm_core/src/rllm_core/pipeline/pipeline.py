@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
@@ -12,31 +12,57 @@ from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
-from rllm_core.pipeline.graph import ChosenStage
+from rllm_core.pipeline.graph import ChosenStage, stages_that_play
+from rllm_core.pipeline.metrics import episode_metrics
+
+OF_EPISODES = "batch/episodes"
+"""A metric that tells whether a stage counts episodes; they are counted over all rounds."""
+
+
+NextRound = Callable[[], Awaitable[TrainStep]]
+"""Gives the step in which the next round was played."""
+
+
+async def no_more_rounds() -> TrainStep:
+    """For a step that has all its rounds already.
+
+    Raises:
+        PipelineError: always.
+    """
+    raise PipelineError("A stage asks for more tasks, and there are none to play.", "Leave `play_more` out.")
 
 
 class Pipeline:
-    """The stages of a run, made from their records."""
+    """The stages of a run, made from their records, in two halves: first those that play, then all others.
+
+    The halves are apart so that a round can be played ahead of its turn to be trained on.
+    """
 
     def __init__(self, chosen: Sequence[ChosenStage], context: StageContext) -> None:
         self._stages: list[tuple[ChosenStage, Stage]] = [
             (stage, stage.registered.load()(context, stage.params)) for stage in chosen
         ]
+        self._cut = stages_that_play(chosen)
 
-    async def run(self, step: TrainStep) -> None:
-        """Run all stages; after `step.skip` only those that always run, after `step.play_more` from the first again."""
-        position = 0
+    async def run(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
+        """Both halves."""
+        await self.play(step)
+        await self.train(step, next_round)
+
+    async def play(self, step: TrainStep) -> None:
+        """The stages that play a round."""
+        for chosen, stage in self._stages[: self._cut]:
+            await _timed(stage, step, chosen)
+
+    async def train(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
+        """All other stages; after `step.skip` only those that always run, after `step.play_more` with another round
+        from the first of them."""
+        await _take_rounds(step, next_round)
+        position = self._cut
         while position < len(self._stages):
             chosen, stage = self._stages[position]
-            position += 1
-            if step.skip_reason and not chosen.plugin.always:
-                continue
-            start, rounds = time.perf_counter(), step.rounds
-            await _run(stage, step, chosen)
-            name = chosen.plugin.name
-            step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
-            if step.rounds > rounds:
-                position = 0
+            await _timed(stage, step, chosen)
+            position = self._cut if await _take_rounds(step, next_round) else position + 1
 
     def state_dict(self) -> dict[str, Any]:
         """State of the stages that keep something between steps."""
@@ -68,6 +94,26 @@ class Pipeline:
                 seen[name] += 1
                 stateful[name if seen[name] == 1 else f"{name}#{seen[name]}"] = stage
         return stateful
+
+
+async def _take_rounds(step: TrainStep, next_round: NextRound) -> bool:
+    """Take up the rounds that the step asks for; whether there were any."""
+    asked = step.asks_for_more
+    while step.asks_for_more:
+        step.take_round(await next_round())
+        if OF_EPISODES in step.metrics:
+            step.metrics |= episode_metrics(*step.generated_by_round)
+    return asked
+
+
+async def _timed(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
+    """Run a stage, unless the step is skipped."""
+    if step.skip_reason and not chosen.plugin.always:
+        return
+    start = time.perf_counter()
+    await _run(stage, step, chosen)
+    name = chosen.plugin.name
+    step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
 
 async def _run(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:

@@ -28,7 +28,6 @@ class Reject:
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._mode = context.rejection
         self._name = context.rejection_name
-        self._more_tasks = context.more_tasks
         self._waiting: list[TrajectoryGroup] | None = []
         """None after a resume: the first verdict names them, and `_waiting_ids` tells which they must be."""
         self._waiting_ids: list[str] = []
@@ -52,7 +51,7 @@ class Reject:
             _decide(step, "waiting", "waiting", verdict.waiting)
         step.trajectory_groups = verdict.train
         if verdict.more:
-            step.play_more(self._more_tasks())
+            step.play_more()
         elif verdict.train:
             step.go_on()
         else:

@@ -18,6 +18,7 @@ from rllm_core.data.types import Episode
 from rllm_core.errors import RewardError
 from rllm_core.pipeline.context_stage import ContextStage
 from rllm_core.pipeline.metrics import episode_metrics, reward_of
+from rllm_core.pipeline.version_checks import check_versions
 from rllm_core.seeding import derive_seed
 
 
@@ -27,8 +28,11 @@ class Generate(ContextStage):
     async def __call__(self, step: TrainStep) -> None:
         sampling = training_sampling(self._context, step)
         rollouts = self._context.config.rllm.rollout.n
-        order = RolloutOrder(tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train")
+        order = RolloutOrder(
+            tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train", priority=step.task_batch
+        )
         step.episodes = list(await self._context.runner.run(order))
+        check_versions(step.episodes, sampling.weight_version)
         step.generated += step.episodes
         step.metrics |= episode_metrics(*step.generated_by_round)
         if not any(episode.trajectories for episode in step.episodes):
@@ -58,8 +62,9 @@ class GreedyBaseline:
         if "greedy_rewards" not in self._context.needs:
             return
         sampling = replace(training_sampling(self._context, step), temperature=0.0, top_p=1.0, top_k=-1)
-        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy")
+        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy", priority=step.task_batch)
         greedy = await self._context.runner.run(order)
+        check_versions(greedy, sampling.weight_version)
         impute_names(greedy)
         rewards = _rewards_by_task_and_role(greedy)
         failed = {episode.task_id for episode in greedy if episode.error}
@@ -87,7 +92,9 @@ class GreedyBaseline:
 
 def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
     """How this round's attempts are sampled; each derives a seed of its own from the one in it."""
+    pinned = context.config.rllm.async_training.pins_weights
     return SamplingParams(
+        weight_version=step.weight_version if pinned else None,
         max_tokens=context.config.data.max_response_length,
         seed=derive_seed(context.seed, "rollout", step.task_batch),
         **context.config.sampling.train.model_dump(),

@@ -16,7 +16,8 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.errors import PipelineError
 from rllm_core.pipeline.context_stage import ContextStage
 from rllm_core.pipeline.known_logprobs import check_old_logprobs, check_sampling_logprobs
-from rllm_core.pipeline.metrics import advantage_metrics, throughput_metrics
+from rllm_core.pipeline.metrics import advantage_metrics, staleness_metrics, throughput_metrics
+from rllm_core.pipeline.version_checks import check_staleness
 from rllm_core.schema.algorithm_sections import AlgorithmSection, EntropySection, RolloutCorrectionSection
 from rllm_core.seeding import derive_seed
 
@@ -33,7 +34,11 @@ class BuildBatch(ContextStage):
         for index, (group, trajectory) in enumerate(trajectories):
             if index not in with_rows:
                 step.decide("dropped", "build_batch/no_sampled_tokens", [trajectory], group)
-        if not step.batch.n_rows:
+        if step.batch.n_rows:
+            step.metrics |= staleness_metrics(step.batch, step.weight_version)
+            if most := self._context.config.rllm.async_training.staleness:
+                check_staleness(step, most)
+        else:
             step.skip("no_sampled_tokens")
 
 

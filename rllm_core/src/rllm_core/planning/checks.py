@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rllm_core.planning import group_checks, idle_checks, plugin_checks, term_checks
+from rllm_core.planning import async_checks, group_checks, idle_checks, plugin_checks, term_checks
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plan_losses import other_losses
 from rllm_core.planning.problem import Problem
@@ -37,6 +37,12 @@ CHECKS: tuple[Check, ...] = (
     idle_checks.rejection_rejects,
     idle_checks.filtering_masks,
     idle_checks.checkpoints_are_many,
+    async_checks.staleness_is_whole,
+    async_checks.staleness_is_within_the_run,
+    async_checks.rounds_are_played_ahead,
+    async_checks.rollouts_may_overlap,
+    async_checks.stages_may_play_ahead,
+    async_checks.losses_have_a_ratio,
     group_checks.groups_of_one,
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,

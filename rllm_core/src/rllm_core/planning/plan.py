@@ -11,7 +11,7 @@ from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.contracts.dataset import DatasetPlugin
-from rllm_core.contracts.engine import EnginePlugin
+from rllm_core.contracts.engine import EnginePlugin, Overlap
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
@@ -95,6 +95,21 @@ class RunPlan:
     def stop_texts(self) -> bool:
         """Whether rollouts can end at texts; see `Capabilities.stop_texts`."""
         return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
+
+    @property
+    def overlap(self) -> frozenset[Overlap]:
+        """Under which weights rollouts go on during updates; see `Capabilities.overlap`."""
+        return self.backend.plugin.capabilities.overlap if self.engine is None else self.engine.plugin.overlap
+
+    @property
+    def rounds_ahead(self) -> int:
+        """How many rounds may be played ahead of the one that is trained on; 0: rollouts and updates take turns."""
+        return max(0, self.config.rllm.async_training.staleness - self.rejection.plugin.updates_waited)
+
+    @property
+    def versions_served(self) -> int:
+        """As `RunContext.versions_served`."""
+        return 1 + self.rounds_ahead if self.config.rllm.async_training.pins_weights else 1
 
     @property
     def tasks_per_step(self) -> int:

@@ -15,6 +15,7 @@ from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
+from rllm_core.planning.async_defaults import with_correction
 from rllm_core.planning.checks import problems_of
 from rllm_core.planning.plan import ByRole, RunPlan
 from rllm_core.planning.plan_losses import FALLBACK_LOSS
@@ -42,9 +43,9 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
 
 
 def _plan(composed: Composed, registry: Registry) -> RunPlan:
-    plan = _Planner(composed, registry).plan()
+    plan = with_correction(_Planner(composed, registry).plan())
     taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
-    settled, unused_keys = settle_effects(composed, plan.registered(), taking, registry)
+    settled, unused_keys = settle_effects(plan.composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
     # So are rewards that no workflow of the run asks for.
@@ -52,7 +53,7 @@ def _plan(composed: Composed, registry: Registry) -> RunPlan:
     plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
     mode = settled.config.rllm.unused_keys
     lines = [*settle(unused_keys, mode), *settle(problems_of(plan), mode)]
-    return replace(plan, warnings=(*composed.warnings, *lines))
+    return replace(plan, warnings=(*settled.warnings, *lines))
 
 
 class _Planner:

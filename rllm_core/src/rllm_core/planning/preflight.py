@@ -8,6 +8,7 @@ from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.notices import warn_once
+from rllm_core.planning.async_checks import too_stale
 from rllm_core.planning.idle_checks import NEVER
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.plugin_checks import too_few_tasks
@@ -125,6 +126,8 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
             f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
         )
         yield warning(BATCH_SIZE, text)
+    if tasks and plan.config.rllm.trainer.total_batches < 0:
+        yield from too_stale(plan, plan.config.rllm.trainer.total_epochs * -(-len(tasks) // count))
     key = plan.backend.plugin.minibatches_key
     if key and plan.workflow.plugin.one_role and composed.is_by_user(key) and composed.value(key) > count * rollouts:
         yield warning(

@@ -45,7 +45,7 @@ def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
         return
     others = f"the episodes of stage {stage!r} were sampled by other weights"
     for loss in plan.losses:
-        if loss.plugin.on_policy:
+        if not loss.plugin.has_ratio:
             yield refused(
                 "rllm.algorithm.loss_fn",
                 f"Loss {loss.plugin.name!r} has no importance ratio, and {others}.",

@@ -302,13 +302,13 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
         for name in composed.beneath(key.dotted):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
-        config = _changed(config, key.path, key.default)
+        config = changed(config, key.path, key.default)
     unused = tuple(key.path for key in idle)
     return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers, unused=unused)
 
 
-def _changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
+def changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
     """A copy of a frozen section with one key changed."""
     head, *rest = path
-    inner = _changed(getattr(section, head), tuple(rest), value) if rest else value
+    inner = changed(getattr(section, head), tuple(rest), value) if rest else value
     return section.model_copy(update={head: inner})

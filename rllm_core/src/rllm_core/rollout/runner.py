@@ -12,6 +12,7 @@ from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError, described
+from rllm_core.rollout.slots import Slots
 from rllm_core.seeding import derive_seed
 
 
@@ -45,18 +46,18 @@ class RolloutRunner:
     def __init__(self, make_workflow: MakeWorkflow, settings: RunnerSettings) -> None:
         self._make_workflow = make_workflow
         self._settings = settings
+        self._slots = Slots(settings.n_parallel_tasks)
 
     async def run(self, order: RolloutOrder) -> list[Episode]:
-        """All episodes, task after task, rollout after rollout.
+        """All episodes, task after task, rollout after rollout. Orders that are played at once share the slots.
 
         Raises:
             RolloutError: an attempt failed on every try and `raise_on_error` is set; the others are cancelled.
             BackendError: what samples is gone, or failed. That is no fault of an attempt: none is tried again.
         """
-        slots = asyncio.Semaphore(self._settings.n_parallel_tasks)
 
         async def attempt(task: Task, index: int) -> Episode:
-            async with slots:
+            async with self._slots.held(order.priority):
                 return await self.attempt(order, task, index)
 
         attempts = [

@@ -28,7 +28,11 @@ WHILE_COUNTED_IN_BATCHES = IdleWhen(
     "rllm.trainer.total_batches is {total_batches}",
     "Set one of the two.",
 )
-_NO_ASYNC = "Rollouts and updates take turns in this version; remove the section."
+WHILE_TAKING_TURNS = IdleWhen(
+    lambda section: section.enable and not section.staleness_threshold,
+    "staleness_threshold is 0, so that rollouts and updates take turns",
+    "Set staleness_threshold to 1 or more, or leave it out.",
+)
 
 
 class AgentSection(Section):
@@ -132,12 +136,58 @@ class TrainerSection(Section):
 
 
 class AsyncTrainingSection(Section):
-    """Rollouts that go on while weights are updated. Not in this version."""
+    """Rollouts that go on while weights are updated."""
 
-    enable: Annotated[bool, Refused(_NO_ASYNC)] = Field(False, description="Sample while the weights are updated.")
-    max_staleness: Annotated[NonNegativeInt, Refused(_NO_ASYNC)] = Field(
-        0, description="Most updates between the weights that sampled a trajectory and those trained on it."
+    enable: Annotated[bool, TRAINING] = Field(
+        False, description="Play the tasks of later steps while the weights are updated; needs `staleness_threshold`."
     )
+    staleness_threshold: Annotated[float, TRAINING] = Field(
+        0.0,
+        ge=0,
+        description="Most updates between the weights that sampled a token and those that train on it, a whole number. "
+        "0: rollouts and updates take turns.",
+    )
+    partial_rollout: Annotated[bool, TRAINING, WHILE_TAKING_TURNS] = Field(
+        False,
+        description="false: all attempts of a step are sampled by one version of the weights, which is served until "
+        "they end. true: they go on with new weights as soon as there are any, also within a reply.",
+    )
+    mini_batch_size: Annotated[
+        PositiveInt, TRAINING, Refused("A step trains on the groups of `data.train_batch_size` tasks; set that.")
+    ] = Field(64, description="Accepted at its default, for configurations of rLLM.")
+    fwd_bwd_group_size: Annotated[
+        PositiveInt | None,
+        TRAINING,
+        Refused("The backend divides a step into micro-batches by keys of its own; see its page."),
+    ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
+    trigger_parameter_sync_step: Annotated[
+        PositiveInt,
+        TRAINING,
+        Refused(
+            "Weights are synced after every update. For k optimiser steps between two syncs, set "
+            "`data.train_batch_size` to k times as many tasks, and the backend's number of minibatches to k."
+        ),
+    ] = Field(1, description="Accepted at its default, for configurations of rLLM.")
+    episode_offload_dir: Annotated[
+        str | None,
+        TRAINING,
+        Refused("Nothing waits in a queue; `rllm.episode_logging.log_episodes` keeps episodes on disk."),
+    ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
+    trajectory_group_offload_dir: Annotated[
+        str | None,
+        TRAINING,
+        Refused("Nothing waits in a queue; `rllm.record` keeps what became of every trajectory on disk."),
+    ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
+
+    @property
+    def staleness(self) -> int:
+        """Most updates between sampling and training; 0 where rollouts and updates take turns."""
+        return int(self.staleness_threshold) if self.enable else 0
+
+    @property
+    def pins_weights(self) -> bool:
+        """Whether a round that is played ahead is sampled whole by the weights that it began with."""
+        return self.staleness > 0 and not self.partial_rollout
 
 
 class EpisodeLoggingSection(Section):

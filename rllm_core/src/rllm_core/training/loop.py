@@ -30,6 +30,7 @@ from rllm_core.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
+from rllm_core.training.rounds import Rounds
 from rllm_core.training.run_sources import RunSources
 from rllm_core.training.schedule import TaskSchedule
 from rllm_core.training.setup import open_runner, scorer_of
@@ -48,9 +49,9 @@ class _Parts:
     """What exists only while a run is under way."""
 
     backend: Backend
-    renderer: Renderer
     runner: RolloutRunner
     pipeline: Pipeline
+    rounds: Rounds
     trackers: Trackers
 
 
@@ -87,7 +88,6 @@ class TrainingLoop:
         self._sources = RunSources(deciding, self._settings.on_changed_source)
         self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
         self._finished = self._taken_up = 0
-        self._drawn = 0  # batches of tasks; more than steps when rejection asks for more within a step
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
@@ -116,6 +116,10 @@ class TrainingLoop:
     def stopped_early(self) -> bool:
         return self._stop_requested and self._finished < self.total_steps
 
+    @property
+    def _staleness(self) -> int:
+        return self.plan.config.rllm.async_training.staleness
+
     def stop(self) -> None:
         """End after the current step, with a checkpoint. While rewards or the backend start, end at once: nothing has
         changed then."""
@@ -140,16 +144,22 @@ class TrainingLoop:
             engine = await self._unless_stopped(backend.start(self._run_context()))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers, engine.renderer))
-                parts = _Parts(backend, engine.renderer, runner, pipeline, trackers)
                 self.has_begun = True
-                await self._take_up(checkpoint, parts)
+                drawn = await self._take_up(checkpoint, backend, pipeline)
+                rounds = Rounds(
+                    partial(self._begin_step, engine.renderer), pipeline.play, ahead=self.plan.rounds_ahead, taken=drawn
+                )
+                parts = _Parts(backend, runner, pipeline, rounds, trackers)
                 if self._finished == 0 or self._makes_steps():
                     self.folder.begin(self.plan.composed.whole(), self.plan.registered())
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()
                 gc.freeze()
-                await self._loop(parts)
+                try:
+                    await self._loop(parts)
+                finally:
+                    await rounds.close()
         except _StoppedError:
             return self.last_validation
         finally:
@@ -195,22 +205,18 @@ class TrainingLoop:
                     await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
                     await self._save(parts)
+            await parts.rounds.close()
             await self._save(parts)
         self._tell("on_train_end", self._finished)
 
     async def _train_step(self, global_step: int, parts: _Parts) -> None:
-        tasks = self._next_tasks()
-        step = TrainStep(
-            global_step=global_step,
-            epoch=self._schedule.epoch_of(self._drawn - 1),
-            total_steps=self.total_steps,
-            tasks=tasks,
-            task_batch=self._drawn - 1,
-            renderer=parts.renderer,
-            weight_version=self._weight_version,
-        )
+        step = parts.rounds.start(self.total_steps - self._finished)
+        step.global_step = global_step
+        self._begin_epoch(parts.rounds)
         self._tell("on_batch_start", step)
-        await parts.pipeline.run(step)
+        await parts.rounds.take()
+        step.weight_version = self._weight_version
+        await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
         if global_step == 0:
             _require_replies(step)
         if step.weight_version != self._weight_version:
@@ -218,21 +224,36 @@ class TrainingLoop:
             self._tell("on_policy_updated", step)
         self._finished = global_step + 1
         self._tell("on_batch_end", step)
-        if self._drawn % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", self._schedule.epoch_of(self._drawn - 1))
+        self._end_epoch(parts.rounds)
 
-    def _next_tasks(self) -> list[Task]:
-        """The next batch of tasks; the epoch that begins with it is announced."""
-        if self._drawn % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_start", self._schedule.epoch_of(self._drawn))
-        self._drawn += 1
-        return self._schedule.batch(self._drawn - 1)
+    async def _next_round(self, rounds: Rounds) -> TrainStep:
+        """A further round within a step, which may go past the end of an epoch."""
+        self._end_epoch(rounds)
+        rounds.start(self.total_steps - self._finished)
+        self._begin_epoch(rounds)
+        return await rounds.take()
 
-    def _more_tasks(self) -> list[Task]:
-        """A further batch within a step, which may go past the end of an epoch."""
-        if self._drawn % self._schedule.steps_per_epoch == 0:
-            self._tell("on_epoch_end", self._schedule.epoch_of(self._drawn - 1))
-        return self._next_tasks()
+    def _begin_epoch(self, rounds: Rounds) -> None:
+        """Tell of the epoch that begins with the round that is taken up next, if one does."""
+        if rounds.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_start", self._schedule.epoch_of(rounds.taken))
+
+    def _end_epoch(self, rounds: Rounds) -> None:
+        """Tell of the epoch that ended with the round that was taken up last, if one did."""
+        if rounds.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_end", self._schedule.epoch_of(rounds.taken - 1))
+
+    def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
+        """The step that plays a batch of tasks, when `before` rounds are to be taken up before it."""
+        return TrainStep(
+            global_step=self._finished + before,
+            epoch=self._schedule.epoch_of(index),
+            total_steps=self.total_steps,
+            tasks=self._schedule.batch(index),
+            task_batch=index,
+            renderer=renderer,
+            weight_version=self._weight_version,
+        )
 
     async def _validate(self, parts: _Parts) -> None:
         # Every observer is asked, so that one veto does not keep another from hearing of the validation.
@@ -260,9 +281,10 @@ class TrainingLoop:
             return
         state = {
             "finished_steps": self._finished,
-            "drawn_task_batches": self._drawn,
+            "drawn_task_batches": parts.rounds.taken,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
+            "staleness": self._staleness,
             "tasks": self._schedule.digest(),
             "sources": self._sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
@@ -293,27 +315,36 @@ class TrainingLoop:
                 f"{checkpoint.folder} was made with other training tasks than this run has.",
                 "Resume with the environment, its options and data.train_batch_size as they were.",
             )
+        if checkpoint.state["staleness"] != self._staleness:
+            raise CheckpointError(
+                f"{checkpoint.folder} was made with a staleness of {checkpoint.state['staleness']}, this run has "
+                f"{self._staleness}.",
+                "Resume with rllm.async_training as it was.",
+            )
         self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
         backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
         return checkpoint
 
-    async def _take_up(self, checkpoint: Checkpoint | None, parts: _Parts) -> None:
-        """Go on from a checkpoint; without one a resumed run begins anew."""
+    async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
+        """Go on from a checkpoint; without one a resumed run begins anew.
+
+        Returns the rounds that training has taken up: more than steps, where rejection asked for more within a step.
+        """
         if checkpoint is None:
             if self._resume:
                 self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
                 self.folder.forget_after(0)
-            return
+            return 0
         self._store.point_latest_at(checkpoint.folder)
-        await parts.backend.load(checkpoint.backend_folder)
-        parts.pipeline.load_state_dict(checkpoint.state["stages"])
+        await backend.load(checkpoint.backend_folder)
+        pipeline.load_state_dict(checkpoint.state["stages"])
         self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
-        self._drawn = checkpoint.state["drawn_task_batches"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         self._validated_after = checkpoint.state.get("validated_after")
-        await parts.backend.publish(self._weight_version)
+        await backend.publish(self._weight_version)
         self.folder.forget_after(self._finished)
+        return int(checkpoint.state["drawn_task_batches"])
 
     def _run_context(self) -> RunContext:
         return RunContext(
@@ -325,6 +356,7 @@ class TrainingLoop:
             engine=self.plan.engine,
             renderer=self.plan.renderer,
             calls_tools=self.plan.workflow.plugin.calls_tools,
+            versions_served=self.plan.versions_served,
         )
 
     def _tracked_run(self) -> TrackedRun:
@@ -349,7 +381,6 @@ class TrainingLoop:
             rejection_name=rejection.registered.qualified_name,
             rejection=rejection.registered.load()(clamp_tasks_per_batch(rejection.params, len(self._schedule.tasks))),
             needs=self.plan.needs,
-            more_tasks=self._more_tasks,
             estimator_of=self.plan.estimators.of,
             loss_of=self.plan.losses.of,
             log=trackers.log,

@@ -12,6 +12,9 @@ from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 
+BEFORE_ALL_ROUNDS = -1
+"""Training waits for a validation, so that its attempts go before those of rounds that are played ahead."""
+
 
 async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConfig) -> dict[str, float]:
     """The ``val/…`` figures. Validations of a run all use the same seeds, so they differ by the weights alone."""
@@ -29,4 +32,6 @@ def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutOrder:
         seed=derive_seed(config.rllm.trainer.seed, "validation"),
         **config.sampling.val.model_dump(),
     )
-    return RolloutOrder(tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val")
+    return RolloutOrder(
+        tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val", priority=BEFORE_ALL_ROUNDS
+    )

@@ -1,0 +1,106 @@
+"""Who gets a slot when there are fewer than attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rllm_core.rollout.slots import Slots
+
+
+class Attempts:
+    """Attempts that hold their slot until the test ends them."""
+
+    def __init__(self, number: int) -> None:
+        self.slots = Slots(number)
+        self.holding: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, name: str, priority: int) -> None:
+        self._ends[name] = asyncio.Event()
+
+        async def attempt() -> None:
+            async with self.slots.held(priority):
+                self.holding.append(name)
+                await self._ends[name].wait()
+
+        self._tasks[name] = asyncio.ensure_future(attempt())
+        await _settled()
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await _settled()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await _settled()
+
+
+async def _settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def _run(body: Any) -> None:
+    asyncio.run(body())
+
+
+def test_lower_priorities_go_first_and_equal_ones_as_they_come() -> None:
+    async def body() -> None:
+        attempts = Attempts(1)
+        for name, priority in [("first", 9), ("b", 2), ("c", 2), ("a", 1), ("val", -1)]:
+            await attempts.begin(name, priority)
+        assert attempts.holding == ["first"]
+        for name in ("first", "val", "a", "b", "c"):
+            await attempts.end(name)
+        assert attempts.holding == ["first", "val", "a", "b", "c"]
+
+    _run(body)
+
+
+def test_who_was_cancelled_while_waiting_takes_no_slot() -> None:
+    async def body() -> None:
+        attempts = Attempts(1)
+        for name in "abc":
+            await attempts.begin(name, 0)
+        await attempts.cancel("b")
+        await attempts.end("a")
+        assert attempts.holding == ["a", "c"]
+
+    _run(body)
+
+
+@pytest.mark.parametrize("turns", range(5))
+@pytest.mark.parametrize("waiting", [["b"], ["b", "c"]])
+def test_a_slot_that_comes_to_a_waiter_as_it_is_cancelled_goes_on(waiting: list[str], turns: int) -> None:
+    async def body() -> None:
+        attempts = Attempts(1)
+        for name in ["a", *waiting]:
+            await attempts.begin(name, 0)
+        ending = asyncio.ensure_future(attempts.end("a"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await attempts.cancel("b")
+        await ending
+        await attempts.begin("d", 0)
+        for name in [*waiting[1:], "d"]:
+            await attempts.end(name)
+        assert attempts.holding[-1] == "d"
+
+    _run(body)
+
+
+def test_a_failing_attempt_gives_its_slot_back() -> None:
+    async def body() -> None:
+        slots = Slots(1)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                async with slots.held(0):
+                    raise ZeroDivisionError
+        async with slots.held(0):
+            pass
+
+    _run(body)

@@ -1,0 +1,124 @@
+"""Runs of a scripted world in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_world
+import virtual_time
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.planning.plan import RunPlan
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.training.loop import TrainingLoop
+from rllm_core.training.setup import tasks_of
+
+SMALL: dict[str, Any] = {
+    "rllm.backend": "scripted",
+    "rllm.env.name": "letters",
+    "rllm.rollout.n": 3,
+    "rllm.trainer.total_batches": 6,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.save_freq": -1,
+    "rllm.trainer.logger": [],
+    "data.train_batch_size": 4,
+}
+
+
+@dataclass
+class Made(Observer):
+    """What came of a run."""
+
+    folder: Path
+    steps: list[TrainStep] = field(default_factory=list)
+    events: list[tuple[Any, ...]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    loop: TrainingLoop | None = None
+    stop_after: int | None = None
+
+    def on_epoch_start(self, epoch: int) -> None:
+        self.events.append(("epoch start", epoch))
+
+    def on_batch_start(self, step: TrainStep) -> None:
+        self.events.append(("start", step.global_step))
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+        self.events.append(("end", step.global_step))
+        if self.stop_after is not None and len(self.steps) == self.stop_after:
+            assert self.loop is not None
+            self.loop.stop()
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.events.append(("epoch end", epoch))
+
+    @property
+    def backend(self) -> scripted_world.ScriptedBackend:
+        assert self._backend is not None
+        return self._backend
+
+    _backend: scripted_world.ScriptedBackend | None = None
+
+    @property
+    def digest(self) -> str:
+        return self.backend.weights
+
+
+Run = Callable[..., Made]
+MakePlan = Callable[..., RunPlan]
+
+
+@pytest.fixture
+def world() -> Registry:
+    """Tests may add to it."""
+    return scripted_world.registry()
+
+
+@pytest.fixture
+def planned(world: Registry) -> MakePlan:
+    def make(settings: Mapping[str, Any]) -> RunPlan:
+        return make_plan(compose(world, [layer_from_dotted({**SMALL, **settings}, "the test")]), world)
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> Run:
+    """Make a run of these settings, in a folder of its own; `name` goes on in, or begins, a named one."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(
+        settings: Mapping[str, Any], name: str = "one", resume: bool = False, stop_after: int | None = None
+    ) -> Made:
+        plan = planned({"rllm.trainer.experiment_name": name, **settings})
+        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
+        made = Made(folder.path, stop_after=stop_after)
+        try:
+            made.loop = loop = TrainingLoop(
+                plan, folder, **tasks, observers=[made], warn=made.warnings.append, resume=resume
+            )
+
+            async def fit() -> float:
+                await loop.fit_async()
+                return asyncio.get_running_loop().time()
+
+            made.seconds = virtual_time.run(fit())
+        finally:
+            folder.close()
+        made._backend = scripted_world.ScriptedBackend.last
+        return made
+
+    return make

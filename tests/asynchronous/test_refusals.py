@@ -1,0 +1,242 @@
+"""What asynchronous training cannot be asked for, and what it sets by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import scripted_world
+from scripted_world import ahead
+
+from rllm_core.cli.dry_run import rounds_ahead
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.errors import ConfigError
+from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+Plan = Callable[[Mapping[str, Any]], RunPlan]
+SECTION = "rllm.async_training"
+CORRECTION = "rllm.algorithm.rollout_correction"
+
+
+def _refused(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        planned(settings)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("staleness", "message"),
+    [
+        (-1, "is -1 (from the test): expected at least 0"),
+        (0.5, "it counts updates"),
+        (1.5, "it counts updates"),
+        (6, "the run has 6 steps: all of it would be played with the first weights"),
+        (7, "the run has 6 steps"),
+    ],
+)
+def test_a_bound_that_means_nothing(planned: Plan, staleness: float, message: str) -> None:
+    settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
+    assert message in _refused(planned, settings).message
+
+
+def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) -> None:
+    # 12 tasks, 4 at a time.
+    with pytest.raises(ConfigError, match="the run has 3 steps"):
+        run({**ahead(3), "rllm.trainer.total_batches": -1, "rllm.trainer.total_epochs": 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [
+        ("mini_batch_size", 32, "data.train_batch_size"),
+        ("fwd_bwd_group_size", 4, "micro-batches"),
+        ("trigger_parameter_sync_step", 2, "minibatches"),
+        ("episode_offload_dir", "kept", "rllm.episode_logging"),
+        ("trajectory_group_offload_dir", "kept", "rllm.record"),
+    ],
+)
+def test_keys_of_rllm_that_nothing_acts_on_say_what_to_do_instead(
+    planned: Plan, key: str, value: object, instead: str
+) -> None:
+    error = _refused(planned, {**ahead(1), f"{SECTION}.{key}": value})
+    assert f"`{SECTION}.{key}`" in error.message
+    assert instead in error.hint
+
+
+def test_all_keys_of_rllm_may_stand_at_their_defaults(planned: Plan) -> None:
+    section = {
+        "mini_batch_size": 64,
+        "fwd_bwd_group_size": None,
+        "trigger_parameter_sync_step": 1,
+        "partial_rollout": False,
+        "episode_offload_dir": None,
+        "trajectory_group_offload_dir": None,
+    }
+    planned({**ahead(1), **{f"{SECTION}.{key}": value for key, value in section.items()}})
+
+
+@pytest.mark.parametrize("key", ["staleness_threshold", "partial_rollout"])
+def test_a_key_without_the_switch_has_no_effect(planned: Plan, key: str) -> None:
+    error = _refused(planned, {f"{SECTION}.{key}": True if key == "partial_rollout" else 2})
+    assert "has no effect" in error.message
+
+
+def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(planned: Plan) -> None:
+    error = _refused(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
+    assert error.message.endswith("has no effect: staleness_threshold is 0, so that rollouts and updates take turns.")
+
+
+def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:
+    plan = planned({f"{SECTION}.enable": True})
+    assert any("rollouts and updates take turns, as without it" in line for line in plan.warnings)
+    assert plan.rounds_ahead == 0
+
+
+def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned: Plan) -> None:
+    dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
+    assert [planned({**ahead(s), **dynamic}).rounds_ahead for s in (1, 3)] == [0, 2]
+    assert any("nothing is played ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "partial", "message"),
+    [
+        ((), False, "Backend 'limited' does not sample while weights are updated"),
+        ((), True, "Backend 'limited' does not sample while weights are updated"),
+        (("newest",), False, "cannot sample with older weights than the newest, or does not know which sampled what"),
+        (("pinned",), True, "does not change weights within an attempt"),
+    ],
+)
+def test_what_a_backend_cannot_do(
+    planned: Plan, world: Registry, overlap: tuple[Any, ...], partial: bool, message: str
+) -> None:
+    scripted_world.add_to(world, "limited", frozenset(overlap))
+    assert message in _refused(planned, {**ahead(1, partial), "rllm.backend": "limited"}).message
+
+
+def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
+    plan = planned({**ahead(1), "rllm.trainer.val_only": True})
+    assert any("nothing is trained" in line for line in plan.warnings)
+
+
+@pytest.fixture
+def stage(world: Registry) -> Any:
+    """Offers a stage `mine`."""
+
+    def add(**fields: Any) -> None:
+        class Mine:
+            def __init__(self, context: Any, params: Any) -> None:
+                pass
+
+            async def __call__(self, step: Any) -> None:
+                step.count("mine", 1.0)
+
+        world.add(
+            StagePlugin(
+                name="mine",
+                summary="For tests.",
+                params=NoParams,
+                load=lambda: Mine,
+                reads=frozenset({"episodes"}),
+                writes=frozenset({"episodes"}),
+                **fields,
+            )
+        )
+
+    return add
+
+
+INSERTED = {"rllm.pipeline.insert": [{"stage": "mine", "after": "generate"}]}
+
+
+def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage: Any) -> None:
+    stage()
+    error = _refused(planned, {**ahead(1), **INSERTED})
+    assert error.message == (
+        "Stage 'mine' comes before 'greedy_baseline', which is played ahead of updates, and does not say that it may "
+        "be."
+    )
+
+
+@pytest.mark.parametrize(("staleness", "plays"), [(0, False), (0, True), (2, True)])
+def test_a_stage_that_may_runs_there(run: Any, stage: Any, staleness: int, plays: bool) -> None:
+    stage(plays=plays)
+    made = run({**(ahead(staleness) if staleness else {}), **INSERTED})
+    assert [step.metrics["mine"] for step in made.steps] == [1.0] * 6
+
+
+# Correction
+
+
+def _correction(plan: RunPlan) -> tuple[Any, Any]:
+    section = plan.config.rllm.algorithm.rollout_correction
+    return section.bypass_mode, section.tis_mode
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (None, None)),
+        ({f"{SECTION}.enable": True}, (None, None)),
+        (ahead(1), (False, "token")),
+        ({**ahead(1), f"{CORRECTION}.tis_mode": "sequence"}, (False, "sequence")),
+        ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, (True, None)),
+        ({**ahead(1), f"{CORRECTION}.tis_mode": None}, (False, None)),
+        ({**ahead(1), "rllm.algorithm.loss_fn": "dppo_tv"}, (False, None)),
+    ],
+)
+def test_old_tokens_are_corrected_unless_the_user_says_otherwise(
+    planned: Plan, settings: Mapping[str, Any], expected: tuple[Any, Any]
+) -> None:
+    assert _correction(planned(settings)) == expected
+
+
+def test_where_the_correction_comes_from_is_said(planned: Plan) -> None:
+    composed = planned(ahead(1)).composed
+    for key, value in (("bypass_mode", False), ("tis_mode", "token")):
+        assert composed.value(f"{CORRECTION}.{key}") == value
+        assert composed.origin(f"{CORRECTION}.{key}") == f"{SECTION}.staleness_threshold"
+
+
+def test_the_update_is_corrected(run: Any) -> None:
+    plain, made = run({}, "plain"), run(ahead(1), "ahead")
+    assert not plain.backend.context.recomputes_old_logprobs
+    assert made.backend.context.recomputes_old_logprobs
+
+
+@pytest.mark.parametrize("loss", ["reinforce", "cross_entropy"])
+def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -> None:
+    planned({**ahead(1), "rllm.algorithm.loss_fn": loss})
+    for without in ({f"{CORRECTION}.tis_mode": None}, {f"{CORRECTION}.bypass_mode": True}):
+        error = _refused(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
+        assert f"Loss {loss!r} of role 'judge' has no ratio to the policy that sampled" in error.message
+    planned({"rllm.algorithm.loss_fn": loss})
+
+
+# What a run says of itself
+
+OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "old"),
+    [
+        (ahead(2), "pinned: those of 2 steps before", OF_TRAINER),
+        (ahead(2, partial=True), "the newest at each token", OF_TRAINER),
+        ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, "pinned: those of 1 step before", "the sampler's, as is"),
+    ],
+)
+def test_the_dry_run_says_what_is_played_ahead(
+    planned: Plan, settings: Mapping[str, Any], weights: str, old: str
+) -> None:
+    text = "\n".join(rounds_ahead(planned(settings)))
+    assert "generate, impute_names, greedy_baseline" in text
+    assert f"weights       {weights}" in text
+    assert f"old log-probs {old}" in text
+
+
+def test_the_dry_run_says_nothing_where_nothing_is_played_ahead(planned: Plan) -> None:
+    assert list(rounds_ahead(planned({}))) == []

@@ -1,0 +1,51 @@
+"""Stopping and going on: rounds under way are played again, and no task is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+from rllm_core.errors import CheckpointError
+
+DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
+
+
+def _tasks(*runs: Any) -> list[set[str]]:
+    return [{episode.task_id for episode in step.generated} for made in runs for step in made.steps]
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
+    whole = run(ahead(staleness, partial), "whole")
+    first = run(ahead(staleness, partial), stop_after=stop_after)
+    rest = run(ahead(staleness, partial), resume=True)
+    assert (len(first.steps), len(rest.steps)) == (stop_after, 6 - stop_after)
+    assert _tasks(first, rest) == _tasks(whole)
+    assert all(step.metrics["staleness/max"] <= staleness for step in rest.steps)
+    assert [step.task_batch for step in rest.steps] == list(range(stop_after, 6))
+
+
+def test_a_resumed_run_that_asks_for_more_rounds_goes_on_after_those_it_has_taken_up(run: Any) -> None:
+    settings = {**ahead(3), **DYNAMIC}
+    first, rest = run(settings, stop_after=2), run(settings, resume=True)
+    taken = sum(step.rounds for step in first.steps)
+    assert rest.steps[0].task_batch >= taken
+    assert [step.weight_version for step in rest.steps] == [3, 4, 5, 6]
+    assert all(step.metrics["staleness/max"] <= 3 for step in rest.steps)
+
+
+def test_without_rounds_ahead_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(run: Any) -> None:
+    whole = run({}, "whole")
+    run({}, stop_after=3)
+    assert run({}, resume=True).digest == whole.digest
+
+
+@pytest.mark.parametrize(("before", "now"), [(2, 1), (2, 0), (0, 2)])
+def test_another_bound_is_refused(run: Any, before: int, now: int) -> None:
+    run(ahead(before) if before else {}, stop_after=2)
+    with pytest.raises(CheckpointError, match=f"was made with a staleness of {before}, this run has {now}"):
+        run(ahead(now) if now else {}, resume=True)

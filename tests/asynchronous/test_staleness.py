@@ -1,0 +1,100 @@
+"""How old weights may be, what is played when, and that nothing is lost or wasted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
+EPISODE = {
+    "rllm.rejection_sample.enable": True,
+    "rllm.rejection_sample.mode": "episode",
+    "rllm.rejection_sample.min_partial_solve_tasks": 5,
+}
+LONG = {"rllm.trainer.total_batches": 12, "script.straggler": 100.0}
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
+@pytest.mark.parametrize("staleness", [1, 2, 4, 8])
+def test_no_token_is_staler_than_the_bound(run: Any, staleness: int, rejection: dict[str, Any], partial: bool) -> None:
+    made = run({**ahead(staleness, partial), **rejection, **LONG})
+    seen = [version - versions.min() for version, versions in enumerate(made.backend.updates)]
+    assert max(seen) <= staleness
+    assert [step.metrics.get("staleness/max", 0) for step in made.steps if step.batch is not None] == seen
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: Any, staleness: int) -> None:
+    made = run({**ahead(staleness), **LONG})
+    for round, versions in enumerate(made.backend.updates):
+        assert set(versions.tolist()) == {max(0, round - staleness)}
+
+
+def test_rounds_go_on_with_new_weights_where_they_may(run: Any) -> None:
+    made = run({**ahead(3, partial=True), **LONG})
+    assert any(len(set(versions.tolist())) > 1 for versions in made.backend.updates)
+    assert any(
+        step.version_spans
+        for done in made.steps
+        for episode in done.generated
+        for trajectory in episode.trajectories
+        for step in trajectory.steps
+    )
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+def test_steps_have_the_tasks_they_have_without_it_and_every_token_is_trained_on(run: Any, partial: bool) -> None:
+    plain, made = run(LONG, "plain"), run({**ahead(4, partial), **LONG}, "ahead")
+    tasks = [[[episode.id for episode in step.generated] for step in each.steps] for each in (plain, made)]
+    assert tasks[0] == tasks[1]
+    validated = [each.backend.engine.sampled - sum(map(len, each.backend.updates)) for each in (plain, made)]
+    assert validated[0] == validated[1]
+    assert len(made.backend.updates) == 12
+
+
+@pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(
+    run: Any, staleness: int, rejection: dict[str, Any]
+) -> None:
+    settings = {**(ahead(staleness) if staleness else {}), **rejection, **LONG}
+    digests = {run({**settings, "script.timing": timing}, f"t{timing}").digest for timing in range(3)}
+    assert len(digests) == 1
+
+
+def test_rounds_that_are_played_during_updates_save_their_time(run: Any) -> None:
+    settings = {"script.update_seconds": 10.0, "rllm.trainer.total_batches": 12}
+    seconds = [run({**(ahead(s) if s else {}), **settings}, f"s{s}").seconds for s in (0, 1, 4)]
+    assert seconds[0] / seconds[1] > 1.3
+    assert seconds[2] <= seconds[1]
+
+
+def test_the_step_s_seconds_are_those_training_took(run: Any) -> None:
+    made = run({**ahead(2), "rllm.trainer.total_batches": 8})
+    for step in made.steps:
+        assert 0 <= step.played_ahead <= sum(step.timing_dict.values())
+
+
+@pytest.mark.parametrize("staleness", [0, 2, 4])
+def test_observers_hear_of_steps_and_epochs_in_order(run: Any, staleness: int) -> None:
+    made = run({**(ahead(staleness) if staleness else {})})
+    # 12 tasks, 4 at a time: an epoch is 3 steps.
+    expected: list[tuple[str, int]] = []
+    for epoch in range(2):
+        expected.append(("epoch start", epoch))
+        for step in range(3 * epoch, 3 * epoch + 3):
+            expected += [("start", step), ("end", step)]
+        expected.append(("epoch end", epoch))
+    assert made.events == expected
+    assert [step.weight_version for step in made.steps] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_validation_is_of_one_version(run: Any) -> None:
+    made = run({**ahead(3, partial=True), "rllm.trainer.test_freq": 2, "script.update_seconds": 0.5})
+    tokens = Counter(made.backend.engine.validated)
+    assert set(tokens) == {2, 4, 6}
+    assert len(set(tokens.values())) == 1

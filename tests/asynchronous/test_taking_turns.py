@@ -1,0 +1,158 @@
+"""Without rounds ahead a run is stages in a row: weights, metrics and episodes are the same, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import virtual_time
+from scripted_world import ScriptedBackend
+
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.stage import Stage
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data import codec
+from rllm_core.planning.plan import RunPlan
+from rllm_core.training.schedule import TaskSchedule
+from rllm_core.training.setup import open_runner, tasks_of
+
+STEPS = 4
+ESTIMATORS = ("grpo", "reinforce", "reinforce_plus_plus_baseline", "rloo", "remax", "opo", "gpg", "maxrl")
+REJECTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    *(
+        {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode, **options}
+        for mode, options in (
+            ("group", {}),
+            ("episode", {"rllm.rejection_sample.min_partial_solve_tasks": 3}),
+            ("dynamic", {}),
+        )
+    ),
+)
+GROUPINGS = ("task_role", "task", "role")
+ROLES = ("multi_turn_workflow", "duet")
+PRODUCT = list(product(ESTIMATORS, REJECTIONS, GROUPINGS, ROLES))
+SAMPLE = random.Random(56).sample(PRODUCT, 24)
+
+
+class InARow:
+    """All stages on one step, one after another; a step that asks for more goes through them again from the first."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self.backend = ScriptedBackend()
+        self.steps: list[TrainStep] = []
+        self.drawn = 0
+
+    async def fit(self) -> None:
+        plan, config = self._plan, self._plan.config
+        schedule = TaskSchedule(tasks_of(plan, "train"), plan.tasks_per_step, config.rllm.trainer.seed)
+        context = RunContext(
+            config=config, backend_config=plan.composed.backend_config, seed=config.rllm.trainer.seed, total_steps=STEPS
+        )
+        engine = await self.backend.start(context)
+        async with open_runner(plan, engine) as runner:
+            stages = StageContext(
+                config=config,
+                seed=config.rllm.trainer.seed,
+                backend=self.backend,
+                runner=runner,
+                grouping=plan.grouping,
+                rejection=plan.rejection.registered.load()(plan.rejection.params),
+                rejection_name=plan.rejection.registered.qualified_name,
+                needs=plan.needs,
+                estimator_of=plan.estimators.of,
+                loss_of=plan.losses.of,
+                log=lambda global_step, metrics: None,
+            )
+            made = [(chosen.plugin.always, chosen.registered.load()(stages, chosen.params)) for chosen in plan.stages]
+            for _ in range(STEPS):
+                await self._step(made, schedule)
+
+    async def _step(self, stages: Sequence[tuple[bool, Stage]], schedule: TaskSchedule) -> None:
+        step = TrainStep(
+            global_step=len(self.steps),
+            epoch=schedule.epoch_of(self.drawn),
+            total_steps=STEPS,
+            tasks=schedule.batch(self.drawn),
+            task_batch=self.drawn,
+            weight_version=len(self.backend.updates),
+        )
+        self.drawn += 1
+        position = 0
+        while position < len(stages):
+            always, stage = stages[position]
+            position += 1
+            if not step.skip_reason or always:
+                await stage(step)
+            if step.asks_for_more:
+                step.go_on()
+                step.asks_for_more = False
+                step.tasks, step.task_batch = schedule.batch(self.drawn), self.drawn
+                step.later_rounds.append(len(step.generated))
+                step.episodes, step.trajectory_groups = [], []
+                self.drawn += 1
+                position = 0
+        self.steps.append(step)
+
+
+def _content(steps: Sequence[TrainStep]) -> list[Any]:
+    """What a run leaves behind, without times."""
+    return [
+        (
+            {name: value for name, value in step.metrics.items() if not name.startswith("time/")},
+            [[codec.episode_to_json(episode) for episode in played] for played in step.generated_by_round],
+            [(decision.fate, decision.rule, dict(decision.numbers)) for decision in step.decisions],
+            (step.skip_reason, step.rounds, step.task_batch, step.epoch, step.weight_version),
+        )
+        for step in steps
+    ]
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["off", "on with a bound of 0"])
+@pytest.mark.parametrize(
+    ("estimator", "rejection", "grouping", "workflow"),
+    SAMPLE,
+    ids=[f"{e}-{r.get('rllm.rejection_sample.mode', 'none')}-{g}-{w}" for e, r, g, w in SAMPLE],
+)
+def test_taking_turns_is_stages_in_a_row(
+    run: Any, planned: Any, estimator: str, rejection: dict[str, Any], grouping: str, workflow: str, enabled: bool
+) -> None:
+    settings = {
+        "rllm.algorithm.adv_estimator": estimator,
+        "rllm.transform.grouping": grouping,
+        "rllm.workflow.name": workflow,
+        "rllm.trainer.total_batches": STEPS,
+        **rejection,
+        **({"rllm.async_training.enable": True} if enabled else {}),
+    }
+    made = run(settings)
+    reference = InARow(planned(settings))
+    virtual_time.run(reference.fit())
+    assert made.backend.weights == reference.backend.weights
+    assert _content(made.steps) == _content(reference.steps)
+    assert len(reference.steps) == STEPS
+
+
+def test_the_sample_asks_for_more_rounds_and_waits(planned: Any) -> None:
+    """Or the comparison above says little."""
+    dynamic = InARow(planned({**REJECTIONS[3], "rllm.trainer.total_batches": STEPS}))
+    waiting = InARow(planned({**REJECTIONS[2], "rllm.trainer.total_batches": STEPS}))
+    for reference in (dynamic, waiting):
+        virtual_time.run(reference.fit())
+    assert max(step.rounds for step in dynamic.steps) > 1
+    assert any(step.skip_reason == "waiting_for_more_groups" for step in waiting.steps)
+
+
+def test_every_choice_is_in_the_sample() -> None:
+    for position, choices in enumerate((ESTIMATORS, REJECTIONS, GROUPINGS, ROLES)):
+        assert all(any(case[position] == choice for case in SAMPLE) for choice in choices)
+
+
+def test_the_world_tells_runs_apart(run: Any) -> None:
+    digests = {run({"rllm.trainer.seed": seed}, f"seed{seed}").digest for seed in range(3)}
+    assert len(digests) == 3

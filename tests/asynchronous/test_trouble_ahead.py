@@ -1,0 +1,59 @@
+"""What fails in a round that is played ahead ends the run, with the error that it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+from rllm_core.data.types import Step
+from rllm_core.errors import RllmError
+
+ONCE = {"rllm.workflow.retry_limit": 1}
+
+
+def test_an_engine_that_dies_ends_the_run(run: Any) -> None:
+    with pytest.raises(RllmError, match="the engine is dead"):
+        run({**ahead(2), **ONCE, "script.dies_at": 2})
+
+
+def test_attempts_that_fail_are_no_failure_of_the_run_where_that_is_allowed(run: Any) -> None:
+    settings = {**ahead(2), **ONCE, "script.dies_at": 2, "rllm.workflow.raise_on_error": False}
+    made = run(settings)
+    failed = [step.global_step for step in made.steps if step.skip_reason == "nothing_generated"]
+    assert failed == [4]
+    assert [step.weight_version for step in made.steps] == [1, 2, 3, 4, 4, 5]
+
+
+def test_a_run_in_which_every_group_is_rejected_ends(run: Any) -> None:
+    mode = {"name": "group", "min_trajs_per_group": 99}
+    made = run({**ahead(3), "rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": mode})
+    assert [step.skip_reason for step in made.steps] == ["all_groups_rejected"] * 6
+    assert made.backend.updates == []
+
+
+def test_one_task_is_enough(run: Any) -> None:
+    made = run({**ahead(3), "data.train_batch_size": 1})
+    assert len(made.backend.updates) == 6
+
+
+def test_a_run_that_is_stopped_leaves_nothing_under_way(run: Any) -> None:
+    made = run(ahead(3), stop_after=2)
+    assert (made.loop.finished_steps, made.loop.stopped_early) == (2, True)
+    assert (made.folder / "checkpoints" / "step_000002").is_dir()
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+def test_a_workflow_that_keeps_no_versions_is_refused_by_name(
+    run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool
+) -> None:
+    described = Step._describe
+
+    def forgetful(step: Step, **fields: Any) -> None:
+        described(step, **{**fields, "weight_version": 0, "version_spans": ()})
+
+    monkeypatch.setattr(Step, "_describe", forgetful)
+    with pytest.raises(RllmError, match=r"updates old|was to be sampled by version") as caught:
+        run(ahead(1, partial))
+    assert "pass `weight_version`" in caught.value.hint
