@@ -65,7 +65,7 @@ def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_r
     (command,) = commands("parquet_reward", "rllm")
     for step in trained(forked_rllm(*command, *SHORT), folder, "parquet_reward"):
         assert step["env/reward.python"] == pytest.approx(step["reward/agent/mean"])
-        assert step["batch/episodes"] == 16 * 8
+        assert step["batch/episodes"] in (32 * 8, 11 * 8)  # the second step is what is left of the rows
 
 
 def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
