@@ -216,6 +216,7 @@ docs: install
 	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
+	$(BIN)/python docs/generate/plugins_page.py > docs/plugins.md
 
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)

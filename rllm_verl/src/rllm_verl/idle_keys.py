@@ -81,6 +81,8 @@ IDLE_KEYS = {
     "critic.*": "There is no critic; choose an estimator that does without, or a backend with values.",
     "custom_reward_function.*": _REWARDS,
     "data.gen_batch_size": "Set rllm.rejection_sample.multiplier.",
+    "data.filter_overlong_prompts": "A prompt above data.max_prompt_length ends its attempt: rllm.compact_filtering.",
+    "data.truncation": "A prompt above data.max_prompt_length ends its attempt: rllm.compact_filtering.",
     "data.*": _TASKS,
     "distillation.*": "Give steps advantages in a workflow: rllm.algorithm.use_precomputed_advantage.",
     "global_profiler.*": _PROFILER,

@@ -17,6 +17,7 @@ from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.installed import config_search_path, config_yaml
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
+from rllm_verl.translation import translate
 from rllm_verl.verl_losses import verl_losses
 
 requires_api = 1
@@ -70,6 +71,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
         idle_keys=IDLE_KEYS,
+        translate=translate,
         fetch_model=_fetch_model,
         examine_gpus=_examine_gpus,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),

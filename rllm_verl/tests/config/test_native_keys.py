@@ -8,7 +8,7 @@ import pytest
 
 from rllm_core.config.keys import known_keys
 from rllm_core.config.layers import layer_from_dotted
-from rllm_core.config.paths import ABSENT, path_of, value_at
+from rllm_core.config.paths import ABSENT, leaves, path_of, value_at
 from rllm_core.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -37,6 +37,20 @@ def test_a_key_that_verl_does_not_have_is_an_error_with_its_place_and_the_closes
         run(word)
     assert message in raised.value.message
     assert "from command line" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.train_dataset", {"name": "jsonl", "path": "train.jsonl"}),
+        ("rllm.reward", [{"name": "python", "function": "score.py:score"}]),
+        ("rllm.env.env_args", {"prompt": "text"}),
+    ],
+)
+def test_options_of_the_core_s_choices_are_no_keys_of_verl(registry: Any, key: str, value: Any) -> None:
+    backend = registry.get("backend", "verl").plugin
+    for path, _ in leaves({key: value}, into_lists=True):
+        assert idle_reason(backend, ".".join(path)) is None
 
 
 def test_an_unknown_key_of_a_file_names_the_file(run: Any) -> None:

@@ -17,11 +17,12 @@ from rllm_core.cli import (
     config_options,
     read_request,
 )
+from rllm_inspect.convert_command import convert
 
 
 @click.group(cls=ForgivingGroup)
 def config() -> None:
-    """See, explain and check the configuration of a run.
+    """See, explain and check the configuration of a run; convert one of verl or rLLM.
 
     \b
     All values of a run and where each comes from:
@@ -30,7 +31,12 @@ def config() -> None:
       rllm config explain rllm.algorithm.eps_clip
     The checks a run makes before it starts, without starting one:
       rllm config validate my.yaml guess
+    A launch script of verl as a configuration:
+      rllm config convert run_grpo.sh > run.yaml
     """
+
+
+config.add_command(convert)
 
 
 @config.command()

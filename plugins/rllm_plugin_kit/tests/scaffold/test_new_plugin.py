@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rllm_core.cli.main import main
 from rllm_core.plugins.kinds import KINDS
@@ -36,6 +37,8 @@ def test_a_package_is_written_into_a_folder_of_its_name(capfd: pytest.CaptureFix
     assert main(["plugins", "new", "my-estimator"]) == 0
 
     assert set(files_in(Path("my-estimator"))) == {
+        ".github/workflows/contract.yml",
+        "LICENSE",
         "README.md",
         "pyproject.toml",
         "src/my_estimator/__init__.py",
@@ -164,10 +167,31 @@ def test_what_is_written_is_formatted_and_free_of_lint(empty_folder: Path) -> No
 
 def test_rllm_example_is_what_the_command_writes() -> None:
     written = render(names_for("rllm-example", "estimator"), "estimator", "example")
-    assert files_in(EXAMPLE) == written | {"LICENSE": (REPOSITORY / "LICENSE").read_text()}, (
+    assert files_in(EXAMPLE) == written, (
         "after changing templates: rm -r plugins/rllm_example; "
-        "rllm plugins new rllm-example --into plugins/rllm_example; cp LICENSE plugins/rllm_example"
+        "rllm plugins new rllm-example --into plugins/rllm_example"
     )
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_the_badge_is_that_of_the_workflow_which_keeps_the_contract(kind: str) -> None:
+    files = render(names_for(f"my-{kind}", kind), kind, f"my_{kind}")
+    workflow = yaml.safe_load(files[".github/workflows/contract.yml"])
+    badge = files["README.md"].splitlines()[2]
+    assert badge.startswith(f"[![{workflow['name']}](https://github.com/OWNER/my-{kind}/actions/workflows/contract.yml")
+    (job,) = workflow["jobs"].values()
+    assert job["strategy"]["matrix"]["python"][0] == "3.11"
+    assert [step["run"] for step in job["steps"] if "run" in step][-2:] == ["rllm plugins doctor", "pytest"]
+    assert {"uses": "actions/setup-python@v5", "with": {"python-version": "${{ matrix.python }}"}} in job["steps"]
+
+
+def test_a_new_package_says_its_licence_and_what_it_is_for() -> None:
+    files = render(names_for("my-loss", "loss"), "loss", "my_loss")
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    ours = tomllib.loads((REPOSITORY / "rllm_core" / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["classifiers"]) == (ours["license"], ours["classifiers"])
+    assert "rllm-plugin" in project["keywords"]
+    assert files["LICENSE"] == (REPOSITORY / "LICENSE").read_text()
 
 
 def test_help_teaches_with_an_example_and_loads_no_plugin(rllm_from_inside) -> None:

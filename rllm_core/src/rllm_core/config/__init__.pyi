@@ -1,5 +1,6 @@
 from .keys import (
     fields_of as fields_of,
+    key_around as key_around,
     known_keys as known_keys,
     section_of as section_of,
     where_acts as where_acts,
@@ -7,6 +8,7 @@ from .keys import (
 from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier
 from .overrides import read_override as read_override
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
+from .packaged_keys import takes_key as takes_key
 from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, path_of as path_of, value_at as value_at
 from .problems import (
     as_config_error as as_config_error,
@@ -18,4 +20,4 @@ from .problems import (
 from .run_registry import import_modules as import_modules
 from .save import FILE_NAME as FILE_NAME, read_config as read_config
 from .unused import covers as covers, idle_reason as idle_reason
-from .yaml_text import as_yaml as as_yaml
+from .yaml_text import as_yaml as as_yaml, read_yaml as read_yaml

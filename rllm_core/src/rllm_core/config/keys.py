@@ -30,6 +30,19 @@ def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
 
 
 @cache
+def value_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Keys of a schema that hold a value and not a section."""
+    fields = fields_of(schema)
+    return frozenset(fields) - {path[:end] for path in fields for end in range(1, len(path))}
+
+
+def key_around(schema: type[BaseModel], path: KeyPath) -> KeyPath | None:
+    """The key of a schema that a path is, or leads into: ``data.train_dataset`` of ``data.train_dataset.name``."""
+    ends = range(len(path), 0, -1)
+    return next((path[:end] for end in ends if path[:end] in value_keys(schema)), None)
+
+
+@cache
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()

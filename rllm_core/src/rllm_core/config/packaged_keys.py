@@ -48,6 +48,27 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
     return problems
 
 
+def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
+    """Whether a section that another system reads has a key, or takes any key where it stands.
+
+    Args:
+        backend: the record.
+    """
+    mark = _marks(backend.params).get(path[0])
+    if mark is None:
+        return False
+    if ".".join(path) in mark.optional or any(path[: len(free)] == free for free in map(path_of, mark.free)):
+        return True
+    node: Any = packaged_values(backend, profile)
+    for part in path:
+        if not isinstance(node, Mapping):
+            return node is None
+        if part not in node:
+            return not node  # one that is packaged empty takes anything
+        node = node[part]
+    return True
+
+
 class _Comparison:
     """Of a section's values with the packaged ones."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_core.config.keys import known_keys
+from rllm_core.config.keys import key_around, known_keys
 from rllm_core.config.paths import path_of
 from rllm_core.schema.run_config import RunConfig
 
@@ -22,7 +22,8 @@ def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | Non
         key: dotted.
         profile: of the run; None leaves out what is idle in one profile alone.
     """
-    of_core = path_of(key) in known_keys(RunConfig)
+    path = path_of(key)
+    of_core = path in known_keys(RunConfig) or key_around(RunConfig, path) is not None
     if of_core or any(key == row.native for row in backend.shared_keys):
         return None
     idle = {**backend.idle_keys, **backend.idle_keys_of_profiles.get(profile, {})}

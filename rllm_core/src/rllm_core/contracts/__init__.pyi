@@ -113,6 +113,9 @@ from .train_step import (
     Decision as Decision,
     TrainStep as TrainStep,
 )
+from .translation import (
+    Translation as Translation,
+)
 from .workflow import (
     OpenedRun as OpenedRun,
     Workflow as Workflow,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.renderer import RendererPlugin
+    from rllm_core.contracts.translation import Translation
     from rllm_core.data.batch import TokenBatch
     from rllm_core.data.record import OptimizerStep, TokenTrace
     from rllm_core.schema.run_config import RunConfig
@@ -272,6 +273,9 @@ class BackendPlugin(Plugin[ParamsT]):
     """Keys of its own that act in training alone; ``critic.*`` stands for everything in a section. ``rllm eval``
     refuses one on its command line, and so does ``rllm train`` beside ``rllm.trainer.val_only``. A saved evaluation
     goes on whatever they are."""
+    translate: Callable[[Mapping[str, Any]], Translation] | None = None
+    """For ``rllm config convert``. Takes a configuration that was written for the system below the backend: dotted keys
+    with plain values. Says what `shared_keys` and `idle_keys` cannot. None: keys keep their names."""
     idle_keys_of_profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """As `idle_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
     column_sections: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,8 @@ SUFFIX = ".template"
 """Ends the names of template files, so that no tool takes them for Python."""
 MODULE = "MODULE"
 """Stands for the module in paths of templates."""
+DOT = "DOT_"
+"""Stands for the dot of hidden folders in paths of templates, which packagers and tools would pass over."""
 _FOLDER = Path(__file__).parent / "templates"
 _COMMON = "common"
 
@@ -29,7 +31,7 @@ def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
     """
     values = _values(names, kind, chosen)
     files = {
-        path.replace(MODULE, names.module): Text(text).substitute(values)
+        path.replace(MODULE, names.module).replace(DOT, "."): Text(text).substitute(values)
         for folder in (_COMMON, kind)
         for path, text in _templates(_FOLDER / folder)
     }

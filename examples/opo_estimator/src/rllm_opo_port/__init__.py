@@ -1,0 +1,1 @@
+"""rllm-opo-port: OPO, ported from verl."""

@@ -1,0 +1,201 @@
+"""From a configuration of verl's own trainer to ours: what `shared_keys` and `idle_keys` cannot say.
+
+Several keys of verl make one of ours here, or one key means something only beside another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rllm_core.contracts.translation import Translation
+from rllm_verl.own_trainer import (
+    CLIP_RATIO_C,
+    CLIP_RATIO_HIGH,
+    DATA_SIDES,
+    DEFAULTS,
+    FILLED,
+    FILTER,
+    KL_LOSS_COEF,
+    MICRO_BATCHES,
+    MINIBATCHES,
+    NO_KL,
+    NO_REWARD,
+    ONE_FILE,
+    OTHER_FILE,
+    PPO_MINI_BATCH_SIZE,
+    REJECTION,
+    RENAMED,
+    VAL,
+)
+from rllm_verl.settings import MODEL
+from rllm_verl.shared_keys import ACTOR, ALGORITHM, ROLLOUT
+
+
+def translate(given: Mapping[str, Any]) -> Translation:
+    """A configuration of verl's trainer, or of rLLM with the backend verl.
+
+    Args:
+        given: dotted keys with plain values, as in YAML; Hydra's options (``--config-name``) are among them. Keys of
+            rLLM (``rllm.*``) say that it is one of rLLM, which has our defaults.
+    """
+    translator = _Translator(given)
+    translator.run()
+    return Translation(
+        values=translator.values,
+        renamed=translator.renamed,
+        left_out=translator.left_out,
+        defaults=translator.defaults,
+        notes=tuple(translator.notes),
+    )
+
+
+class _Translator:
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._of_verl = not any(key.startswith("rllm") for key in given)
+        self.values: dict[str, Any] = {}
+        self.renamed: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.defaults: dict[str, Any] = dict(DEFAULTS) if self._of_verl else {}
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        for theirs, ours in RENAMED.items():
+            if self._given.get(theirs) is not None:
+                self._set(ours, self._given[theirs], theirs)
+        for side, dataset in DATA_SIDES.items():
+            self._data(side, dataset)
+        for section in ("custom_reward_function", "reward.custom_reward_function"):
+            self._reward(section)
+        if self._of_verl and "rllm.reward" not in self.values:
+            self.notes.append(NO_REWARD)
+        self._hydra()
+        self._clipping()
+        self._loss()
+        self._divergence()
+        self._minibatches()
+        self._micro_batches()
+        self._adapter()
+        self._validation()
+        self._filter()
+        if self._given.get(f"{ROLLOUT}.mode", "async") != "async":
+            self.left_out[f"{ROLLOUT}.mode"] = "Rollout servers answer asynchronously."
+
+    def _set(self, ours: str, value: Any, *theirs: str) -> None:
+        self.values[ours] = value
+        self.renamed |= {key: ours for key in theirs if key in self._given}
+
+    def _leave(self, why: str, *theirs: str) -> None:
+        self.left_out |= {key: why for key in theirs if key in self._given}
+
+    def _data(self, side: str, ours: str) -> None:
+        key, most = f"data.{side}_files", f"data.{side}_max_samples"
+        files = self._given.get(key)
+        names = files if isinstance(files, list) else [files]
+        if key not in self._given or files is None:
+            return
+        if len(names) != 1:
+            self._leave(ONE_FILE.format(ours=ours), key, most)
+            return
+        limit = self._given.get(most)
+        some = {"limit": limit} if isinstance(limit, int) and limit > 0 else {}
+        self._set(ours, {"name": "hf", "path": names[0], **some}, key, most)
+        if self._of_verl:
+            self.values["rllm.env.name"] = "question"
+
+    def _reward(self, section: str) -> None:
+        file, function = f"{section}.path", f"{section}.name"
+        if self._given.get(file) is None:
+            return
+        name = self._given.get(function) or "compute_score"
+        self._set("rllm.reward", [{"name": "python", "function": f"{self._given[file]}:{name}"}], file, function)
+        arguments = [key for key in self._given if key.startswith(f"{section}.reward_kwargs")]
+        self._leave(f"Give the parameters of {name} these values as defaults.", *arguments)
+
+    def _hydra(self) -> None:
+        file, engine = str(self._given.get("--config-name", "ppo_trainer")), "model_engine"
+        if any("megatron" in str(each) for each in (file, self._given.get(engine))):
+            self._set("rllm.profile", "megatron", "--config-name", "--config-path", engine)
+        elif file.removesuffix(".yaml") != "ppo_trainer":
+            self._leave(OTHER_FILE, "--config-name", "--config-path")
+        else:
+            self._leave("It is where verl's own configuration lies.", "--config-name", "--config-path")
+
+    def _clipping(self) -> None:
+        """verl takes the two bounds, and `clip_ratio` nowhere beside them."""
+        both, low, high = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
+        if low not in self._given:
+            return
+        self._set(f"{ALGORITHM}.eps_clip", self._given[low], low)
+        self._leave(f"{low} counts.", both)
+        if self._of_verl and high not in self._given:
+            self.defaults[f"{ALGORITHM}.eps_clip_high"] = CLIP_RATIO_HIGH
+
+    def _loss(self) -> None:
+        """verl's default loss has a bound where the advantage is negative; ours has it where it is asked for."""
+        mode, bound = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.clip_ratio_c"
+        if self._given.get(mode, "vanilla") != "vanilla":
+            return
+        chosen = {"name": "ppo", "clip_ratio_c": self._given.get(bound, CLIP_RATIO_C)}
+        if mode in self._given or bound in self._given:
+            self._set(f"{ALGORITHM}.loss_fn", chosen, mode, bound)
+        elif self._of_verl:
+            self.defaults[f"{ALGORITHM}.loss_fn"] = chosen
+
+    def _divergence(self) -> None:
+        switch, weight, kind = f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"
+        if switch not in self._given and not self._of_verl:
+            return
+        if self._given.get(switch):
+            self._set(f"{ALGORITHM}.kl_beta", self._given.get(weight, KL_LOSS_COEF), switch, weight)
+        else:
+            self._set(f"{ALGORITHM}.kl_beta", 0.0, switch)
+            self._leave(NO_KL, weight, kind)
+
+    def _minibatches(self) -> None:
+        size, batch = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
+        tasks = self._given.get(size, PPO_MINI_BATCH_SIZE if self._of_verl else None)
+        drawn = self._given.get(batch, DEFAULTS[batch] if self._of_verl else 64)
+        if isinstance(tasks, int) and isinstance(drawn, int) and tasks > 0:
+            self._set(MINIBATCHES, max(1, math.ceil(drawn / tasks)), size)
+
+    def _micro_batches(self) -> None:
+        switch = f"{ACTOR}.use_dynamic_bsz"
+        rows = self._given.get(MICRO_BATCHES[0])
+        if self._given.get(switch) or rows is None:
+            self._leave(FILLED, *MICRO_BATCHES, *([] if self._given.get(switch) else [switch]))
+            return
+        self._set(switch, False, switch)
+        for key in MICRO_BATCHES:
+            self._set(key, self._given.get(key, rows), key)
+
+    def _adapter(self) -> None:
+        """Keys of Megatron's adapters, which rLLM's scripts set for FSDP as well."""
+        if self.values.get("rllm.profile") == "megatron" or self._given.get(f"{ACTOR}.strategy") == "megatron":
+            return
+        for name in ("rank", "alpha"):
+            key = f"{MODEL}.lora.{name}"
+            if key in self._given:
+                self._set(f"{MODEL}.lora_{name}", self._given[key], key)
+
+    def _validation(self) -> None:
+        switch, warmth = f"{VAL}.do_sample", f"{VAL}.temperature"
+        if not self._of_verl and switch not in self._given and warmth not in self._given:
+            return
+        if self._given.get(switch, not self._of_verl):
+            self._set("sampling.val.temperature", self._given.get(warmth, 0.0), switch, warmth)
+        else:
+            self._set("sampling.val.temperature", 0.0, switch)
+            self._leave(f"{switch} is false: the likeliest token is taken.", warmth, f"{VAL}.top_p", f"{VAL}.top_k")
+
+    def _filter(self) -> None:
+        switch, most, metric = f"{FILTER}.enable", f"{FILTER}.max_num_gen_batches", f"{FILTER}.metric"
+        if not self._given.get(switch):
+            return
+        self._set(f"{REJECTION}.mode", "dynamic", switch)
+        self.values[f"{REJECTION}.enable"] = True
+        if isinstance(rounds := self._given.get(most), int) and rounds > 0:
+            self._set(f"{REJECTION}.max_gen_batches", rounds, most)
+        self._leave("A group is dropped where all of its rewards are equal.", metric)

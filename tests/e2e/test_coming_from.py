@@ -1,0 +1,112 @@
+"""docs/how-to/from-verl.md and from-rllm.md: their scripts, their commands, and the rows of their tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rllm_core.cli.main import main
+from rllm_core.plugins.registry import Registry
+from rllm_inspect.conversion import convert
+
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+VERL = (GUIDES / "from-verl.md").read_text(encoding="utf-8")
+RLLM = (GUIDES / "from-rllm.md").read_text(encoding="utf-8")
+
+
+def block(guide: str, language: str) -> str:
+    (text,) = re.findall(rf"^ *```{language}\n(.*?)^ *```$", guide, flags=re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+def commands(guide: str) -> list[str]:
+    return re.findall(r"^    rllm (.*)$", guide, re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the scripts name, on a machine that has vLLM and flash-attn as far as anybody looks."""
+    from textwrap import dedent
+
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "data").mkdir()
+    for name, first in (("train", 0), ("test", 100)):
+        rows = [
+            {"prompt": [{"role": "user", "content": f"{n}"}], "reward_model": {"ground_truth": f"{n}"}}
+            for n in range(first, first + 9)
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data" / f"{name}.parquet")
+    (tmp_path / "score.py").write_text(dedent(block(VERL, "python")))
+    (tmp_path / "run_grpo.sh").write_text(block(VERL, "bash"))
+    (tmp_path / "train_solver_judge.sh").write_text(block(RLLM, "bash"))
+    monkeypatch.chdir(tmp_path)
+    for module in ("checks", "attention"):
+        monkeypatch.setattr(f"rllm_verl.{module}.find_spec", lambda name: name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("guide", "count"), [(VERL, 3), (RLLM, 2)], ids=["verl", "rllm"])
+def test_the_commands_convert_and_the_result_passes_a_dry_run(
+    folder: Path, guide: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert_it, *train = commands(guide)
+    words, _, file = convert_it.partition(" > ")
+    assert len(train) == count - 1
+    assert main(shlex.split(words)) == 0
+    (folder / file).write_text(capsys.readouterr().out)
+    for command in train:
+        words = [word for word in shlex.split(command) if word != "--dry-run"]
+        assert main([*words, "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def test_the_reward_of_verl_s_choice_is_verl_s(folder: Path) -> None:
+    names: dict[str, Any] = {}
+    exec((folder / "score.py").read_text(), names)
+    assert names["compute_score"]("openai/gsm8k", "#### 42", "42", {}) == 1.0
+
+
+def rows(guide: str, heading: str) -> list[tuple[str, str]]:
+    section = guide.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE)
+
+
+VALUES = {
+    "data.train_files": "a.parquet",
+    "data.val_files": "a.parquet",
+    "custom_reward_function.path": "score.py",
+    "actor_rollout_ref.actor.use_kl_loss": True,
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+    "algorithm.filter_groups.enable": True,
+    "--config-name": "ppo_megatron_trainer",
+}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), rows(VERL, "## What becomes what"))
+def test_every_row_of_the_table_is_what_the_command_does(theirs: str, ours: str) -> None:
+    key = re.findall(r"`([^`=]+)", theirs)[0].replace("*", "n")
+    (target, *_) = re.findall(r"`([^`=]+)", ours)
+    found = convert({"actor_rollout_ref.rollout.name": "vllm", key: VALUES.get(key, 1)}, Registry.load(environ={}))
+    assert found.renamed[key].startswith(target) or target == "the same of"
+
+
+def test_what_rllm_says_and_is_not_here_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "convert", "train_solver_judge.sh"]) == 0
+    shown = capsys.readouterr()
+    tree = yaml.safe_load(shown.out)
+    assert tree["rllm"]["algorithm"] == {
+        "adv_estimator": "grpo",
+        "eps_clip": 0.2,
+        "eps_clip_high": 0.28,
+    }
+    assert json.dumps(tree).count("Qwen/Qwen3-4B") == 1
+    for word in ("rllm.algorithm.use_rllm=true", 'rllm.stepwise_advantage.mode="per_step"', "trainer.logger: ui"):
+        assert word in shown.err

@@ -1,0 +1,180 @@
+"""The commands of examples/README.md, each in a copy of its folder, with fewer steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from rllm_core.contracts.estimator import Advantages
+from rllm_core.plugins import in_process
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+SHORT = ("rllm.trainer.total_batches=2", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1")
+LONGEST = 60
+Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def commands(example: str, program: str) -> list[list[str]]:
+    """The words after `program` in the lines of an example."""
+    section = PAGE.partition(f"\n## {example}\n")[2].partition("\n## ")[0]
+    return [shlex.split(line) for line in re.findall(rf"^    {program} (.*)$", section, re.MULTILINE)]
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[[str], Path]:
+    """Copies an example into the folder that commands run in."""
+    return lambda name: Path(shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True))
+
+
+def trained(run: subprocess.CompletedProcess[str], folder: Path, name: str) -> list[dict[str, Any]]:
+    """The steps of a finished run."""
+    assert run.returncode == 0, run.stderr
+    lines = (folder / "runs/rllm-training" / name / "metrics.jsonl").read_text().splitlines()
+    steps = [step for step in map(json.loads, lines) if "actor/loss" in step]
+    assert len(steps) == 2
+    return steps
+
+
+def test_the_page_lists_every_example_with_commands() -> None:
+    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+    assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == folders
+    assert all(commands(name, "rllm") for name in folders)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.py")) + sorted(EXAMPLES.rglob("*.yaml")), ids=str)
+def test_no_file_is_long(file: Path) -> None:
+    assert len(file.read_text().splitlines()) < LONGEST
+
+
+def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
+    folder = example("parquet_reward")
+    ((script,),) = commands("parquet_reward", "python")
+    subprocess.run([sys.executable, script], cwd=folder, check=True)
+    (command,) = commands("parquet_reward", "rllm")
+    for step in trained(forked_rllm(*command, *SHORT), folder, "parquet_reward"):
+        assert step["env/reward.python"] == pytest.approx(step["reward/agent/mean"])
+        assert step["batch/episodes"] in (32 * 8, 11 * 8)  # the second step is what is left of the rows
+
+
+def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
+    folder = example("two_roles")
+    (command,) = commands("two_roles", "rllm")
+    steps = trained(forked_rllm(*command, *SHORT), folder, "two_roles")
+    assert all({"reward/solver/mean", "reward/judge/mean"} <= set(step) for step in steps)
+    # What is compared within groups has the mean 0; the judge's advantage is its reward.
+    for step in steps:
+        assert step["advantage/solver/mean"] == pytest.approx(0, abs=1e-6)
+        assert step["advantage/judge/mean"] == pytest.approx(step["reward/judge/mean"])
+
+
+def test_the_agent_s_configuration_passes_a_dry_run(example: Callable[[str], Path], rllm_here: Rllm) -> None:
+    example("agents_sdk")
+    (command,) = commands("agents_sdk", "rllm")
+    words = [word.replace("Qwen/Qwen3-0.6B", "tiny") for word in command]
+    done = rllm_here(*words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def port(example: Callable[[str], Path], environ: dict[str, str]) -> Path:
+    """The package of OPO, installed beside itself."""
+    folder = example("opo_estimator")
+    pip = ("-m", "pip", "install", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
+    done = subprocess.run(
+        [sys.executable, *pip, "--no-deps", "--target", "site", "."], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    environ["PYTHONPATH"] = str(folder / "site")
+    return folder
+
+
+@pytest.mark.slow
+def test_an_estimator_package_keeps_its_contract_and_trains(
+    port: Path, forked_rllm: Rllm, environ: dict[str, str]
+) -> None:
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests"], cwd=port, env=environ, capture_output=True, text=True
+    )
+    assert tested.returncode == 0, tested.stdout
+    (command,) = commands("opo_estimator", "rllm")
+    trained(forked_rllm(*command, *SHORT), port, "opo_port")
+
+
+def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rllm_core import get_rllm_adv_estimator
+    from rllm_core.algorithms.columns import columns_of
+    from rllm_core.contracts.plugin import NoParams
+    from rllm_core.data.batch import build_batch
+    from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+    from rllm_estimators.centred import opo
+
+    random = np.random.default_rng(0)
+    groups = [
+        TrajectoryGroup(
+            group_id=f"{task}:agent",
+            trajectories=[
+                Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=float(random.normal()))
+                for length in random.integers(1, 9, size)
+            ],
+        )
+        for task, size in enumerate((4, 3, 2))
+    ]
+    inputs = columns_of(build_batch(groups), np.ones(len(groups), dtype=bool))
+    ours = opo(inputs, NoParams()).values
+    monkeypatch.syspath_prepend(EXAMPLES / "opo_estimator" / "src")
+    from rllm_opo_port.opo import opo as ported
+
+    result = ported(inputs, NoParams())
+    assert isinstance(result, Advantages)
+    np.testing.assert_allclose(result.values, ours, atol=1e-12)
+
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (EXAMPLES / "opo_estimator/README.md").read_text(), re.M | re.S)
+    try:
+        exec(code, {})
+        rewards = [np.array([each.reward for each in group.trajectories]) for group in groups]
+        classic, _ = get_rllm_adv_estimator("opo_classic")(rewards, None, traj_groups=groups)
+    finally:
+        in_process.forget("estimator", "opo_classic")
+    np.testing.assert_allclose(np.concatenate(classic), ours, atol=1e-12)
+
+
+BACKENDS = ("local", "tinker", "verl")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_configuration_of_three_backends_is_one(
+    backend: str, example: Callable[[str], Path], rllm_here: Rllm
+) -> None:
+    example("three_backends")
+    (command,) = [words for words in commands("three_backends", "rllm") if f"{backend}.yaml" in words]
+    shown = rllm_here("config", "show", *command[1:])
+    assert shown.returncode == 0, shown.stderr
+    tree = yaml.safe_load(shown.stdout)
+    algorithm = tree["rllm"]["algorithm"]
+    assert (tree["rllm"]["backend"], tree["rllm"]["trainer"]["experiment_name"]) == (backend, backend)
+    assert (algorithm["adv_estimator"], algorithm["loss_fn"]) == ("rloo", "importance_sampling")
+    assert (tree["rllm"]["rollout"]["n"], tree["data"]["train_batch_size"]) == (8, 16)
+    assert rllm_here(*command, "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS[:2], pytest.param("verl", marks=pytest.mark.long)])
+def test_each_of_the_three_backends_trains(
+    backend: str, example: Callable[[str], Path], forked_rllm: Rllm, environ: dict[str, str]
+) -> None:
+    folder = example("three_backends")
+    (command,) = [words for words in commands("three_backends", "rllm") if f"{backend}.yaml" in words]
+    checkpoints = [f"training.default_local_dir={folder}/served"] if backend == "tinker" else []
+    trained(forked_rllm(*command, *SHORT, *checkpoints), folder, backend)
+    assert [run.name for run in (folder / "runs" / "rllm-training").iterdir()] == [backend]
