@@ -20,6 +20,11 @@ def cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
+def one_line(text: str) -> str:
+    """Text for a paragraph: one line."""
+    return " ".join(text.split())
+
+
 def doc_cell(docstring: str) -> str:
     """A docstring for a table."""
     return cell(_plain(docstring))
