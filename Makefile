@@ -212,6 +212,7 @@ smoke-gpu:
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
+	$(BIN)/python docs/generate/errors_page.py > docs/reference/errors.md
 	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
