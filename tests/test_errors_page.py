@@ -37,7 +37,8 @@ def test_a_module_that_no_group_has_is_named() -> None:
     [
         "There is no configuration file `‹path›`.",
         "‹path› holds a run already.",
-        "`‹name›` is not a key of ‹place› (`‹…›` from ‹origin›).",
+        "`‹name›` is not a key of ‹place› (`‹path›` from ‹origin›).",
+        "`‹key›` is ‹value› (from ‹origin›), and nothing this run uses acts on it.",
     ],
 )
 def test_messages_that_everybody_meets_are_found(said: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from error_text import Scope, sentence_of, texts_of
+from error_text import VALUE, Scope, functions_of, join, texts_of
 
 ROOT = Path(__file__).parents[2]
 BASE = "RllmError"
@@ -16,6 +16,8 @@ CHECKS = ("refused", "unused", "warning")
 """What checks of `rllm_core.planning` make: (key, text, remedy)."""
 OF_SERVERS = {"RefusedError": 2, "invalid": 0, "RequestRefused": 0, "ServerError": 0}
 """Answers to clients of the two servers -> which argument is the message."""
+REASONS = ("rllm_core.planning.unused_keys",)
+"""Modules whose functions return (what is wrong with a value, what to do)."""
 LINES = ("rllm_core.config.problems",)
 """Modules that make the lines of a message, which is raised elsewhere."""
 OPTIONS = ("BaseModel", "Params", "Section")
@@ -41,18 +43,19 @@ def messages() -> list[Message]:
     found = {
         message
         for module, tree in trees.items()
-        for message in _messages(module, Scope.of(tree, constants), tree, classes, options)
+        for message in _messages(
+            module, Scope.of(tree, constants.with_names(functions_of(tree))), tree, classes, options
+        )
     }
     return sorted(found)
 
 
 def _constants(trees: Iterable[ast.Module]) -> Scope:
-    """What names in capitals stand for, and functions that return one text; all modules that have the name agree."""
+    """What names in capitals stand for, and functions that return a text; all modules that have the name agree."""
     found: dict[str, dict[str, ast.expr]] = {}
     for tree in trees:
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and (text := sentence_of(node)) is not None:
-                found.setdefault(f"{node.name}()", {})[ast.dump(text)] = text
+        for name, texts in functions_of(tree).items():
+            found.setdefault(name, {}).update({ast.dump(text): text for text in texts})
         for name, values in Scope.of(tree).assigned.items():
             if name.isupper():
                 found.setdefault(name, {}).update({ast.dump(value): value for value in values})
@@ -95,6 +98,8 @@ def _messages(module: str, names: Scope, tree: ast.Module, classes: set[str], op
         lines = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
         texts = (text for line in lines for text in texts_of(line, names))
         yield from (Message(module, text, "") for text in texts if text.endswith(".") and _says_something(text))
+    if module in REASONS:
+        yield from _reasons(module, tree, names)
     for node, scope in _calls(tree, names):
         name, arguments = _last(node.func), node.args
         if name in classes:
@@ -110,6 +115,17 @@ def _messages(module: str, names: Scope, tree: ast.Module, classes: set[str], op
         remedy = " Or: ".join(text for each in remedies for text in texts_of(each, scope))
         for each in texts:
             yield from (Message(module, text, remedy) for text in texts_of(each, scope) if _says_something(text))
+
+
+def _reasons(module: str, tree: ast.Module, names: Scope) -> Iterator[Message]:
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
+                reason, remedy = node.value.elts
+                said = [each for each in texts_of(reason, names) if _says_something(each)]
+                scope = names.within(function)
+                advice = " Or: ".join(texts_of(remedy, scope))
+                yield from (Message(module, join(VALUE, each), advice) for each in said)
 
 
 def _calls(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 MOST = 4
 """Texts of one expression."""
 UNKNOWN = "‹…›"
+VALUE = "`‹key›` is ‹value› (from ‹origin›)"
+SAYS = {"given": VALUE}
+"""What a method says that is no single text."""
+_TEXTS = (ast.Constant, ast.JoinedStr, ast.IfExp, ast.BinOp, ast.BoolOp, ast.Name)
 
 
 @dataclass
@@ -29,6 +33,10 @@ class Scope:
         arguments = getattr(node, "args", None)
         parameters = [each.arg for each in (*arguments.args, *arguments.kwonlyargs)] if arguments else []
         return cls({**{k: v for k, v in assigned.items() if k not in parameters}, **own}, outer.owner if outer else "")
+
+    def with_names(self, names: dict[str, list[ast.expr]]) -> Scope:
+        """The same with more names."""
+        return Scope({**self.assigned, **names}, self.owner)
 
     def within(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Scope:
         """The scope inside a function or class."""
@@ -64,15 +72,17 @@ def texts_of(node: ast.expr, scope: Scope, depth: int = 0) -> list[str]:
         return texts_of(node.values[-1], scope, depth + 1)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = (texts_of(each, scope, depth + 1)[:1] or [""] for each in (node.left, node.right))
-        return [_tidy(f"{left[0]} {right[0]}")]
+        return [_tidy(join(left[0], right[0]))]
     if isinstance(node, ast.Name) and node.id in scope.assigned:
         values = scope.assigned[node.id]
         return [text for value in values for text in texts_of(value, scope, depth + 1)][:MOST]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("strip", "lstrip"):
         return texts_of(node.func.value, scope, depth + 1)
-    if isinstance(node, ast.Call) and f"{_called(node)}()" in scope.assigned:
-        (returned,) = scope.assigned[f"{_called(node)}()"]
-        return texts_of(returned, scope, depth + 1)
+    if isinstance(node, ast.Call) and _called(node) in SAYS:
+        return [SAYS[_called(node)]]
+    if isinstance(node, ast.Call) and (returned := _returned(node, scope)):
+        texts = (text for each in returned for text in texts_of(each, scope, depth + 1))
+        return list(dict.fromkeys(filter(None, texts)))[:MOST]
     return [f"‹{_name_of(node)}›"]
 
 
@@ -81,7 +91,9 @@ def _part(node: ast.expr, scope: Scope, depth: int) -> str:
         return str(node.value)
     assert isinstance(node, ast.FormattedValue)
     value = node.value
-    if isinstance(value, ast.Call) and f"{_called(value)}()" in scope.assigned:
+    if isinstance(value, ast.Name) and len(given := scope.assigned.get(value.id, [])) == 1:
+        value = given[0] if isinstance(given[0], ast.Call) and _returned(given[0], scope) else value
+    if isinstance(value, ast.Call) and len(_returned(value, scope)) == 1:
         return texts_of(value, scope, depth + 1)[0]
     if isinstance(value, ast.Name) and all(_is_text(each) for each in scope.assigned.get(value.id, [value])[:2]):
         return texts_of(value, scope, depth + 1)[0]
@@ -108,23 +120,32 @@ def _name_of(node: ast.expr) -> str:
             return "number"
         if name == "join" and node.args:
             return _name_of(node.args[-1])
-        return _name_of(node.args[-1]) if name in ("str", "repr", "show_value", "sorted", "described") else "…"
+        return _name_of(node.args[-1]) if node.args else "…"
     return "…"
+
+
+def _returned(node: ast.Call, scope: Scope) -> list[ast.expr]:
+    return [node] if _called(node) in SAYS else scope.assigned.get(f"{_called(node)}()", [])
+
+
+def join(one: str, other: str) -> str:
+    """Two texts, with a space where neither has one; none before a full stop or a comma."""
+    return one + other if other[:1] in ("", " ", ".", ",", ":") else f"{one} {other}"
 
 
 def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def sentence_of(node: ast.FunctionDef) -> ast.expr | None:
-    """What a function returns whose body is one text, such as the beginning that several messages share."""
-    last = node.body[-1]
-    rest = [
-        each for each in node.body[:-1] if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-    ]
-    if rest or not isinstance(last, ast.Return) or not isinstance(last.value, ast.JoinedStr):
-        return None
-    return last.value
+def functions_of(tree: ast.Module) -> dict[str, list[ast.expr]]:
+    """Functions and methods that return texts alone, as ``name()``, with what they return."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            returns = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+            if any(_is_text(each) for each in returns) and all(isinstance(each, _TEXTS) for each in returns):
+                found[f"{node.name}()"] = returns
+    return found
 
 
 def _tidy(text: str) -> str:

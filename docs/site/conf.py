@@ -15,6 +15,8 @@ root_doc = "README"
 exclude_patterns = ["generate", "site"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
+# Options such as `--resume` stay as they are typed.
+smartquotes = False
 # What a block of indented lines holds, nearly always.
 highlight_language = "sh"
 # Anchors of headings, as GitHub makes them.

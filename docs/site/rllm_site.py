@@ -44,7 +44,7 @@ def put_keys_into_the_search(app: Sphinx, document: nodes.document) -> None:
         if title is None or not isinstance(title[0], nodes.literal):
             continue
         key = title.astext()
-        entries = [("single", name, section["ids"][0], "", None) for name in (key, key.rpartition(".")[2])]
+        entries = [("single", name, section["ids"][0], "main", None) for name in (key, key.rpartition(".")[2])]
         section.insert(1, addnodes.index(entries=entries))
 
 
