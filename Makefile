@@ -75,8 +75,13 @@ DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM))
 VENV_CLIENTS ?= .venv-clients
 INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
 CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
+# The documentation site has an environment of its own: nothing of the generator touches ours.
+VENV_SITE ?= .venv-site
+INSTALLED_SITE := $(VENV_SITE)/.installed
+SITE_TOOLS := sphinx furo myst-parser sphinx-copybutton
 
 .PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients ci lint types tests docs clean
+.PHONY: site
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -86,12 +91,13 @@ help:
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
-	@echo "make ci       make test, make test-long, make test-clients, make test-wheels: what continuous integration runs"
+	@echo "make ci       make test, make test-long, make test-clients, make test-wheels, make site: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
 	@echo "make smoke-gpu    five steps of each way to train on 1 and on 8 devices, with the numbers to expect"
-	@echo "make docs     make the pages of docs/reference that schemas, records and signatures give"
+	@echo "make docs     make the pages and pictures of docs/ that schemas, records, signatures and scripts give"
+	@echo "make site     build the documentation site into site/, and check its links; open site/index.html (seconds; no network after the first time)"
 	@echo "make clean    remove the virtual environment"
 
 install: $(INSTALLED)
@@ -171,6 +177,7 @@ ci:
 	$(MAKE) test-long
 	$(MAKE) test-clients
 	$(MAKE) test-wheels
+	bash -c 'time $(MAKE) site'
 
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
 	$(VENV_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VLLM)
@@ -213,10 +220,25 @@ smoke-gpu:
 docs: install
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
+	$(BIN)/python docs/generate/errors_page.py > docs/reference/errors.md
+	$(BIN)/python docs/generate/pictures.py
 	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
 	$(BIN)/python docs/generate/first_party.py > .first_party.json
 	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 	$(BIN)/python docs/generate/plugins_page.py > docs/plugins.md
 
+$(INSTALLED_SITE): constraints-site.txt
+	$(VENV_SITE)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_SITE)
+	$(VENV_SITE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-site.txt $(SITE_TOOLS)
+	@touch $@
+
+# A warning fails the build. The folder is made anew, so that no page of yesterday answers a link.
+site: $(INSTALLED_SITE)
+	rm -rf site
+	$(VENV_SITE)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
+	  --doctree-dir $(VENV_SITE)/doctrees --conf-dir docs/site docs site
+	$(VENV_SITE)/bin/python docs/site/check_pages.py site
+
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
+	rm -rf $(VENV_SITE) site

@@ -25,12 +25,14 @@ def page(registry: Registry) -> str:
     return reference_page(registry)
 
 
-def rows(page: str, heading: str) -> dict[str, list[str]]:
-    """The rows of the table under a heading, by their first cell."""
-    section = page.partition(f"{heading}\n")[2].partition("\n#")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| `")]
-    cells = [[cell.strip() for cell in line.replace("\\|", "¦").strip("| ").split(" | ")] for line in lines]
-    return {line[0].strip("`"): line[1:] for line in cells}
+def paragraphs(page: str, heading: str) -> list[str]:
+    """The paragraphs below a heading, up to the next one."""
+    return page.partition(f"\n{heading}\n\n")[2].partition("\n#")[0].strip().split("\n\n")
+
+
+def facts(page: str, key: str) -> str:
+    """Type, default and who acts on it."""
+    return paragraphs(page, f"### `{key}`")[-1]
 
 
 def test_the_page_in_the_repository_is_the_one_made_from_the_schemas(page: str) -> None:
@@ -39,28 +41,35 @@ def test_the_page_in_the_repository_is_the_one_made_from_the_schemas(page: str) 
 
 @pytest.mark.parametrize("key", KEYS, ids=[key.dotted for key in KEYS])
 def test_every_key_is_on_the_page_with_its_type_and_meaning(key: Key, page: str) -> None:
-    table = rows(page, f"## `{'.'.join(key.path[:-1])}`")
-    kind, default, meaning, *_ = table[key.path[-1]]
-    assert kind
-    assert default.startswith("`")
+    meaning, what = paragraphs(page, f"### `{key.dotted}`")
     assert len(meaning) > 10
-    assert meaning == " ".join(key.field.description.replace("|", "¦").split())
+    assert meaning == " ".join(key.field.description.split())
+    kind, default, *_ = what.split(" · ")
+    assert kind
+    assert default.startswith("default `")
+
+
+@pytest.mark.parametrize("key", KEYS, ids=[key.dotted for key in KEYS])
+def test_a_key_is_below_the_heading_of_its_section(key: Key, page: str) -> None:
+    before = page.partition(f"\n### `{key.dotted}`\n")[0]
+    assert before.rpartition("\n## ")[2].partition("\n")[0] == f"`{'.'.join(key.path[:-1])}`"
 
 
 def test_it_says_who_acts_on_a_key(page: str) -> None:
-    algorithm, flags = rows(page, "## `rllm.algorithm`"), rows(page, "## `rllm`")
-    assert algorithm["eps_clip"][-1].startswith("loss `ppo`, loss `cispo`")
-    assert algorithm["adv_estimator"][-1] == "stage `advantages`"
-    assert algorithm["kl_beta"][-1] == "backend `local`, backend `tinker`, backend `verl`"
-    assert rows(page, "## `rllm.agent`")["engine_args"][-1] == "nothing in this repository"
-    assert algorithm["use_rllm"][-1].startswith("`true` warned about: ")
-    assert flags["filter_token_mismatch"][-1].startswith("refused: ")
-    assert rows(page, "## `rllm.stepwise_advantage`")["mode"][-1].startswith("`per_step` refused: ")
-    assert len(rows(page, "## `rllm.rollout`")["n_val"]) == 3, "the core acts, and the last cell is empty"
+    assert "acts through loss `ppo`, loss `cispo`" in facts(page, "rllm.algorithm.eps_clip")
+    assert facts(page, "rllm.algorithm.adv_estimator").endswith("acts through stage `advantages`")
+    assert facts(page, "rllm.algorithm.kl_beta").endswith("backend `local`, backend `tinker`, backend `verl`")
+    assert facts(page, "rllm.agent.engine_args").endswith("nothing in this repository acts on it")
+    assert "· `true` warned about: " in facts(page, "rllm.algorithm.use_rllm")
+    assert "· refused: " in facts(page, "rllm.filter_token_mismatch")
+    assert "· `per_step` refused: " in facts(page, "rllm.stepwise_advantage.mode")
+    assert facts(page, "rllm.rollout.n_val") == "whole number > 0 · default `1`", "the core acts"
 
 
-def test_it_has_the_keys_of_the_local_backend(page: str) -> None:
-    assert {"model.name", "training.learning_rate", "local.kv_cache_gib"} <= rows(page, "## Backend `local`").keys()
+@pytest.mark.parametrize("key", ["model.name", "training.learning_rate", "local.kv_cache_gib"])
+def test_it_has_the_keys_of_the_local_backend(key: str, page: str) -> None:
+    section = page.partition("\n## Backend `local`\n")[2].partition("\n## ")[0]
+    assert f"\n### `{key}`\n" in section
 
 
 def test_other_packages_that_are_installed_change_nothing(page: str, registry: Registry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from page_text import cell, table
+from page_text import one_line
 from pydantic import BaseModel
 
 from rllm_core.config.paths import KeyPath
@@ -41,7 +41,7 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the schemas; do not edit. A test fails when it is stale. -->
 
-Every key of the core with its type, its default and its meaning; then those of the backends. Options of plugins are on
+Every key of the core with its meaning; then those of the backends. Options of plugins are on
 the [page of their kind](kinds.md). `rllm config explain KEY` says the same with the value in a run of yours.
 
 Keys are set in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. From
@@ -49,8 +49,8 @@ lowest to highest: the core's defaults, the backend's YAML file, the environment
 `--config` files in order, the command line. Where a key wants a *plugin*, write its name (`rloo`), its name with that
 of its distribution (`rllm-core/rloo`), or a mapping with its options (`{name: grpo, norm_adv_by_std_in_grpo: false}`).
 
-A value that nothing in the run would act on stops the run before it starts. *Acts through* says who acts on a key:
-nothing there means the core does, always.
+Below its meaning, each key has its type, its default, and the plugins that act on it. Where no plugin is named, the
+core acts. A value that nothing in the run would act on stops the run before it starts.
 """
 
 
@@ -59,13 +59,19 @@ def reference_page(registry: Registry) -> str:
     parts = [INTRODUCTION]
     for section, keys in _by_section(core_keys(RunConfig())).items():
         parts.append(f"## `{'.'.join(section)}`\n\n{_about(section)}\n")
-        rows = [(*_cells(describe_field(key.path[-1], key.field)), _acting(registry, key)) for key in keys]
-        parts.append(table(("key", "type", "default", "meaning", "acts through"), rows))
+        parts += [_key(describe_field(key.dotted, key.field), _acting(registry, key)) for key in keys]
     for entry in registry.all("backend"):
         if entry.distribution in DISTRIBUTIONS:
             parts.append(f"## Backend `{entry.name}`\n")
-            parts.append(table(("key", "type", "default", "meaning"), map(_cells, options_of(entry.plugin.params))))
+            parts += [_key(option, "") for option in options_of(entry.plugin.params)]
     return "\n".join(parts)
+
+
+def _key(option: Option, acting: str) -> str:
+    """A heading for each key, so that a search finds it and a link leads to it."""
+    default = "required" if option.default == "required" else f"default `{one_line(option.default)}`"
+    facts = " · ".join(filter(None, (one_line(option.type), default, acting)))
+    return f"### `{option.name}`\n\n{one_line(option.description)}\n\n{facts}\n"
 
 
 def _by_section(keys: Iterable[Key]) -> dict[KeyPath, list[Key]]:
@@ -87,18 +93,14 @@ def _about(section: KeyPath) -> str:
 def _acting(registry: Registry, key: Key) -> str:
     if (refused := key.mark(Refused)) is not None:
         value = "" if refused.value is None else f"`{refused.value}` "
-        return cell(f"{value}refused: {refused.reason}")
+        return f"{value}refused: {one_line(refused.reason)}"
     if (redundant := key.mark(Redundant)) is not None:
-        return cell(f"`{str(redundant.value).lower()}` warned about: {redundant.reason}")
+        return f"`{str(redundant.value).lower()}` warned about: {one_line(redundant.reason)}"
     if key.mark(ByPlugins) is None:
         return ""
     acting = [entry for entry in acting_plugins(registry, key) if entry.distribution in DISTRIBUTIONS]
-    return ", ".join(f"{entry.kind} `{entry.name}`" for entry in acting) or "nothing in this repository"
-
-
-def _cells(option: Option) -> tuple[str, ...]:
-    default = option.default if option.default == "required" else f"`{option.default}`"
-    return (f"`{option.name}`", cell(option.type), cell(default), cell(option.description))
+    names = ", ".join(f"{entry.kind} `{entry.name}`" for entry in acting)
+    return f"acts through {names}" if names else "nothing in this repository acts on it"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
-from page_text import cell, doc_cell, doc_text, table
+from page_text import cell, doc_cell, doc_text, python, table
 
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
@@ -25,6 +25,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_inspect.describe import options_of
 from rllm_inspect.facts import facts_of, in_words
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+from rllm_plugin_kit.scaffold.naming import names_for
+from rllm_plugin_kit.scaffold.package import render
 
 FOLDER = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
@@ -135,8 +137,19 @@ def _writing(kind: str) -> Iterator[str]:
         f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
         f"    pytest my-{kind}\n    {train}\n"
     )
+    yield f"The part of it that does the work, `{_module_of(kind)}`:\n"
+    yield python(_written(kind)[f"src/my_{kind}/{_module_of(kind)}"])
     yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
     yield f"The hook is `{hook}`. {doc_text(inspect.getdoc(getattr(specs, hook)))}"
+
+
+def _module_of(kind: str) -> str:
+    return f"{kind}.py"
+
+
+def _written(kind: str) -> dict[str, str]:
+    """What `rllm plugins new` writes; tests install such a package, run its tests and train with it."""
+    return render(names_for(f"my-{kind}", kind), kind, f"my_{kind}")
 
 
 def _contract(kind: str) -> Iterator[str]:
@@ -201,9 +214,9 @@ def _testing(kind: str) -> Iterator[str]:
     described = classes_of(module)[f"{kind.capitalize()}Contract"]
     yield "## Contract test\n"
     yield doc_text(described.doc)
-    yield (
-        f"    from rllm_plugin_kit import {described.name}\n\n\n"
-        f'    class TestMine({described.name}):\n        name = "my-{kind}/my_{kind}"\n'
+    yield python(
+        f"from rllm_plugin_kit import {described.name}\n\n\n"
+        f'class TestMine({described.name}):\n    name = "my-{kind}/my_{kind}"\n'
     )
     attributes = [field for field in described.fields if field.doc]
     overridden = [method for method in described.methods if method.doc and _is_for_authors(method.signature)]

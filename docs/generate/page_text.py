@@ -20,6 +20,11 @@ def cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
+def one_line(text: str) -> str:
+    """Text for a paragraph: one line."""
+    return " ".join(text.split())
+
+
 def doc_cell(docstring: str) -> str:
     """A docstring for a table."""
     return cell(_plain(docstring))
@@ -32,8 +37,12 @@ def doc_text(docstring: str) -> str:
     paragraphs = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", prose.strip()))
     if not colons:
         return paragraphs + "\n"
-    code = textwrap.indent(textwrap.dedent(example).strip("\n"), "    ")
-    return f"{paragraphs}\n\n{code}\n"
+    return f"{paragraphs}\n\n{python(textwrap.dedent(example))}"
+
+
+def python(code: str) -> str:
+    """A block of Python."""
+    return "```python\n" + code.strip("\n") + "\n```\n"
 
 
 def _plain(text: str) -> str:

@@ -236,7 +236,7 @@ def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
     before = _names(saved)
     with pytest.raises(CheckpointError) as caught:
         asyncio.run(store.save(3, state, never))
-    assert caught.value.message.startswith("The state of step 3 is no JSON data: ")
+    assert caught.value.message.startswith("The state of step 3 is not JSON data: ")
     assert "state_dict" in caught.value.hint
     assert isinstance(caught.value.__cause__, TypeError)
     assert _names(saved) == before
@@ -245,7 +245,7 @@ def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
 def test_a_state_that_holds_itself_is_no_json_data_either(store: CheckpointStore, folder: Path) -> None:
     state: dict[str, object] = {}
     state["itself"] = state
-    with pytest.raises(CheckpointError, match="The state of step 1 is no JSON data"):
+    with pytest.raises(CheckpointError, match="The state of step 1 is not JSON data"):
         asyncio.run(store.save(1, state, _write_backend))
     assert not folder.exists()
 

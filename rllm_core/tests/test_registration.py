@@ -235,7 +235,7 @@ def test_a_classic_function_can_stand_on_a_built_in_one() -> None:
 
 
 def test_what_is_no_name_is_said() -> None:
-    with pytest.raises(PluginError, match=r"An estimator has a name, and None is none\."):
+    with pytest.raises(PluginError, match=r"None is not the name of an estimator\."):
         get_rllm_adv_estimator(None)  # type: ignore[arg-type]
 
 

@@ -173,7 +173,7 @@ def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
     file.write_text(garbage + file.read_text())
     with pytest.raises(RllmError) as caught:
         open_folder(resume=True).history()
-    assert caught.value.message.startswith(f"{file} holds a line that is no JSON: ")
+    assert caught.value.message.startswith(f"{file} holds a line that is not JSON: ")
     assert caught.value.hint == "Restore the file, or start again with --overwrite (in Python overwrite=True)."
 
 

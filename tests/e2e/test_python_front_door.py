@@ -176,7 +176,7 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
         ({"workflow_args": {1: 2}}, "workflow_args has the key 1, which is not text."),
         ({"backend_args": "training"}, "backend_args is 'training'."),
         ({"backend_args": {1: {}}}, "(from backend_args) has the key 1, which is not text."),
-        ({"workflow_class": Hasty}, "Hasty'>, and its `run` is no coroutine function."),
+        ({"workflow_class": Hasty}, "Hasty'>, and its `run` is not a coroutine function."),
         ({"workflow_class": Workflow}, "Workflow'>, which has no run."),
     ],
 )  # fmt: skip

@@ -230,7 +230,8 @@ def test_the_reference_page_lists_plain_values_at_the_top(monkeypatch: pytest.Mo
     monkeypatch.setattr(config_reference, "DISTRIBUTIONS", ("rllm-remote",))
     page = reference_page(_registry())
     assert "## Backend `remote`" in page
-    assert "| `service_url` | text or null | `null` | Where the service is; `here` starts one. |" in page
+    below = page.partition("### `service_url`\n")[2].partition("\n###")[0]
+    assert below.split("\n\n")[:2] == ["\nWhere the service is; `here` starts one.", "text or null · default `null`\n"]
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,13 @@ def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) ->
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("~a", "deletes, which has no meaning here. Set the key to null"),
-        ("~a=1", "deletes, which has no meaning here. Set the key to null"),
+        ("~a", "would delete a key, which is not possible. Set the key to null"),
+        ("~a=1", "would delete a key, which is not possible. Set the key to null"),
         ("a=1,2", "is a sweep over several values. Start one run per value; a list goes in brackets."),
         ("a=range(1,3)", "is a sweep over several values"),
         ("rllm/backend=local,other", "is a sweep over several values"),
-        ("db/name=x", "chooses from the config group `db/name`, which there is not. The only group is rllm/backend"),
-        ("rllm/backend@x=local", "chooses from the config group"),
+        ("db/name=x", "names a config group `db/name`, which does not exist. The only group is rllm/backend"),
+        ("rllm/backend@x=local", "names a config group"),
     ],
 )
 def test_what_has_no_meaning_for_a_single_run_is_refused_with_the_reason(word: str, reason: str) -> None:

@@ -142,7 +142,7 @@ def test_text_that_looks_like_an_interpolation_stays_text(installed: Registry) -
         ({"lr": np.float64(0.5)}, r"`training\.learning_rate` \(from build_train_config\) is of type float64"),
         ({"total_epochs": 2, "total_steps": 3}, r"`rllm\.trainer\.total_epochs` is 2 .*Set one of the two"),
         ({"overrides": ["rllm.rolout.n=3"]}, r"Did you mean `rllm\.rollout"),
-        ({"overrides": ["~rllm"]}, r"deletes"),
+        ({"overrides": ["~rllm"]}, r"would delete"),
         ({"overrides": ["rllm.sdk.proxy.port=5"]}, r"nothing this run uses acts on it"),
         ({"config_file": "nowhere.yaml"}, r"There is no configuration file `nowhere\.yaml`"),
     ],

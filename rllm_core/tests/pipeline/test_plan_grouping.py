@@ -79,7 +79,7 @@ def test_choices_for_roles_that_the_grouping_mixes_are_warned_of(plan: MakePlan,
     (line,) = plan(settings | {f"rllm.algorithm.{key}": mapping}).warnings
     assert line == (
         f"rllm.algorithm.{key} names solver, judge, and grouping {grouping} compares roles with each other: "
-        "all its groups have the role all_groups, which is what to name there"
+        "all its groups have the role all_groups. Name that role"
     )
 
 

@@ -275,7 +275,7 @@ def test_adding_a_name_twice_is_an_error_within_one_distribution_only(estimator)
 def test_only_valid_records_can_be_added(estimator) -> None:
     with pytest.raises(PluginError, match=r"a name is lower-case letters"):
         Registry().add(estimator("No Name"))
-    with pytest.raises(PluginError, match=r"3 is no plugin record"):
+    with pytest.raises(PluginError, match=r"3 is not a plugin record"):
         Registry().add(3)
 
 

@@ -197,7 +197,7 @@ def test_tools_that_the_template_leaves_out_are_refused(tokenizer: Any) -> None:
 
 
 def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -> None:
-    with pytest.raises(RolloutError, match="A message or tool is no JSON data"):
+    with pytest.raises(RolloutError, match="A message or tool is not JSON data"):
         renderer.prompt([{"role": "user", "content": {1, 2}}])
 
 

@@ -130,7 +130,7 @@ def _handle(content: Any, numbers: int) -> tuple[int, ...]:
         text = json.dumps(content, default=_plain)
     except (TypeError, ValueError) as error:
         raise RolloutError(
-            f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+            f"A message or tool is not JSON data: {error}.", "Messages hold text, numbers, lists and objects."
         ) from error
     digest = hashlib.blake2b(text.encode(), digest_size=4 * numbers).digest()
     return tuple(int(each) for each in np.frombuffer(digest, "<u4") >> 1)

@@ -93,7 +93,8 @@ class FromClassic:
             except (TypeError, ValueError) as error:
                 raise AdvantageError(
                     f"estimator {self.name!r} returned {what} for group {group.group_id!r} that are not an array of "
-                    f"numbers: {error}."
+                    f"numbers: {error}.",
+                    "Return one array of numbers per group.",
                 ) from error
             if array.shape != (size,):
                 raise AdvantageError(

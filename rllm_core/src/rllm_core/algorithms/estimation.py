@@ -125,7 +125,10 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
     try:
         values = np.asarray(result.values, np.float64)
     except (TypeError, ValueError) as error:
-        raise AdvantageError(f"{who} returned advantages that are not an array of numbers: {error}.") from error
+        raise AdvantageError(
+            f"{who} returned advantages that are not an array of numbers: {error}.",
+            "Return an array with one number per trajectory, step or token.",
+        ) from error
     expected = (counts[result.level],)
     if values.shape != expected:
         raise AdvantageError(

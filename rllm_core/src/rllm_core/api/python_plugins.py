@@ -83,7 +83,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         raise ConfigError(f"workflow_class is {workflow_class!r}, which has no {', '.join(missing)}.", "Define it.")
     if not iscoroutinefunction(unwrap(workflow_class.run)):
         raise ConfigError(
-            f"workflow_class is {workflow_class!r}, and its `run` is no coroutine function.",
+            f"workflow_class is {workflow_class!r}, and its `run` is not a coroutine function.",
             "Write `async def run(self, task, uid, **kwargs)`, and return an Episode.",
         )
     with_environment = issubclass(workflow_class, EnvironmentWorkflow)

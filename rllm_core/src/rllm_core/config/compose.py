@@ -284,7 +284,10 @@ def _selected(merged: Merged, key: str) -> Any:
     path = path_of(key)
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
-            raise ConfigError(f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.")
+            raise ConfigError(
+                f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.",
+                "Write its keys below it, or leave it out.",
+            )
         if part not in node:
             return None
         node = node[part]

@@ -79,7 +79,10 @@ def _plain(value: Any, depth: int = 0) -> Any:
     from omegaconf import DictConfig, ListConfig, OmegaConf
 
     if depth > DEEPEST:
-        raise ConfigError(f"The config is nested deeper than {DEEPEST} levels, or contains itself.")
+        raise ConfigError(
+            f"The config is nested deeper than {DEEPEST} levels, or contains itself.",
+            "Give it fewer levels, and no object that holds itself.",
+        )
     if isinstance(value, DictConfig | ListConfig):
         value = OmegaConf.to_container(value, resolve=False)
     if isinstance(value, Mapping):

@@ -62,14 +62,19 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     except UnicodeDecodeError as error:
         raise ConfigError(f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from error
     except OSError as error:
-        raise ConfigError(f"`{path}` cannot be read: {error.strerror}.") from error
+        raise ConfigError(
+            f"`{path}` cannot be read: {error.strerror}.", "Fix its permissions, or name another file."
+        ) from error
     except ValueError as error:  # a path with a null byte
         raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
     values = read_yaml(text, name)
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.")
+        raise ConfigError(
+            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
+            "Write lines such as `data: {train_batch_size: 8}`.",
+        )
     return Layer(name, values, tier)
 
 
@@ -92,12 +97,13 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
         if not path or not all(path):
             raise ConfigError(f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n")
         if value_at(tree, path) is not ABSENT:
-            raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.")
+            raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.", "Leave one of the two out.")
         try:
             put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
         except NoSectionError as error:
             raise ConfigError(
-                f"`{key}` (from {origin}) lies within a key that has a value in the same place."
+                f"`{key}` (from {origin}) lies within a key that has a value in the same place.",
+                "Leave one of the two out.",
             ) from error
     return Layer(origin, tree, tier)
 
@@ -128,7 +134,10 @@ def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
 def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
     here = f"`{'.'.join(path)}` (from {origin})" if path else f"The top level (from {origin})"
     if len(path) > DEEPEST:
-        raise ConfigError(f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.")
+        raise ConfigError(
+            f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.",
+            "Give it fewer levels, and no object that holds itself.",
+        )
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
@@ -136,10 +145,16 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
                 raise ConfigError(f"{here} has the key {key!r}, which is not text.", f"Put it in quotes{spelled}.")
     elif type(value) is str:
         if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
-            raise ConfigError(f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.")
+            raise ConfigError(
+                f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.",
+                "Take these characters out.",
+            )
     elif type(value) is int:
         if value.bit_length() > _LONGEST_NUMBER:
-            raise ConfigError(f"{here} is a whole number of more than {_LONGEST_NUMBER} bits.")
+            raise ConfigError(
+                f"{here} is a whole number of more than {_LONGEST_NUMBER} bits.",
+                "Write a smaller number, or put it in quotes to make it text.",
+            )
     elif not (value is None or type(value) in (bool, float, list)):
         raise ConfigError(
             f"{here} is of type {type(value).__name__}.", "Use text, numbers, true, false, null, lists and mappings."

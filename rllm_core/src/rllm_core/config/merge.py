@@ -105,7 +105,10 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                     merged.forget(path)
                     merged.marks[path] = origin
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
-                raise ConfigError(f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.")
+                raise ConfigError(
+                    f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",
+                    "Write its keys below it, or leave it out.",
+                )
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
             # Also a word of an earlier command line, which a whole configuration holds.

@@ -35,7 +35,9 @@ def read_override(word: str) -> tuple[str, Any]:
             f"`{_short(word)}` is not an override that Hydra can read: {reason[:200]}.", QUOTING
         ) from error
     if override.is_delete():
-        raise ConfigError(f"`{_short(word)}` deletes, which has no meaning here.", "Set the key to null, or leave it.")
+        raise ConfigError(
+            f"`{_short(word)}` would delete a key, which is not possible.", "Set the key to null, or leave it."
+        )
     if override.is_sweep_override():
         raise ConfigError(
             f"`{_short(word)}` is a sweep over several values.", "Start one run per value; a list goes in brackets."
@@ -47,7 +49,7 @@ def read_override(word: str) -> tuple[str, Any]:
         key = "rllm.backend"
     if "/" in key or override.package is not None:
         raise ConfigError(
-            f"`{_short(word)}` chooses from the config group `{key}`, which there is not.",
+            f"`{_short(word)}` names a config group `{key}`, which does not exist.",
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
     # Hydra takes numbers with leading zeros, and of other bases, for text. What is in quotes, or made by one of its

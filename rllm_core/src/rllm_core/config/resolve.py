@@ -41,7 +41,7 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
     except RecursionError:
-        raise ConfigError("An interpolation is nested too deeply.") from None
+        raise ConfigError("An interpolation is nested too deeply.", "Write the value itself.") from None
     assert isinstance(tree, dict)
     plain: dict[str, Any] = {str(key): value for key, value in tree.items()}
     require_plain(plain, "interpolations")

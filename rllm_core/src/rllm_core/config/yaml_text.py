@@ -55,10 +55,10 @@ def read_yaml(text: str, name: str) -> Any:
     except yaml.MarkedYAMLError as error:
         raise yaml_error(error, name) from error
     except RecursionError:
-        raise ConfigError(f"YAML error in {name}: nested too deeply.") from None
+        raise ConfigError(f"YAML error in {name}: nested too deeply.", "Give it fewer levels.") from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError) as error:
         # Explicit tags (`!!int x`) and numbers of absurd length fail inside the reader with Python's own errors.
-        raise ConfigError(f"YAML error in {name}: {error}.") from error
+        raise ConfigError(f"YAML error in {name}: {error}.", "Fix the file.") from error
 
 
 def number(text: str) -> int | float | None:
@@ -84,7 +84,7 @@ def yaml_error(error: Any, name: str) -> ConfigError:
     """What the YAML reader says of a file (a `MarkedYAMLError`), with the place."""
     mark = error.problem_mark or error.context_mark
     place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.")
+    return ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.", "Fix that line.")
 
 
 _TOO_LARGE = "Put data into a file of its own, and name that."
@@ -112,7 +112,7 @@ def _require_small(text: str, name: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             around.append((event.anchor, count))
         if len(around) > DEEPEST:
-            raise ConfigError(f"YAML error in {name}: nested deeper than {DEEPEST} levels.")
+            raise ConfigError(f"YAML error in {name}: nested deeper than {DEEPEST} levels.", "Give it fewer levels.")
         if count > MOST_VALUES:
             raise too_large(name)
 

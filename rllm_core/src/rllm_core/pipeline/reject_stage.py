@@ -90,7 +90,7 @@ class Reject:
         if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
             raise CheckpointError(
                 f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
-                "what waits in one means nothing to the other.",
+                "the groups that wait in one mode mean nothing in the other.",
                 "Resume with the rllm.rejection_sample.mode the run was started with.",
             )
         if state["mode"] == self._name:

@@ -47,7 +47,7 @@ def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
             yield warning(
                 key,
                 f"{key} names {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
-                f"other: all its groups have the role {MIXED_ROLES}, which is what to name there",
+                f"other: all its groups have the role {MIXED_ROLES}. Name that role",
             )
 
 

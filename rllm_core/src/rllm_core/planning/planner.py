@@ -143,7 +143,7 @@ class _Planner:
     ) -> Chosen[Any]:
         if "name" in options:
             raise ConfigError(
-                f"{options_key}.name is set to {options['name']!r}, and `name` is no option.", f"Set {name_key}."
+                f"{options_key}.name is set to {options['name']!r}, and `name` is not an option.", f"Set {name_key}."
             )
         name = self._meant(kind, name, name_key)
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)

@@ -92,7 +92,7 @@ def load_command(candidate: Candidate) -> click.Command:
     if not isinstance(command, click.Command):
         what = one_line(repr(command), 80)
         hint = f"Report it to the authors of {candidate.distribution}."
-        raise PluginError(f"{subject}: it is no click command but {what}.", hint)
+        raise PluginError(f"{subject}: it is not a click command but {what}.", hint)
     return command
 
 

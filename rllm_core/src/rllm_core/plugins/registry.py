@@ -85,7 +85,7 @@ class Registry:
         """
         kind = str(getattr(record, "kind", ""))
         if kind not in KINDS:
-            raise PluginError(f"{record!r} is no plugin record.", f"Records are {_record_classes()}.")
+            raise PluginError(f"{record!r} is not a plugin record.", f"Records are {_record_classes()}.")
         try:
             check_record(kind, record)
         except UnusablePluginError as error:

@@ -78,7 +78,7 @@ class RolloutRunner:
             RolloutError, BackendError: as `run`.
         """
         uid = f"{task.id}:{index}"
-        last: BaseException = RolloutError("Nobody tried.")
+        last: BaseException = RolloutError("rllm.workflow.retry_limit allows no try.")
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_setup(order, uid, number), task, uid)

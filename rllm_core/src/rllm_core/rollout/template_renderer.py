@@ -259,7 +259,10 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
-            raise RolloutError("The model's chat template is for text, and a message has other parts.")
+            raise RolloutError(
+                "The model's chat template is for text, and a message has other parts.",
+                "Send text alone, or choose a renderer for such parts with rllm.renderer.",
+            )
         message = message | {"content": text_of(message)}
     if calls:
         functions = [call["function"] | {"arguments": json.loads(call["function"]["arguments"])} for call in calls]
@@ -276,11 +279,11 @@ def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
     """A key for the caches that keeps the order of keys, which templates may show.
 
     Raises:
-        RolloutError: a message or a tool is no JSON data.
+        RolloutError: a message or a tool is not JSON data.
     """
     try:
         return _ENCODER.encode([*data]) if data else "[]"
     except (TypeError, ValueError) as error:
         raise RolloutError(
-            f"A message or tool is no JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+            f"A message or tool is not JSON data: {error}.", "Messages hold text, numbers, lists and objects."
         ) from error

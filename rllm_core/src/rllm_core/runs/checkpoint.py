@@ -50,7 +50,7 @@ class CheckpointStore:
             serialised = json.dumps(state)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
-                f"The state of step {step} is no JSON data: {error}.",
+                f"The state of step {step} is not JSON data: {error}.",
                 "Fix the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
             ) from error
         final = self._folder / f"step_{step:06d}"

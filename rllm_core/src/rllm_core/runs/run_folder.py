@@ -197,6 +197,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
     except ValueError as error:
         raise RllmError(
-            f"{path} holds a line that is no JSON: {error}.",
+            f"{path} holds a line that is not JSON: {error}.",
             "Restore the file, or start again with --overwrite (in Python overwrite=True).",
         ) from error

@@ -71,7 +71,10 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     except RllmError:
         raise
     except Exception as error:
-        raise PluginError(f"{name} could not give its {split} tasks: {described(error)}.") from error
+        raise PluginError(
+            f"{name} could not give its {split} tasks: {described(error)}.",
+            "Fix what gives them; add --debug to see where it failed.",
+        ) from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:
         raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")

@@ -232,7 +232,7 @@ def _real(value: object) -> float | None:
 
 
 def _json(value: Any) -> str:
-    """ASCII, so that halves of surrogate pairs pass. What is no JSON data is kept as it prints."""
+    """ASCII, so that halves of surrogate pairs pass. What is not JSON data is kept as it prints."""
     return json.dumps(value, default=repr)
 
 

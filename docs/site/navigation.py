@@ -1,0 +1,55 @@
+"""The order of the pages in the navigation: page -> caption -> pages below it."""
+
+NAVIGATION: dict[str, dict[str, list[str]]] = {
+    "README": {
+        "Start": ["tutorial"],
+        "How to": [
+            "how-to/train",
+            "how-to/own-data",
+            "how-to/data-sets",
+            "how-to/real-models",
+            "how-to/configure",
+            "how-to/evaluate",
+            "how-to/rescore",
+            "how-to/own-environment",
+            "how-to/reasoning-gym",
+            "how-to/textarena",
+            "how-to/tools",
+            "how-to/your-agent",
+            "how-to/two-roles",
+            "how-to/python",
+            "how-to/plugin",
+        ],
+        "Backends": ["backends/verl", "backends/tinker"],
+        "How it works": ["explain/step", "explain/seeds", "explain/resume"],
+        "Look up": [
+            "reference/config",
+            "reference/errors",
+            "reference/kinds",
+            "reference/pipeline",
+            "reference/run-folder",
+            "reference/measurements",
+        ],
+        "For authors": ["reference/api", "reference/testing", "releasing", "decisions/README"],
+    },
+    "reference/kinds": {
+        "Kinds": [
+            "estimator",
+            "loss",
+            "grouping",
+            "rejection",
+            "stage",
+            "backend",
+            "engine",
+            "workflow",
+            "agent",
+            "environment",
+            "reward",
+            "renderer",
+            "dataset",
+            "tracker",
+            "observer",
+        ]
+    },
+    "decisions/README": {"Decisions": ["0*"]},
+}

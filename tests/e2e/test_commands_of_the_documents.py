@@ -1,0 +1,157 @@
+"""The commands of pages that have no test of their own, one page after the other from top to bottom.
+
+Trainings are of two steps. Where a command needs what no test has, a service or GPUs, its plan is made: `--dry-run`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from documents import blocks, commands, text_of
+
+from rllm_core.config.layers import layer_from_file
+from rllm_core.errors import ConfigError
+from rllm_core.planning.plan import RunPlan
+from rllm_core.plugins.registry import Registry
+
+pytestmark = pytest.mark.slow
+
+Rllm = Callable[..., subprocess.CompletedProcess[str]]
+SHORT = {
+    "rllm.trainer.total_batches": "2",
+    "rllm.rollout.n": "4",
+    "rllm.rollout.n_val": "1",
+    "rllm.trainer.val_before_train": "false",
+    "rllm.unused_keys": "warn",
+}
+IN_PLACE_OF = {"./some-hf-folder": "tiny", "./folder": "tiny", "./my-model": "tiny", "MY_ENVIRONMENT": "guess"}
+IN_PLACE_OF["HuggingFaceTB/SmolLM2-135M-Instruct"] = "tiny"
+TASK = '{"question": "1+1", "answer": "2"}\n'
+FILES: Mapping[str, Callable[[], dict[str, str]]] = {
+    "README.md": lambda: {
+        "train.jsonl": TASK,
+        **dict(zip(("sums.yaml", "run.yaml"), blocks("README.md", "yaml"), strict=True)),
+        "my_estimators.py": blocks("README.md", "python")[0],
+    },
+    "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
+    "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
+    "docs/how-to/rescore.md": lambda: {"val.jsonl": TASK},
+    "docs/how-to/python.md": lambda: {
+        "my_estimators.py": python_with("register_rllm_adv_estimator"),
+        "my_world.py": python_with("register_rllm_environment"),
+    },
+}
+"""What is in the folder before the first command."""
+BEFORE = {
+    "README.md": ["train guess rllm.trainer.experiment_name=demo"],
+    "docs/how-to/rescore.md": ["eval question --data val.jsonl --reward exact --save evals/answers --model tiny"],
+    "docs/explain/resume.md": ["train guess"],
+    "docs/backends/verl.md": ["train guess"],
+}
+"""What a page takes for done."""
+NOT_RUN = {
+    "rllm train sum rllm.rollout.engine=vllm": "vLLM has an environment of its own: `make test-vllm`",
+    "rllm train sum rllm/backend=verl --profile cpu_vllm": "so has vLLM behind verl: `make test-verl-vllm`",
+    "rllm train MY_ENVIRONMENT rllm/backend=verl": "GPUs: `make smoke-gpu`",
+    "rllm plugins doctor --gpu": "says that there is no GPU, and fails; rllm_verl/tests and `make smoke-gpu`",
+    "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
+    "TINKER_BASE_URL=": "a program of yours",
+    "rllm export runs/rllm-training/default --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
+    "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
+}
+PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
+"""Words of commands that are planned and not run: a service, or half a minute of Ray."""
+PAGES = (
+    "README.md",
+    "docs/backends/tinker.md",
+    "docs/backends/verl.md",
+    "docs/explain/resume.md",
+    "docs/explain/step.md",
+    "docs/how-to/configure.md",
+    "docs/how-to/python.md",
+    "docs/how-to/rescore.md",
+    "docs/how-to/train.md",
+)
+
+
+def python_with(name: str) -> str:
+    """The block of Train from Python that registers something, without what trains below it."""
+    (block,) = (each for each in blocks("docs/how-to/python.md", "python") if f"@{name}(" in each)
+    return re.sub(r"^(AgentTrainer\(|config = ).*", "", block, flags=re.MULTILINE | re.DOTALL)
+
+
+def words_of(command: str) -> list[str]:
+    """The words after `rllm`, for a short run in a folder of which others may be left."""
+    words = [IN_PLACE_OF.get(word, word) for word in shlex.split(command, comments=True)][1:]
+    if words[0] not in ("train", "eval"):
+        return words
+    keys = {word.partition("=")[0] for word in words}
+    words += [f"{key}={value}" for key, value in SHORT.items() if key not in keys and is_for(words[0], key)]
+    if any(word in PLANNED for word in words):
+        words.append("--dry-run")
+    if words[0] == "train" and "--resume" not in words:
+        words.append("--overwrite")
+    return list(dict.fromkeys(words))
+
+
+def is_for(command: str, key: str) -> bool:
+    return command == "train" or key == "rllm.rollout.n_val"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_page_run(
+    page: str, forked_rllm: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in FILES.get(page, dict)().items():
+        (tmp_path / name).write_text(text)
+    tried = [command for command in commands(page) if command.startswith("rllm ")]
+    tried = [command for command in tried if not command.startswith(tuple(NOT_RUN))]
+    assert tried
+
+    for command in [*(f"rllm {each}" for each in BEFORE.get(page, ())), *tried]:
+        shown = said_to_be_refused(page, command)
+        done = forked_rllm(*(shlex.split(command)[1:] if shown else words_of(command)))
+        assert done.returncode == (2 if shown else 0), f"{command}\n{done.stderr}"
+        assert shown in " ".join(done.stderr.split())
+
+
+def said_to_be_refused(page: str, command: str) -> str:
+    """The error that the page shows below a command, on one line; empty where it shows none."""
+    below = text_of(page).partition(f"$ {command}\n")[2].partition("\n\n")[0]
+    return " ".join(below.split()) if below.lstrip().startswith("error:") else ""
+
+
+@pytest.mark.parametrize("reason", NOT_RUN)
+def test_what_is_not_run_is_still_on_a_page(reason: str) -> None:
+    assert any(command.startswith(reason) for page in PAGES for command in commands(page))
+
+
+def test_the_pipeline_in_the_reference_is_one(
+    planned: Callable[..., RunPlan], worlds: Registry, tmp_path: Path
+) -> None:
+    (text,) = blocks("docs/reference/pipeline.md", "yaml")
+    (tmp_path / "my.yaml").write_text(text.replace("my_stage", "impute_names").replace("my_grouping_stage", "group"))
+    with pytest.raises(ConfigError, match="impute_names"):
+        planned({"rllm.env.name": "guess"}, worlds, [layer_from_file(tmp_path / "my.yaml")])
+
+
+def test_the_record_is_read_as_the_reference_says(
+    forked_rllm: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert forked_rllm(*words_of("rllm train guess")).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/reference/run-folder.md", "python")
+    exec(code.replace("step_000012", "step_000001"), {})
+    assert "trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["docs/reference/testing.md", "docs/how-to/plugin.md"])
+def test_the_python_of_the_page_imports_what_there_is(page: str) -> None:
+    """A contract test of somebody's plugin: what it proves is tried with ours in tests/contract."""
+    for code in blocks(page, "python"):
+        exec(code, {"__name__": "example"})

@@ -1,0 +1,60 @@
+"""docs/tutorial.md, word for word, from top to bottom in an empty folder; runs end after two steps."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+REFUSED = "rllm.algorithm.eps_clip=0.3"
+PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
+# The tasks of the guide's file are for training alone: what is said of validation has no effect there.
+SHORT = (
+    "rllm.unused_keys=warn",
+    "rllm.trainer.total_batches=2",
+    "rllm.rollout.n=4",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.val_before_train=false",
+)
+
+
+def files() -> dict[str, str]:
+    """The block after each sentence that names a file."""
+    named = re.findall(r"`([\w.]+)`[^`]*\n\n```(?:json|python|yaml)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    return dict(named)
+
+
+def words_of(command: str) -> list[str]:
+    """A command with a model that is on this machine; a training is short."""
+    words = shlex.split(command.replace(PRETRAINED, "tiny"))
+    return [*words, *(SHORT if words[0] == "train" and "--dry-run" not in words else ())]
+
+
+def test_the_tutorial_has_the_files_and_commands_that_are_tried_here() -> None:
+    assert set(files()) == {"train.jsonl", "rewards.py", "sums.yaml"}
+    assert [command.split()[0] for command in COMMANDS] == ["train", "eval", *["train"] * 3, "config", *["train"] * 3]
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_from_top_to_bottom(
+    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+
+    for command in COMMANDS:
+        done = forked_rllm(*words_of(command))
+        if REFUSED in command and command.startswith("train"):
+            assert done.returncode == 2
+            assert "nothing this run uses acts on it" in done.stderr
+        else:
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+    runs = {folder.name for folder in (tmp_path / "runs/rllm-training").iterdir()}
+    assert runs == {"default", "rloo", "mine", "sums"}

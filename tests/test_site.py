@@ -1,0 +1,108 @@
+"""The documentation site: every page is in its navigation, and what checks built pages sees what is wrong.
+
+`make site` builds it; these need no generator.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from check_pages import problems_of
+from navigation import NAVIGATION
+from pictures import FOLDER, PICTURES
+from workspace import ROOT
+
+DOCS = ROOT / "docs"
+NOT_PAGES = {"generate", "site"}
+QUESTIONS = {
+    "How do I train my model on my data?": {"how-to/own-data.md", "how-to/real-models.md"},
+    "What does this key do?": {"reference/config.md"},
+    "How do I write a plugin?": {"how-to/plugin.md"},
+    "What does this error mean?": {"reference/errors.md"},
+}
+
+
+def all_pages() -> set[str]:
+    files = (file.relative_to(DOCS) for file in DOCS.rglob("*.md"))
+    return {str(file.with_suffix("")) for file in files if file.parts[0] not in NOT_PAGES}
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    pages = all_pages()
+    named = []
+    for page, captions in NAVIGATION.items():
+        folder = page.rpartition("/")[0]
+        for entry in (entry for entries in captions.values() for entry in entries):
+            pattern = f"{folder}/{entry}" if folder else entry
+            fitting = [name for name in pages if fnmatch(name, pattern)]
+            assert fitting, f"{page}: there is no page {pattern}"
+            named += fitting
+    assert sorted(named) == sorted(pages - {"README"})
+
+
+def test_the_first_page_lists_every_page_that_is_on_top() -> None:
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    on_top = [entry for entries in NAVIGATION["README"].values() for entry in entries]
+    assert [entry for entry in on_top if f"]({entry}.md)" not in text] == []
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_page_answers_the_question(question: str) -> None:
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    (answer,) = re.findall(rf"^\| {re.escape(question)} \| (.*) \|$", text, re.MULTILINE)
+    assert set(re.findall(r"\]\(([^)]*)\)", answer)) >= QUESTIONS[question]
+
+
+def test_every_decision_is_listed_by_its_title() -> None:
+    files = sorted((DOCS / "decisions").glob("0*.md"))
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (DOCS / "decisions/README.md").read_text("utf-8"), re.MULTILINE)
+    assert listed == [(file.read_text("utf-8").splitlines()[0].removeprefix("# "), file.name) for file in files]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_the_one_drawn(name: str) -> None:
+    drawn = PICTURES[name]()
+    assert (FOLDER / name).read_text(encoding="utf-8") == drawn, f"docs/explain/{name} is stale: run `make docs`"
+    assert "prefers-color-scheme:dark" in drawn
+
+
+def site(folder: Path, body: str) -> list[str]:
+    """What is wrong with a site of two pages."""
+    (folder / "index.html").write_text(f"<html><head></head><body>{body}</body></html>")
+    (folder / "other.html").write_text('<h1 id="there">Other</h1>')
+    return list(problems_of(folder))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<a href="other.html">x</a>',
+        '<a href="other.html#there">x</a>',
+        '<a href="https://example.org">a link is no request</a>',
+        '<img src="data:image/png;base64,AA==">',
+    ],
+)
+def test_a_page_without_a_fault_has_no_problem(body: str, tmp_path: Path) -> None:
+    assert site(tmp_path, body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ('<script src="https://cdn.example.org/a.js"></script>', "index.html loads https://cdn.example.org/a.js"),
+        ('<link rel="stylesheet" href="//fonts.example.org/a">', "index.html loads //fonts.example.org/a"),
+        ('<img src="gone.png">', "index.html leads to gone.png, which is not there"),
+        ('<a href="gone.html">x</a>', "index.html leads to gone.html, which is not there"),
+        ('<a href="other.html#gone">x</a>', "index.html leads to other.html#gone, and there is no such anchor"),
+    ],
+)
+def test_a_foreign_request_and_a_dead_link_are_problems(body: str, problem: str, tmp_path: Path) -> None:
+    assert site(tmp_path, body) == [problem]
+
+
+def test_a_style_that_loads_from_elsewhere_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "a.css").write_text('@import "https://fonts.example.org/a.css";')
+    assert site(tmp_path, "") == ["a.css loads https://fonts.example.org/a.css"]
