@@ -40,6 +40,17 @@ QUICK: dict[str, Any] = {
     "data.train_batch_size": 2,
 }
 """Beneath the settings of a test, as values of an earlier run: those that another setting makes idle may be there."""
+TOOL_MARKS = ("<tool_call>", "</tool_call>", "{", "}", '"', "[", "]", "_", "/")
+TOOL_TEMPLATE = """
+{%- if tools %}<system>{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}<end>{% endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'assistant' -%}{{ message.content }}{%- for call in message.tool_calls or [] -%}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
+{%- endfor -%}<end>
+{%- elif message.role == 'system' -%}<system>{{ message.content }}<end>
+{%- else -%}{{ message.content }}{%- endif -%}
+{%- endfor -%}
+"""
 FOUR_TASKS = {"rllm.env.env_args.largest": 1}
 
 
@@ -261,4 +272,22 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.chat_template += "{%- if enable_thinking is not defined or enable_thinking -%}?{%- endif -%}"
     tokenizer.save_pretrained(folder)
     build_model(len(tokenizer), seed=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights, with a chat template that shows tools."""
+    from tokenizers import AddedToken
+
+    from rllm_local.tiny import build_model, build_tokenizer
+
+    folder = tmp_path_factory.mktemp("tools")
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in TOOL_MARKS])
+    tokenizer.chat_template = TOOL_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    model = build_model(len(tokenizer), seed=3)
+    model.config.max_position_embeddings = 2048  # the schemas of tools are long in its tokens
+    model.save_pretrained(folder)
     return folder

@@ -24,39 +24,10 @@ from rllm_tools.toolbox import Toolbox, load_tools, runnable
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "tools.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 QUICKLY = ("data.max_response_length=4", "rllm.trainer.total_batches=1", "--overwrite")
-MARKS = ("<tool_call>", "</tool_call>", "{", "}", '"', "[", "]", "_", "/")
-TEMPLATE = """
-{%- if tools %}<system>{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}<end>{% endif -%}
-{%- for message in messages -%}
-{%- if message.role == 'assistant' -%}{{ message.content }}{%- for call in message.tool_calls or [] -%}
-<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
-{%- endfor -%}<end>
-{%- elif message.role == 'system' -%}<system>{{ message.content }}<end>
-{%- else -%}{{ message.content }}{%- endif -%}
-{%- endfor -%}
-"""
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="session")
-def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights, with a chat template that shows tools."""
-    from tokenizers import AddedToken
-
-    from rllm_local.tiny import build_model, build_tokenizer
-
-    folder = tmp_path_factory.mktemp("tools")
-    tokenizer = build_tokenizer()
-    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in MARKS])
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(folder)
-    model = build_model(len(tokenizer), seed=3)
-    model.config.max_position_embeddings = 2048  # the schemas of tools are long in its tokens
-    model.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
