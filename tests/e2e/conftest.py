@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tool_model import save_tool_model
 
 from rllm_core.config.compose import compose
 from rllm_core.config.layers import Layer, Tier, layer_from_dotted
@@ -267,4 +268,12 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.chat_template += "{%- if enable_thinking is not defined or enable_thinking -%}?{%- endif -%}"
     tokenizer.save_pretrained(folder)
     build_model(len(tokenizer), seed=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights, with a chat template that shows tools."""
+    folder = tmp_path_factory.mktemp("tools")
+    save_tool_model(folder)
     return folder

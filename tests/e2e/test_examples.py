@@ -18,6 +18,7 @@ import yaml
 
 from rllm_core.contracts.estimator import Advantages
 from rllm_core.plugins import in_process
+from rllm_record.steps import StepFiles
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
@@ -77,6 +78,21 @@ def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], 
     for step in steps:
         assert step["advantage/solver/mean"] == pytest.approx(0, abs=1e-6)
         assert step["advantage/judge/mean"] == pytest.approx(step["reward/judge/mean"])
+
+
+def test_a_parent_and_its_helpers_train_with_an_estimator_each(
+    example: Callable[[str], Path], tool_model: Path, forked_rllm: Rllm
+) -> None:
+    folder = example("sub_agents")
+    (command,) = commands("sub_agents", "rllm")
+    (folder / command[-1]).symlink_to(tool_model)
+    done = forked_rllm(*command, *SHORT, "rllm.rollout.n=2", "data.max_response_length=4", "rllm.record=tokens")
+    for step in trained(done, folder, "default"):
+        assert {"advantage/parent/mean", "advantage/helper/mean"} <= step.keys()
+        assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
+    for played in StepFiles(folder / "runs/rllm-training/default/record").episodes(0):
+        rows = {each.name: len(each.tokens.segment_starts) for each in played.episode.trajectories}
+        assert rows == {"parent": 1, "helper": 3}
 
 
 def test_the_agent_s_configuration_passes_a_dry_run(example: Callable[[str], Path], rllm_here: Rllm) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tool_model import save_tool_model
 
 from rllm_core.config.layers import layer_from_file
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
@@ -29,14 +28,6 @@ QUICKLY = ("data.max_response_length=4", "rllm.trainer.total_batches=1", "--over
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="session")
-def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights, with a chat template that shows tools."""
-    folder = tmp_path_factory.mktemp("tools")
-    save_tool_model(folder)
-    return folder
 
 
 @pytest.fixture
