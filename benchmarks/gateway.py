@@ -1,9 +1,11 @@
-"""What a call through the gateway costs: ``python benchmarks/gateway.py [cost] [memory] [kills [COUNT]]``.
+"""What a call through the gateway costs: ``gateway.py [cost] [latency] [memory] [kills [COUNT]] [--litellm]``.
 
 cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
-with 32 clients, and how long one idle client waits; beside a server that reads, samples and answers alone. memory: 200
-sessions of 50 turns of 600 tokens. kills: acknowledged calls that are not in the store after SIGKILL. Conversations
-have four turns and grow, as those of agents do; the renderer costs next to nothing.
+with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
+that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens.
+kills: acknowledged calls that are not in the store after SIGKILL. --litellm: the same requests through LiteLLM's proxy
+(`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of agents do; the renderer costs
+next to nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -31,7 +33,8 @@ from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.session import OpenedSession, SessionSpec
 from rllm_record.calls import CallReader
 
-CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 500
+CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
+PAGE = 4096
 TURNS, OPENING, TURN = 4, 5_200, 800
 """Turns of a conversation, characters of its first message, and of what follows each reply of 800: 8 kB on average."""
 REPLY_TOKENS = 200
@@ -86,7 +89,7 @@ async def child(kind: str, store: Path) -> AsyncIterator[Child]:
         )
     assert process.stdout is not None
     link = TrainerLink(*await asyncio.open_connection(sock=ours))
-    if kind == "pass_through":
+    if kind != "gateway":
         link._samplers["s"] = Dummy()  # type: ignore[assignment]
     try:
         yield Child(process, int(await process.stdout.readline()), link)
@@ -133,50 +136,57 @@ async def conversation(
     child: Child, client: Client, name: str, turns: int, new: int, first: int, kind: str = "gateway"
 ) -> AsyncIterator[tuple[float, bytes]]:
     """Seconds and body of each answer; the session is closed behind the last."""
-    session = OpenedSession(id="s", key="k", url="") if kind == "pass_through" else await opened(child, name)
+    session = OpenedSession(id="s", key="k", url="") if kind != "gateway" else await opened(child, name)
     messages: list[Any] = [{"role": "user", "content": f"{name} " + "x" * first}]
     for _ in range(turns):
         began = time.perf_counter()
         said = await client.ask(session, messages)
         yield time.perf_counter() - began, said
-        words = "y" * 800 if kind == "pass_through" else orjson.loads(said)["choices"][0]["message"]["content"]
+        words = "y" * 800 if kind != "gateway" else orjson.loads(said)["choices"][0]["message"]["content"]
         messages += [{"role": "assistant", "content": words}, {"role": "user", "content": "z" * new}]
     if kind == "gateway":
         await child.link.close_session(name)
 
 
-def fsync_quantiles(folder: Path) -> list[float]:
-    """Seconds that the disk takes for a page, which no durable call is quicker than."""
-    taken = list[float]()
-    with (folder / "page").open("wb", buffering=0) as file:
-        for _ in range(IDLE_CALLS):
-            file.write(b"x" * 4096)
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            taken.append(time.perf_counter() - began)
-    return statistics.quantiles(taken, n=100)
-
-
 async def cost(kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        synced = fsync_quantiles(Path(folder))
         async with child(kind, Path(folder) / "calls.db") as served:
-            waited = await _idle(served, kind)
             cpu, calls = await _loaded(served, kind)
     micro = cpu / calls * 1e6
-    quantiles = statistics.quantiles(waited, n=100)
-    print(f"{kind}: {micro:.0f} µs CPU per call, {1e6 / micro:,.0f} calls/s per core; one idle client waits ", end="")
-    print(f"p50 {quantiles[49] * 1e3:.2f} ms, p99 {quantiles[98] * 1e3:.2f} ms", end="")
-    print(f" (an fsync alone p50 {synced[49] * 1e3:.2f} ms, p99 {synced[98] * 1e3:.2f} ms)")
+    print(f"{kind}: {micro:.0f} µs CPU per call, {1e6 / micro:,.0f} calls/s per core")
 
 
-async def _idle(served: Child, kind: str) -> list[float]:
-    waited = list[float]()
-    async with Client.connected(served.port) as client:
+async def latency() -> None:
+    """Servers are asked in turns, so that what else the machine does meets all alike."""
+    kinds = ("pass_through", "stored_pass_through", "gateway")
+    waited: dict[str, list[float]] = {kind: [] for kind in (*kinds, "fsync of a page")}
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        servers = [await stack.enter_async_context(child(kind, Path(folder) / f"{kind}.db")) for kind in kinds]
+        clients = [await stack.enter_async_context(Client.connected(served.port)) for served in servers]
+        page = stack.enter_context((Path(folder) / "page").open("wb", buffering=0))
         for number in range(IDLE_CALLS // TURNS):
-            conversed = conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
-            waited += [seconds async for seconds, _ in conversed]
-    return waited[20:]
+            conversations = [
+                conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
+                for served, client, kind in zip(servers, clients, kinds, strict=True)
+            ]
+            for _ in range(TURNS):
+                for kind, conversed in zip(kinds, conversations, strict=True):
+                    waited[kind].append((await anext(conversed))[0])
+                waited["fsync of a page"].append(_synced(page))
+            for conversed in conversations:
+                await anext(conversed, None)  # to its end: it closes the session
+    for kind, each in waited.items():
+        quantiles = statistics.quantiles(each[20:], n=100)
+        print(f"{kind}: one idle client waits p50 {quantiles[49] * 1e3:.2f} ms, p99 {quantiles[98] * 1e3:.2f} ms")
+
+
+def _synced(page: BinaryIO) -> float:
+    """Seconds that the disk takes for a page, which no durable call is quicker than."""
+    page.write(b"x" * PAGE)
+    began = time.perf_counter()
+    os.fsync(page.fileno())
+    return time.perf_counter() - began
 
 
 async def _loaded(served: Child, kind: str) -> tuple[float, int]:
@@ -274,6 +284,8 @@ async def main(words: list[str]) -> None:
     if not words or "cost" in words:
         await cost("pass_through")
         await cost("gateway")
+    if not words or "latency" in words:
+        await latency()
     if not words or "memory" in words:
         await memory()
     if not words or "kills" in words:

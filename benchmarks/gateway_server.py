@@ -1,29 +1,36 @@
-"""The process that `benchmarks/gateway.py` measures: ``gateway_server.py gateway|pass_through DESCRIPTOR STORE``."""
+"""The process that `benchmarks/gateway.py` measures: ``gateway_server.py KIND DESCRIPTOR STORE``.
+
+KIND: ``gateway``; ``pass_through``, which reads, samples and answers; ``stored_pass_through``, which commits a row of
+the size of a call to the same store before it answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import uvloop
 from numpy.typing import NDArray
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rllm_core.contracts.engine import Completion
 from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.record import Call, CallKey
 from rllm_gateway.app import create_app
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import read_body
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.policy import AttachedPolicy
-from rllm_record.calls import CallStore
+from rllm_record.calls import CallRow, CallStore, SessionRow
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
+NEW_TOKENS = 200
 WORD = 4
 """Bytes of text per token."""
 
@@ -55,10 +62,11 @@ class Words:
 
 
 class PassThrough:
-    """Reads a request, samples, answers: no key, no translation, no store."""
+    """Reads a request, samples, answers: no key, no translation, no store unless it is given one."""
 
-    def __init__(self, policy: LinkPolicy) -> None:
+    def __init__(self, policy: LinkPolicy, store: CallStore | None = None) -> None:
         self._policy = policy
+        self._store = store
         self._calls = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,9 +77,43 @@ class PassThrough:
             session="s", call=str(self._calls), branch="b", prompt_ids=ids, max_tokens=400, stop=()
         )
         said = completion.token_ids.tobytes()
+        if self._store is not None:
+            await self._store.add(row_of(self._calls, ids[:NEW_TOKENS], completion))
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(said)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": said})
+
+
+def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> CallRow:
+    """A row as the gateway stores it for a later turn: what is new of the prompt, and the reply."""
+    call = Call(
+        key=CallKey(run="r", attempt="a", retry=0, parent=None, sibling=number),
+        prompt_digest=f"{number:032x}",
+        new_ids=np.array(new_ids, np.int32),
+        response_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        weight_version=0,
+        version_spans=(),
+        finish_reason="stop",
+        started=0.0,
+        seconds=0.0,
+        parameters={},
+    )
+    said = {"role": "assistant", "content": completion.token_ids.tobytes().decode()}
+    return CallRow(
+        id=str(number),
+        session="s",
+        role="agent",
+        parent=None,
+        kept_tokens=None,
+        call=call,
+        messages=[{"role": "user", "content": "z" * WORD * NEW_TOKENS}],
+        reply=said,
+        sent={"model": "m"},
+        outcomes={"model": "overruled"},
+        client_retry=None,
+        traceparent=None,
+    )
 
 
 async def serve(kind: str, descriptor: int, store: Path) -> None:
@@ -82,7 +124,15 @@ async def serve(kind: str, descriptor: int, store: Path) -> None:
     calls = CallStore.open(store)
     gateway = Gateway(calls, url_of(listening))
     gateway.attach(AttachedPolicy(policy=policy, renderer=Words(), model="m"))
-    server = HttpServer(create_app(gateway) if kind == "gateway" else PassThrough(policy), listening)
+    session = SessionRow(id="s", run="r", attempt="a", retry=0, metadata={}, key_hash="", opened=0.0)
+    if kind == "stored_pass_through":
+        await calls.add(session)
+    apps: dict[str, Callable[[], ASGIApp]] = {
+        "gateway": lambda: create_app(gateway),
+        "pass_through": lambda: PassThrough(policy),
+        "stored_pass_through": lambda: PassThrough(policy, calls),
+    }
+    server = HttpServer(apps[kind](), listening)
     await server.start()
     print(listening.getsockname()[1], flush=True)
     await policy.serve(gateway)
