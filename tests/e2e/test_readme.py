@@ -26,13 +26,40 @@ def _file(name: str, language: str) -> str:
     return str(text)
 
 
-def test_the_section_runs_from_top_to_bottom(
+def test_it_says_what_it_is_then_how_to_install_write_choose_and_train() -> None:
+    assert re.findall(r"^## (.*)$", README, re.MULTILINE)[:4] == [
+        "Install",
+        "A plugin in ten lines",
+        "The demo",
+        "A real model",
+    ]
+    first = README.partition("\n## ")[0]
+    assert [line[4:].partition("**")[0] for line in first.splitlines() if line.startswith("- **")] == [
+        "You use verl",
+        "You use TRL",
+        "You use rLLM",
+        "The numbers are checked",
+        "No setting is ignored",
+    ]
+
+
+def test_the_plugin_has_ten_lines() -> None:
+    assert len([line for line in _file("my_estimators.py", "python").splitlines() if line]) == 10
+
+
+def test_every_link_leads_somewhere() -> None:
+    root = Path(__file__).parents[2]
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
+        assert (root / target).exists(), target
+
+
+def test_the_sections_run_from_top_to_bottom(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "my_estimators.py").write_text(_file("my_estimators.py", "python"))
     (tmp_path / "run.yaml").write_text(_file("run.yaml", "yaml"))
-    section = README.partition("\n## Install packages")[2].partition("\n## ")[0]
-    commands = re.findall(r"^    rllm (train .*)$", section, re.MULTILINE)
+    section = README.partition("\n## Install\n")[2].partition("\n## The demo\n")[0]
+    commands = [line.partition("#")[0].strip() for line in re.findall(r"^    rllm (train .*)$", section, re.MULTILINE)]
     assert commands == ["train guess", "train guess --config run.yaml"]
 
     for command in commands:
