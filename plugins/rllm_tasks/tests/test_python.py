@@ -157,10 +157,10 @@ UNUSABLE = [
     ("x = 1\n", "rewards.py has no function 'score'. Its functions: none"),
     (
         "import os\n\ndef score(reply, answer):\n    return 1\n",
-        r"rewards.py, line 3: score\(reply, answer\) is no reward",
+        r"rewards.py, line 3: score\(reply, answer\) is not a reward function",
     ),
-    ("def score(attempt, scale):\n    return 1\n", r"score\(attempt, scale\) is no reward function"),
-    ("def score(solution_str, scale):\n    return 1\n", r"score\(solution_str, scale\) is no reward function"),
+    ("def score(attempt, scale):\n    return 1\n", r"score\(attempt, scale\) is not a reward function"),
+    ("def score(solution_str, scale):\n    return 1\n", r"score\(solution_str, scale\) is not a reward function"),
 ]
 
 

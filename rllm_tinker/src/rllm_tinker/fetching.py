@@ -56,6 +56,6 @@ def _kept(state: SavedState, root: Path) -> Path:
         from rllm_tinker_server.tinker_path import TinkerPath
     except ImportError as error:
         raise PluginError(
-            "The local Tinker server, whose files these are, is not installed.", "pip install 'rllm-tinker[local]'"
+            "These files belong to the local Tinker server, which is not installed.", "pip install 'rllm-tinker[local]'"
         ) from error
     return TinkerPath.parse(state.path).below(root)

@@ -57,7 +57,7 @@ def read_state(folder: Path) -> SavedState:
         return SavedState.model_validate_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{folder} holds no {FILE}: it is no checkpoint of the tinker backend.",
+            f"{folder} holds no {FILE}: it is not a checkpoint of the tinker backend.",
             "Resume with the backend the run was started with.",
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:

@@ -49,7 +49,7 @@ def _load(name: str) -> Any:
     from transformers import AutoTokenizer
 
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise ConfigError(f"The tokenizer {name!r} is to be a folder, and there is none.", "Check its path.")
+        raise ConfigError(f"The tokenizer {name!r} is a folder that does not exist.", "Check its path.")
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
     except (OSError, ValueError, KeyError, ImportError) as error:

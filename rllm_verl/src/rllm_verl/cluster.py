@@ -149,7 +149,7 @@ def _require_answer(address: str) -> None:
         number = int(port)
     except ValueError:
         raise ConfigError(
-            f"ray_kwargs.ray_init.address={address!r} is no address of a Ray cluster.", "Write HOST:PORT, or auto."
+            f"ray_kwargs.ray_init.address={address!r} is not an address of a Ray cluster.", "Write HOST:PORT, or auto."
         ) from None
     try:
         socket.create_connection((host.strip("[]"), number), timeout=REACH_SECONDS).close()

@@ -38,7 +38,7 @@ def test_an_address_where_nobody_listens_is_told_within_seconds() -> None:
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port"])
 def test_an_address_without_a_port_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no address of a Ray cluster\. Write HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"is not an address of a Ray cluster\. Write HOST:PORT"):
         Cluster.connect({"address": address}, {})
 
 

@@ -112,7 +112,10 @@ def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
     try:
         params = registered.plugin.params.model_validate(form["params"])
     except ValueError as error:
-        raise PluginError(f"Renderer {form['plugin']} refuses its saved options: {error}.") from error
+        raise PluginError(
+            f"Renderer {form['plugin']} refuses its saved options: {error}.",
+            "Save the renderer again with the installed version of its plugin.",
+        ) from error
     made: Renderer = registered.load()(setup, params)
     return made
 

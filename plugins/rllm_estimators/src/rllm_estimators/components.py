@@ -70,7 +70,7 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
     for name in params.weights:
         if name not in inputs.component_names:
             raise AdvantageError(
-                f"Estimator 'gdpo' has a weight for {name!r}, which is no reward component of all trajectories.",
+                f"Estimator 'gdpo' has a weight for {name!r}, which is not a reward component of all trajectories.",
                 did_you_mean(name, inputs.component_names)
                 or f"All trajectories report {', '.join(inputs.component_names)}.",
             )

@@ -97,7 +97,10 @@ def _squared_gradients(inputs: AdvantageInput, params: OtbParams, offsets: Offse
 def _column(inputs: AdvantageInput, column: NDArray[np.float32] | None, name: str) -> Values:
     """(n_sampled,) a column's values at the sampled tokens."""
     if column is None:
-        raise AdvantageError(f"The optimal token baseline needs `{name}` (n_token,), and this batch has none.")
+        raise AdvantageError(
+            f"The optimal token baseline needs `{name}` (n_token,), and this batch has none.",
+            "Choose a backend that computes it, or another estimator.",
+        )
     values = column[inputs.loss_mask].astype(np.float64)
     if np.isnan(values).any():
         raise AdvantageError(

@@ -42,7 +42,10 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     `whiten` (as in `reinforce_plus_plus`) comes after them.
     """
     if inputs.values is None:
-        raise AdvantageError("Estimator 'gae' needs `values` (n_token,), the critic's estimates.")
+        raise AdvantageError(
+            "Estimator 'gae' needs `values` (n_token,), the critic's estimates.",
+            "Choose a backend that has a critic, such as local, or another estimator.",
+        )
     offsets = sampled_offsets(inputs)
     advantages = rewards_of_steps(inputs, offsets) if params.use_step_rewards else final_rewards(inputs, offsets)
     values = np.empty(len(advantages))

@@ -53,7 +53,10 @@ async def attach(
         ) from error
     if not answer.get("attached"):
         writer.close()
-        raise BackendError(f"The gateway at {host}:{port} refuses the run: {answer.get('refused', 'it hung up')}")
+        raise BackendError(
+            f"The gateway at {host}:{port} refuses the run: {answer.get('refused', 'it hung up')}",
+            "`rllm gateway sessions` shows what it serves; rllm.sdk.proxy says which gateway is asked.",
+        )
     return reader, writer
 
 
@@ -71,7 +74,9 @@ class RunSessions:
 
     async def close_session(self, session: str) -> SessionTrace:
         if session not in self._open:
-            raise SessionError(f"This run has no open session {session!r:.80}.")
+            raise SessionError(
+                f"This run has no open session {session!r:.80}.", "A session is open while its attempt runs."
+            )
         self._open.remove(session)
         return await self._gateway.close_session(session)
 

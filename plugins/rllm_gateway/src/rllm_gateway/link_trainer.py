@@ -89,7 +89,10 @@ class TrainerLink:
 
     async def _ask(self, body: dict[str, Any], what: str) -> Mapping[str, Any]:
         if self._gone:
-            raise BackendError(f"Cannot {what}: the gateway has ended.")
+            raise BackendError(
+                f"Cannot {what}: the gateway has ended.",
+                "Look at its log, then continue from the newest checkpoint with --resume.",
+            )
         number = next(self._numbers)
         future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -98,13 +101,19 @@ class TrainerLink:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 answer = await future
         except TimeoutError as error:
-            raise BackendError(f"Cannot {what}: the gateway has not answered for {SECONDS_TO_ANSWER:g} s.") from error
+            raise BackendError(
+                f"Cannot {what}: the gateway has not answered for {SECONDS_TO_ANSWER:g} s.",
+                "Look at its log, then continue from the newest checkpoint with --resume.",
+            ) from error
         except EOFError as error:
-            raise BackendError(f"Cannot {what}: the gateway has ended.") from error
+            raise BackendError(
+                f"Cannot {what}: the gateway has ended.",
+                "Look at its log, then continue from the newest checkpoint with --resume.",
+            ) from error
         finally:
             del self._waiting[number]
         if "error" in answer:
-            raise BackendError(f"Cannot {what}: {answer['error']}.")
+            raise BackendError(f"Cannot {what}: {answer['error']}.", "Look at the log of the gateway.")
         return answer
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

@@ -47,13 +47,13 @@ def read_returned(value: Any) -> Returned:
 def _of_object(value: Mapping[str, Any]) -> Returned:
     if unknown := sorted(set(value) - {*FIELDS}):
         raise RolloutError(
-            f"The agent returned {', '.join(map(repr, unknown))}, which mean nothing here.",
+            f"The agent returned {', '.join(map(repr, unknown))}, which are not fields of a result.",
             f"Return a number, text, or a dict with some of {', '.join(FIELDS)}.",
         )
     reward, answer, correct = value.get("reward"), value.get("answer"), value.get("correct")
     by_role = reward if isinstance(reward, Mapping) else {}
     if not isinstance(correct, bool | None):
-        raise RolloutError(f"The agent returned {correct!r:.80} as `correct`; give true or false.")
+        raise RolloutError(f"The agent returned {correct!r:.80} as `correct`.", "Give true or false.")
     return Returned(
         reward=None if reward is None or by_role else _number("reward", reward),
         rewards={role: _number(f"reward of {role}", each) for role, each in by_role.items()},
@@ -65,5 +65,5 @@ def _of_object(value: Mapping[str, Any]) -> Returned:
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise RolloutError(f"The agent returned {value!r:.80} as {name}; give a finite number.")
+        raise RolloutError(f"The agent returned {value!r:.80} as {name}.", "Give a finite number.")
     return float(value)

@@ -117,7 +117,7 @@ def test_a_folder_is_refused(tmp_path: Path, open_store: Open) -> None:
 def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_store: Open, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(StoreError, match=r"is a database, and none of model calls|file is not a database"):
+    with pytest.raises(StoreError, match=r"is a database of something else than model calls|file is not a database"):
         open_store(path)
 
     assert path.read_bytes() == content
@@ -129,7 +129,7 @@ def test_a_database_of_others_is_refused_and_left_alone(path: Path, open_store: 
         connection.execute("CREATE TABLE calls (id)")
     content = path.read_bytes()
 
-    with pytest.raises(StoreError, match="is a database, and none of model calls"):
+    with pytest.raises(StoreError, match="is a database of something else than model calls"):
         open_store(path)
 
     assert path.read_bytes() == content

@@ -238,8 +238,8 @@ def test_what_an_older_schema_did_not_have_is_null(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Any, str]] = {
     "newer": (lambda path: marked(path, version=str(VERSION + 1)), rf"has schema {VERSION + 1}; .*Install a newer"),
-    "somebody's": (marked, "is no record of a step"),
-    "no number": (lambda path: marked(path, version="one"), "is no record of a step"),
+    "somebody's": (marked, "is not a record of a step"),
+    "no number": (lambda path: marked(path, version="one"), "is not a record of a step"),
     "text": (lambda path: path.write_text("no parquet"), "cannot be read"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
     "folder": (lambda path: path.mkdir(), "cannot be read"),

@@ -76,7 +76,9 @@ def _opened(file: Path) -> Iterator[BufferedIOBase]:
             raw = opened.enter_context(file.open("rb"))
             compressed = raw.peek(len(GZIP)).startswith(GZIP)
         except OSError as error:
-            raise EpisodesError(f"{file} cannot be read: {error.strerror}.") from error
+            raise EpisodesError(
+                f"{file} cannot be read: {error.strerror}.", "Fix its permissions, or name another file."
+            ) from error
         yield opened.enter_context(gzip.GzipFile(fileobj=raw)) if compressed else raw
 
 

@@ -83,7 +83,7 @@ def _messages(value: Any, column: str) -> list[Message]:
     hint = f"A prompt is text, or a list of messages {{role, content}}; set {PROMPT_KEY} to a column that has one."
     shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
     if not shaped or not all("role" in each and "content" in each for each in value):
-        raise ConfigError(f"Column {column!r} of a task holds {value!r:.80}, which is no prompt.", hint)
+        raise ConfigError(f"Column {column!r} of a task holds {value!r:.80}, which is not a prompt.", hint)
     for each in value:
         if each["role"] not in ROLES:
             said = f"a message of role {each['role']!r}"

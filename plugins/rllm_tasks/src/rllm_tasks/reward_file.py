@@ -160,7 +160,7 @@ def _run(path: Path) -> ModuleType:
 def _check_signature(parameters: Parameters, name: str, place: str) -> None:
     if parameters.style is None:
         taken = ", ".join(parameters.names)
-        raise ConfigError(f"{place}: {name}({taken}) is no reward function.", SIGNATURES.format(name=name))
+        raise ConfigError(f"{place}: {name}({taken}) is not a reward function.", SIGNATURES.format(name=name))
 
 
 def _may_be_bound(tree: ast.Module, name: str) -> bool:

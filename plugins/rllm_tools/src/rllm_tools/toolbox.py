@@ -64,7 +64,9 @@ def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> R
     if isinstance(offered, tuple) and len(offered) == 2 and callable(offered[1]):
         schema, function = offered
         if not isinstance(schema, Mapping) or "name" not in schema.get("function", ()):
-            raise ConfigError(f"{schema!r:.80} is no schema of a tool.", 'Give {"type": "function", "function": {…}}.')
+            raise ConfigError(
+                f"{schema!r:.80} is not a schema of a tool.", 'Give {"type": "function", "function": {…}}.'
+            )
         return Runnable(schema, function, dict)
     if not callable(offered):
         raise ConfigError(

@@ -70,7 +70,9 @@ class CommandRunner:
                 start_new_session=True,
             )
         except OSError as error:
-            raise PluginError(f"{self._command[0]} cannot be started: {error}.") from error
+            raise PluginError(
+                f"{self._command[0]} cannot be started: {error}.", "Fix rllm.workflow.workflow_args.command."
+            ) from error
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:

@@ -114,7 +114,10 @@ class FunctionRunner:
                 process.kill()
             await process.wait()
             why = " | ".join(last_lines(errors)) or "it says nothing"
-            raise PluginError(f"The process that starts the agent {self._target} does not start: {why}.")
+            raise PluginError(
+                f"The process that starts the agent {self._target} does not start: {why}.",
+                "Import its file in Python to see why.",
+            )
         return process
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -127,7 +130,12 @@ class FunctionRunner:
         await process.wait()
         for future in self._running.values():
             if not future.done():
-                future.set_exception(RolloutError("The process that starts agents has died."))
+                future.set_exception(
+                    RolloutError(
+                        "The process that starts agents has died.",
+                        "The system may have killed it for memory (`dmesg` tells).",
+                    )
+                )
 
 
 def _send(process: asyncio.subprocess.Process, order: Mapping[str, Any]) -> None:

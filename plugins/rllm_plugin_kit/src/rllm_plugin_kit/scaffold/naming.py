@@ -41,7 +41,7 @@ def names_for(distribution: str, kind: str) -> Names:
     if not _DISTRIBUTION.fullmatch(distribution):
         close = re.sub(r"[^a-z0-9]+", "-", distribution.lower()).strip("-")
         raise PluginError(
-            f"{distribution!r} is no name for a package.",
+            f"{distribution!r} is not a name for a package.",
             "Use lower-case letters, digits and hyphens, beginning with a letter"
             + (f": {close}." if _DISTRIBUTION.fullmatch(close) else ", such as my-estimator."),
         )

@@ -34,9 +34,13 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         if not path.exists():
             _make(path)
     except OSError as error:
-        raise StoreError(f"No store of calls can be made at {path}: {error.strerror}.") from error
+        raise StoreError(
+            f"No store of calls can be made at {path}: {error.strerror}.", "Choose another path."
+        ) from error
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-        raise StoreError(f"You may not write the store of calls {path}.")
+        raise StoreError(
+            f"You may not write the store of calls {path}.", "Fix its permissions, or choose another path."
+        )
     with failures(path, "opened"):
         connection = _connect(path, "rw")
         with _closed_if_refused(connection):
@@ -56,9 +60,9 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """
     _refuse_folder(path)
     if not path.exists():
-        raise StoreError(f"There is no store of calls at {path}.")
+        raise StoreError(f"There is no store of calls at {path}.", "Check the path.")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError(f"You may not read the store of calls {path}.")
+        raise StoreError(f"You may not read the store of calls {path}.", "Fix its permissions.")
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
@@ -132,7 +136,7 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> int:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION:
-        raise StoreError(f"{path} is a database, and none of model calls.")
+        raise StoreError(f"{path} is a database of something else than model calls.", "Choose another path.")
     if version > schema.VERSION:
         raise StoreError(
             f"{path} has schema {version}; this rllm-record knows {schema.VERSION}.", "Install a newer rllm-record."

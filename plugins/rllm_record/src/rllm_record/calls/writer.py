@@ -62,7 +62,7 @@ class GroupWriter:
         """
         with self._closing:
             if self._closed:
-                raise StoreError(f"The store of calls {self._path} is closed.")
+                raise StoreError(f"The store of calls {self._path} is closed.", "Open it again.")
             self._queue.put(_Item(records, future))
 
     def close(self) -> None:
@@ -83,7 +83,9 @@ class GroupWriter:
             # A fault of this class: nobody waits for a thread that is gone.
             with self._closing:
                 self._closed = True
-            lost = StoreError(f"The writer of {self._path} has failed.")
+            lost = StoreError(
+                f"The writer of {self._path} has failed.", "The error before this one says why. Open the store again."
+            )
             _settle([(item.future, lost) for item in (*group, *self._waiting()) if item.future])
             raise
         finally:
@@ -131,7 +133,9 @@ class GroupWriter:
                 where = f"The store of calls {self._path}"
                 return refusal(where, record) if refusal else failure(self._path, "written", error)
             except (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError) as error:
-                return StoreError(f"{_named(record)} cannot be stored: {error}.")
+                return StoreError(
+                    f"{_named(record)} cannot be stored: {error}.", "Make room or fix the permissions of the store."
+                )
         return None
 
 

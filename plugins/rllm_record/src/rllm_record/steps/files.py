@@ -87,7 +87,10 @@ class StepFiles:
                 self._write("updates", step, tables.update_rows(update.optimizer_steps), marks | objective)
             self._write("fates", step, tables.fate_rows(fates), marks)
         except (OSError, pa.ArrowException) as error:
-            raise RecordError(f"Step {step} cannot be recorded in {self._folder}: {error}.") from error
+            raise RecordError(
+                f"Step {step} cannot be recorded in {self._folder}: {error}.",
+                "Make room, or fix the permissions of the folder.",
+            ) from error
 
     def episodes(self, step: int) -> list[PlayedEpisode]:
         """The episodes of a step, as they were played.
@@ -198,7 +201,7 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     """
     table = _read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
-        raise RecordError(f"{file} holds no episodes.")
+        raise RecordError(f"{file} holds no episodes.", "Restore the file from a copy.")
     return [tables.played_episode(row) for row in table.to_pylist()]
 
 
@@ -238,12 +241,14 @@ def _read_table(place: Path, schema: pa.Schema) -> pa.Table:
         with pq.ParquetFile(place) as file:
             table = file.read()
     except FileNotFoundError as error:
-        raise RecordError(f"There is no record at {place}.") from error
+        raise RecordError(
+            f"There is no record at {place}.", "A run keeps one with rllm.record=fates or rllm.record=tokens."
+        ) from error
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{place} cannot be read: {error}.") from error
+        raise RecordError(f"{place} cannot be read: {error}.", "Restore it from a copy.") from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"").decode()
     if not version.isdecimal():
-        raise RecordError(f"{place} is no record of a step.")
+        raise RecordError(f"{place} is not a record of a step.", "Name a file below record/ of a run folder.")
     if int(version) > VERSION:
         raise RecordError(
             f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
