@@ -79,8 +79,7 @@ class VerlBackend(Backend):
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         session = self._started()
-        metrics = await self._update(lambda: session.update(batch, plan), "updating the policy")
-        return UpdateResult(metrics=metrics)
+        return await self._update(lambda: session.update(batch, plan), "updating the policy")
 
     async def publish(self, version: int) -> None:
         session = self._started()

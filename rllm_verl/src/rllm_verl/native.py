@@ -111,6 +111,7 @@ def update_settings(run: RunContext, native: Any) -> UpdateSettings:
         micro_batching=_micro_batching(
             actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu, actor
         ),
+        max_grad_norm=None if optimiser.get("clip_grad") is None else float(optimiser["clip_grad"]),
         use_kl_loss=bool(actor.use_kl_loss),
         calculate_entropy=bool(actor.calculate_entropy),
     )

@@ -84,6 +84,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             custom_losses=True,
             installed_losses_only=True,
             columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"}),
+            token_trace=True,
         ),
     )
 

@@ -14,6 +14,7 @@ from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import LossError, RllmError
 from rllm_core.seeding import derive_seed
 from rllm_verl.tokens import SampledTokens
+from rllm_verl.traced import TracedTokens
 from rllm_verl.verl_policy_loss import Aggregation
 from rllm_verl.worker_losses import NamedLoss, WorkerLosses
 
@@ -50,6 +51,8 @@ class Notes:
 
     means: Means
     failure: Failure | None = None
+    traced: TracedTokens | None = None
+    """Where the plan asks for a trace."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +95,8 @@ class ShippedLoss:
         if not len(tokens):
             return nothing, {NOTES: Notes(means)}
         try:
-            return self._loss(tokens, means), {NOTES: Notes(means)}
+            loss = self._loss(tokens, means)
+            return loss, {NOTES: Notes(means, traced=TracedTokens.of(tokens) if self.plan.trace else None)}
         except RllmError as error:
             return nothing, {NOTES: Notes(means, Failure.of(error))}
         except Exception as error:  # noqa: BLE001  (whatever it is: a rank that raises leaves the others waiting)

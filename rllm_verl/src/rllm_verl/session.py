@@ -9,7 +9,7 @@ from typing import Any
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from rllm_backend_kit.renderers import make_renderer
-from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_verl.cluster import Cluster, Wanted
 from rllm_verl.columns import fill_columns
@@ -119,7 +119,7 @@ class Session:
         self.servers.sleep()
         return fill_columns(self.workers, batch, needs, self._columns)
 
-    def update(self, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         self.servers.sleep()
         return self._updater.update(self.workers, batch, plan)
 

@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means
-from rllm_core.contracts.backend import UpdatePlan
+from rllm_backend_kit.update_trace import UpdateTrace
+from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
+from rllm_core.seeding import derive_seed
 from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
 from rllm_verl.rows import DealtRows, MicroBatching
+from rllm_verl.traced import DriverTrace
 from rllm_verl.workers import Workers
 
 
@@ -37,11 +41,18 @@ class UpdateSettings:
     temperature: float
     """Of the sampling."""
     micro_batching: MicroBatching
+    max_grad_norm: float | None = None
+    """To which the workers scale gradients down; None: not known."""
     use_kl_loss: bool = True
     """Whether the divergence that a plan asks for is a term of the loss."""
     calculate_entropy: bool
     """Whether entropies are computed from the whole distribution where no bonus needs them. It costs memory for a
     vocabulary of numbers per token; else ``actor/entropy`` is estimated from the sampled tokens' log-probs."""
+
+
+def clip_factor(norm: float, limit: float | None) -> float | None:
+    """What torch's `clip_grad_norm_` multiplies a gradient by; None where the limit is not known."""
+    return None if limit is None else min(1.0, limit / (norm + 1e-6))
 
 
 class Updater:
@@ -52,7 +63,7 @@ class Updater:
         self._total_steps = total_steps
         self._max_response_length = max_response_length
 
-    def update(self, workers: Workers, batch: TokenBatch, plan: UpdatePlan) -> dict[str, float]:
+    def update(self, workers: Workers, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps.
 
         Raises:
@@ -64,6 +75,8 @@ class Updater:
             plan = replace(plan, kl=None)
         rate = learning_rate(settings, plan.global_step, self._total_steps)
         means = Means()
+        per_epoch = min(settings.num_minibatches, batch.n_rows)
+        trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
         workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))
         # Whatever an update that failed left behind; later ones find what `optimizer_step` has cleared.
         workers.optimizer_zero_grad()
@@ -71,9 +84,14 @@ class Updater:
         for number, chosen in enumerate(dealt):
             rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching)
             if len(rows):
-                self._add_gradient(workers, rows, chosen, plan, number, means)
-                self._step(workers, rate, plan, means)
-        return {"actor/lr": rate} | means.metrics()
+                loss = self._add_gradient(workers, rows, chosen, plan, number, means, trace)
+                norm = self._step(workers, rate, plan, means)
+                if trace is not None:
+                    seed = derive_seed(plan.seed, "loss", number)
+                    trace.end_step(number, loss, loss_seed=seed, learning_rate=rate)
+                    trace.note_norm(number, norm, clip_factor(norm, settings.max_grad_norm))
+        metrics = {"actor/lr": rate} | means.metrics()
+        return UpdateResult(metrics=metrics) if trace is None else trace.result(metrics)
 
     def _add_gradient(
         self,
@@ -83,7 +101,9 @@ class Updater:
         plan: UpdatePlan,
         number: int,
         means: Means,
-    ) -> None:
+        trace: UpdateTrace | None,
+    ) -> float:
+        """Returns the loss."""
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
         data = rows.tensordict(
             _columns(rows.batch) | {"weights": weights},
@@ -94,13 +114,19 @@ class Updater:
             minibatch=number,
         )
         metrics = workers.forward_backward(data)["metrics"]
+        traced = None if trace is None else DriverTrace(trace, rows.batch, plan)
         for notes in _flat(metrics[NOTES]):
             if notes.failure is not None:
                 raise notes.failure.error()
             means.merge(notes.means)
-        means.add("actor/loss", float(metrics["loss"]))
+            if traced is not None and notes.traced is not None:
+                traced.add(number, notes.traced, weights, derive_seed(plan.seed, "loss", number))
+        loss = float(metrics["loss"])
+        means.add("actor/loss", loss)
+        return loss
 
-    def _step(self, workers: Workers, rate: float, plan: UpdatePlan, means: Means) -> None:
+    def _step(self, workers: Workers, rate: float, plan: UpdatePlan, means: Means) -> float:
+        """Returns the norm of the gradient."""
         norm = float(workers.optimizer_step({"lr": rate})["grad_norm"])
         means.add("actor/grad_norm", norm)
         if not math.isfinite(norm):
@@ -110,6 +136,7 @@ class Updater:
                 "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "
                 "(actor_rollout_ref.actor.optim.lr), and go on from the newest checkpoint with --resume.",
             )
+        return norm
 
 
 def _columns(batch: TokenBatch) -> dict[str, NDArray[np.float32]]:

@@ -48,7 +48,7 @@ def check(
 ) -> Callable[..., dict[str, float]]:
     def compare(batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> dict[str, float]:
         expected, weights = local(batch, plan, **settings)
-        metrics = make_updater(tokens=90, **settings).update(alone.begin_anew(tokens=90), batch, plan)
+        metrics = make_updater(tokens=90, **settings).update(alone.begin_anew(tokens=90), batch, plan).metrics
         _same_metrics(metrics, expected)
         difference = float((alone.weights() - weights).abs().max())
         assert difference < 1e-5
@@ -104,9 +104,9 @@ def test_use_kl_loss_set_to_false_leaves_the_divergence_out(
     make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch, with_kl = random_batch(TURNS), make_plan(kl=KlTerm(beta=0.5, estimator="k3"))
-    left_out = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, with_kl)
-    assert left_out == make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan())
-    assert left_out != make_updater(rows=1).update(alone.begin_anew(rows=1), batch, with_kl)
+    left_out = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, with_kl).metrics
+    assert left_out == make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
+    assert left_out != make_updater(rows=1).update(alone.begin_anew(rows=1), batch, with_kl).metrics
 
 
 def test_the_entropy_bonus(

@@ -28,7 +28,7 @@ def update(
     def run(name: str, group: Any = alone) -> dict[str, float]:
         batch = random_batch(TURNS, roles=("solver", "judge"))
         plan = make_plan({"solver": "ppo", "judge": name})
-        return make_updater().update(group.begin_anew(rows=1), batch, plan)
+        return make_updater().update(group.begin_anew(rows=1), batch, plan).metrics
 
     return run
 

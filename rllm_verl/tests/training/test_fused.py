@@ -79,7 +79,7 @@ def test_updates_and_columns_are_those_without_fused_kernels(
     results = []
     for group in (alone, fused):
         filled = fill_columns(group.begin_anew(**cut), batch, frozenset(), settings)
-        metrics = make_updater(temperature=0.7, num_epochs=2, **cut).update(group, batch, plan)
+        metrics = make_updater(temperature=0.7, num_epochs=2, **cut).update(group, batch, plan).metrics
         results.append((filled.old_logprobs, metrics, group.weights()))
     (expected, metrics, weights), (found, metrics_of_fused, weights_of_fused) = results
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -100,7 +100,9 @@ def test_adapters_are_trained_as_without_fused_kernels(
     for group in (with_adapter, fused_adapter):
         group.begin_anew(rows=1)
     # The first matrix of LoRA is random in each process. The second is 0: the first step sees the model alone.
-    expected, found = (make_updater().update(group, batch, make_plan()) for group in (with_adapter, fused_adapter))
+    expected, found = (
+        make_updater().update(group, batch, make_plan()).metrics for group in (with_adapter, fused_adapter)
+    )
     assert found["actor/loss"] == pytest.approx(expected["actor/loss"], abs=1e-5)
     assert found["actor/entropy"] == pytest.approx(expected["actor/entropy"], abs=1e-5)
 

@@ -27,8 +27,8 @@ def _updated(
 ) -> tuple[dict[str, float], torch.Tensor]:
     group.begin_anew(**cut)
     updater = make_updater(num_minibatches=2, num_epochs=2, **cut)
-    first = updater.update(group, batch, plan)
-    second = updater.update(group, batch, replace(plan, global_step=1, seed=plan.seed + 1))
+    first = updater.update(group, batch, plan).metrics
+    second = updater.update(group, batch, replace(plan, global_step=1, seed=plan.seed + 1)).metrics
     return {f"{name}/1": value for name, value in first.items()} | second, group.weights()
 
 
@@ -85,8 +85,8 @@ def test_one_row_is_enough_for_two_ranks(
     make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch = random_batch([[(4, 6)]])
-    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan())
-    metrics = make_updater(rows=3).update(together.begin_anew(rows=3), batch, make_plan())
+    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
+    metrics = make_updater(rows=3).update(together.begin_anew(rows=3), batch, make_plan()).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -106,8 +106,8 @@ def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_to
     make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch = random_batch(RAGGED)
-    exact = make_updater().update(alone.begin_anew(rows=1), batch, make_plan())
-    estimated = make_updater(calculate_entropy=False).update(alone.begin_anew(rows=1), batch, make_plan())
+    exact = make_updater().update(alone.begin_anew(rows=1), batch, make_plan()).metrics
+    estimated = make_updater(calculate_entropy=False).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
     assert estimated["actor/entropy"] != exact["actor/entropy"]
     assert estimated == pytest.approx(exact | {"actor/entropy": estimated["actor/entropy"]}, rel=1e-6)
 

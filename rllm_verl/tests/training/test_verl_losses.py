@@ -86,7 +86,7 @@ def test_loss_and_gradient_are_those_of_a_direct_call(
     batch = random_batch(TURNS)
     loss, norm = _direct(build_tiny(), batch, name, aggregation, correction)
     plan = make_plan(name, aggregation=aggregation, rollout_correction=correction)
-    metrics = make_updater(rows=2).update(alone.begin_anew(rows=2), batch, plan)
+    metrics = make_updater(rows=2).update(alone.begin_anew(rows=2), batch, plan).metrics
     assert metrics["actor/loss"] == pytest.approx(loss, rel=1e-5, abs=1e-5)
     assert metrics["actor/grad_norm"] == pytest.approx(norm, rel=1e-5, abs=1e-5)
 
@@ -102,8 +102,8 @@ def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     plan = make_plan({"solver": name, "judge": "ppo"}, kl=KlTerm(beta=0.1, estimator="k3"), entropy_coeff=0.1)
-    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan)
-    metrics = make_updater(rows=2).update(together.begin_anew(rows=2), batch, plan)
+    expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan).metrics
+    metrics = make_updater(rows=2).update(together.begin_anew(rows=2), batch, plan).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 
@@ -115,8 +115,8 @@ def test_vanilla_with_clipping_as_ours_is_our_ppo(
     make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch = random_batch(TURNS)
-    ours = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("ppo"))
-    of_verl = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("vanilla"))
+    ours = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("ppo")).metrics
+    of_verl = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("vanilla")).metrics
     assert {name: of_verl[name] for name in ours} == pytest.approx(ours, rel=1e-5, abs=1e-5)
 
 

@@ -21,6 +21,8 @@ from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import OptimizerStep, TokenTrace
 
+PARTS = ("policy_part", "kl_part", "entropy_part")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coefficients:
@@ -108,21 +110,34 @@ class UpdateTrace:
         """
         found = coefficients(self._batch, inputs, entropies, weights, self._plan, self._losses)
         self._sums += found.policy_loss, found.kl_loss, found.entropy_loss
+        parts = {name: getattr(found, name) for name in PARTS}
+        self._note(number, source, inputs, entropies, weights, parts)
+
+    def add_unexplained(
+        self, number: int, source: NDArray[np.int64], inputs: LossInput, entropies: Tensor | None, weights: Tensor
+    ) -> None:
+        """As `add`, for rows with a loss that gives no number per token: their coefficients are not known."""
+        self._sums += np.nan
+        unknown = dict.fromkeys(PARTS, torch.full_like(inputs.logprobs, torch.nan))
+        self._note(number, source, inputs, entropies, weights, unknown)
+
+    def _note(
+        self,
+        number: int,
+        source: NDArray[np.int64],
+        inputs: LossInput,
+        entropies: Tensor | None,
+        weights: Tensor,
+        parts: dict[str, Tensor],
+    ) -> None:
         rows = inputs.row_ids.cpu().numpy()
         self._append("row", rows.astype(np.int32))
         self._append("position", (source - self._batch.row_offsets[rows]).astype(np.int32))
         self._append("epoch", np.full(len(source), number // self._steps_per_epoch, np.int32))
         self._append("optimizer_step", np.full(len(source), number, np.int32))
         unknown = torch.full_like(inputs.logprobs, torch.nan)
-        tensors = {
-            "logprob": inputs.logprobs,
-            "entropy": unknown if entropies is None else entropies,
-            "weight": weights,
-            "policy_part": found.policy_part,
-            "kl_part": found.kl_part,
-            "entropy_part": found.entropy_part,
-        }
-        for name, values in tensors.items():
+        entropy = unknown if entropies is None else entropies
+        for name, values in ({"logprob": inputs.logprobs, "entropy": entropy, "weight": weights} | parts).items():
             self._append(name, values.detach().float().cpu().numpy())
 
     def end_step(self, number: int, loss: float | None, *, loss_seed: int, learning_rate: float) -> None:
@@ -134,7 +149,7 @@ class UpdateTrace:
             loss_seed: `LossInput.seed`.
             learning_rate: of the policy.
         """
-        policy_loss, kl_loss, entropy_loss = self._sums.tolist()
+        policy_loss, kl_loss, entropy_loss = (None if value != value else value for value in self._sums.tolist())
         self._sums = np.zeros(3)
         self._steps[number] = OptimizerStep(
             epoch=number // self._steps_per_epoch,
@@ -147,16 +162,17 @@ class UpdateTrace:
             loss_seed=loss_seed,
         )
 
-    def note_norm(self, number: int, grad_norm: float, clip_factor: float) -> None:
-        """Note the norm of the policy's gradient in an optimiser step, before clipping, and what clipping multiplies it
-        by."""
+    def note_norm(self, number: int, grad_norm: float, clip_factor: float | None) -> None:
+        """Note the norm of the policy's gradient in an optimiser step before clipping, and the factor of clipping, None
+        where it is not known."""
         self._steps[number] = replace(self._steps[number], grad_norm=grad_norm, clip_factor=clip_factor)
 
     def result(self, metrics: dict[str, float]) -> UpdateResult:
         """The whole, with the metrics of the update."""
         columns: dict[str, NDArray[Any]] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         trace = TokenTrace(**columns) if columns else None
-        return UpdateResult(metrics=metrics, trace=trace, optimizer_steps=tuple(self._steps.values()))
+        steps = tuple(self._steps.values())
+        return UpdateResult(metrics=metrics, trace=trace, optimizer_steps=steps, made_with=self._plan)
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         self._columns.setdefault(name, []).append(values)

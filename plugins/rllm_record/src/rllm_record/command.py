@@ -53,6 +53,8 @@ def _lines(report: Report) -> list[str]:
         lines.append(f"and {len(report.problems) - SHOWN} more")
     if report.untraced:
         lines.append(f"not recorded by this backend: log-probs and coefficients of {len(report.untraced)} steps")
+    if report.unexplained:
+        lines.append(f"not recorded by this backend: the parts of the loss of {report.unexplained} optimiser steps")
     checked = f"{report.optimizer_steps} optimiser steps of {report.steps} steps, {report.tokens} tokens"
     if report.problems:
         lines.append(f"the record differs from the updates in {len(report.problems)} places ({checked})")

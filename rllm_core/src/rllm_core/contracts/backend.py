@@ -111,6 +111,8 @@ class UpdateResult:
     """Where `UpdatePlan.trace` asks for it, and only there."""
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """In order, where `UpdatePlan.trace` asks for them."""
+    made_with: UpdatePlan | None = None
+    """What was made, where settings of the backend leave terms of the plan out; None: the plan."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:

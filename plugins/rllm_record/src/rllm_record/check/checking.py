@@ -65,6 +65,9 @@ def _check_step(files: StepFiles, step: int, logged: float | None, report: Repor
             continue
         report.tokens += sum(these.lengths)
         yield from _check_weights(these, objective, where)
+        if update["policy_loss"] is None:
+            report.unexplained += 1
+            continue
         found = recomputed(these, plan, update["loss_seed"] or 0, losses)
         if found is not None:
             report.optimizer_steps += 1

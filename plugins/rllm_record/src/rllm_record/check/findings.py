@@ -20,5 +20,7 @@ class Report:
     """In proportion to the largest coefficient of the optimiser step."""
     untraced: list[int] = field(default_factory=list)
     """Steps of which the backend traced nothing."""
+    unexplained: int = 0
+    """Optimiser steps with a loss that gives no number per token."""
     problems: list[str] = field(default_factory=list)
     """Sentences that name step, optimiser step and token."""

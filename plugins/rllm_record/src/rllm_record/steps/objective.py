@@ -29,7 +29,7 @@ def recorded_update(
         batch=step.batch,
         uids=[origin.uid for origin in trained],
         played_steps=[origin.played_step if origin.episode else None for origin in trained],
-        objective=objective_of(step.update_plan, backend, max_response_length),
+        objective=objective_of(step.update_result.made_with or step.update_plan, backend, max_response_length),
         trace=step.update_result.trace,
         optimizer_steps=step.update_result.optimizer_steps,
     )

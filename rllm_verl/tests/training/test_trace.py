@@ -1,0 +1,123 @@
+"""The token trace of verl's workers is that of the local backend, to 1e-5, however rows are dealt and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.record import TokenTrace
+from rllm_local.settings import TrainingSection
+from rllm_local.update import Updater as LocalUpdater
+from rllm_verl.update import Updater
+
+TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
+SETTINGS = {"num_minibatches": 2, "num_epochs": 2}
+COLUMNS = ("row", "position", "epoch", "optimizer_step", "logprob", "weight", "policy_part", "kl_part", "entropy_part")
+
+
+@pytest.fixture
+def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
+    made = make_plan(
+        {"solver": "gspo", "judge": "ppo"},
+        aggregation="seq-mean-token-mean",
+        entropy_coeff=0.1,
+        kl=KlTerm(beta=0.1, estimator="k3"),
+        rollout_correction=RolloutCorrection(mode="sequence", cap=2.0, floor=0.1, beyond_cap="truncate"),
+    )
+    return replace(made, trace=True)
+
+
+@pytest.fixture
+def local(build_tiny: Callable[[], Any]) -> Callable[..., UpdateResult]:
+    def update(batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        optimiser = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
+        section = TrainingSection(**optimiser, max_grad_norm=1.0, **SETTINGS)
+        updater = LocalUpdater(build_tiny(), section, total_steps=10, temperature=1.0, max_response_length=50)
+        return updater.update(batch, plan)
+
+    return update
+
+
+def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
+    """Columns by optimiser step, row and position."""
+    trace = result.trace
+    assert isinstance(trace, TokenTrace)
+    order = np.lexsort((trace.position, trace.row, trace.optimizer_step))
+    return {name: getattr(trace, name)[order] for name in (*COLUMNS, "entropy")}
+
+
+@pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
+def test_every_token_is_traced_as_on_the_local_backend(
+    cut: dict[str, int],
+    alone: Any,
+    together: Any,
+    make_updater: Callable[..., Updater],
+    random_batch: Callable[..., TokenBatch],
+    local: Callable[..., UpdateResult],
+    plan: UpdatePlan,
+) -> None:
+    batch = random_batch(TURNS, roles=("solver", "judge"))
+    expected = local(batch, plan)
+    for group in (alone, together):
+        updater = make_updater(max_grad_norm=1.0, **SETTINGS, **cut)
+        found = updater.update(group.begin_anew(**cut), batch, plan)
+        for name, column in in_order(found).items():
+            np.testing.assert_allclose(column, in_order(expected)[name], atol=1e-5, rtol=1e-5, err_msg=name)
+        for one, other in zip(found.optimizer_steps, expected.optimizer_steps, strict=True):
+            assert vars(one) == pytest.approx(vars(other), rel=1e-5, abs=1e-5)
+
+
+def test_entropies_that_were_not_computed_are_unknown(
+    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], make_plan: Any
+) -> None:
+    plan = replace(make_plan("ppo"), trace=True)
+    updater = make_updater(calculate_entropy=False)
+
+    trace = in_order(updater.update(alone.begin_anew(rows=1), random_batch(TURNS), plan))
+
+    assert np.isnan(trace["entropy"]).all()
+    assert np.abs(trace["policy_part"]).max() > 0
+
+
+def test_of_losses_of_verl_itself_there_are_log_probs_and_no_coefficients(
+    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], make_plan: Any
+) -> None:
+    plan = replace(make_plan("vanilla"), trace=True)
+
+    result = make_updater().update(alone.begin_anew(rows=1), random_batch(TURNS), plan)
+
+    trace = in_order(result)
+    assert np.isfinite(trace["logprob"]).all()
+    assert np.isnan(trace["policy_part"]).all()
+    (step,) = result.optimizer_steps
+    assert step.loss is not None
+    assert (step.policy_loss, step.kl_loss, step.entropy_loss) == (None, None, None)
+
+
+def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(
+    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], plan: UpdatePlan
+) -> None:
+    batch = random_batch(TURNS, roles=("solver", "judge"))
+    result = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, plan)
+
+    assert result.made_with is not None
+    assert result.made_with.kl is None
+    assert not in_order(result)["kl_part"].any()
+
+
+def test_a_trace_changes_no_figure(
+    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], plan: UpdatePlan
+) -> None:
+    batch = random_batch(TURNS, roles=("solver", "judge"))
+    plain = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, replace(plan, trace=False))
+    weights = alone.weights()
+    traced = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan)
+
+    assert (plain.trace, plain.metrics) == (None, traced.metrics)
+    assert (alone.weights() == weights).all()
