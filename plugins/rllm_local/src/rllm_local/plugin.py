@@ -63,6 +63,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         capabilities=Capabilities(
             custom_losses=True,
             stop_texts=True,
+            overlap=frozenset({"pinned", "newest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
     )
