@@ -24,6 +24,7 @@ from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.served_versions import ServedVersions
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
@@ -37,6 +38,8 @@ class LocalBackend(Backend):
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
         self._loaded: LoadedModel | None = None
+        self._engine: LocalEngine | None = None
+        self._versions: ServedVersions | None = None
         self._hosting: Hosting | None = None
 
     async def start(self, run: RunContext) -> RolloutEngine:
@@ -81,26 +84,37 @@ class LocalBackend(Backend):
             self._hosting = Hosting(run.engine, loaded, self._executor)
             await self._hosting.start(renderer, max_context, settings)
             return self._hosting.engine
-        self._engine = LocalEngine(
-            model,
-            renderer,
-            self._executor,
-            max_context=max_context,
-            max_concurrency=settings.local.max_concurrency,
-            kv_cache_bytes=int(settings.local.kv_cache_gib * GIB),
-        )
+
+        def make_engine(of: Any) -> LocalEngine:
+            return LocalEngine(
+                of,
+                renderer,
+                self._executor,
+                max_context=max_context,
+                max_concurrency=settings.local.max_concurrency,
+                kv_cache_bytes=int(settings.local.kv_cache_gib * GIB / run.versions_served),
+            )
+
+        if run.versions_served > 1:
+            self._versions = ServedVersions(model, make_engine, self._in_worker, versions=run.versions_served)
+            return self._versions
+        self._engine = make_engine(model)
         return self._engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return await self._in_worker(self._columns.fill, batch, needs)
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        if self._engine is not None:
+            self._engine.hold()
         return await self._in_worker(self._updater.update, batch, plan)
 
     async def publish(self, version: int) -> None:
         if self._hosting is not None:
             await self._hosting.publish(version)
-        else:
+        if self._versions is not None:
+            await self._versions.publish(version)
+        if self._engine is not None:
             self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:

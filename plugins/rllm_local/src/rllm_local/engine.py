@@ -65,6 +65,8 @@ class LocalEngine:
         self._published = 0
         self._start_empty()
         self._loop_task: asyncio.Task[None] | None = None
+        self._may_sample = asyncio.Event()
+        self._may_sample.set()
 
     async def generate(
         self,
@@ -95,11 +97,16 @@ class LocalEngine:
         """
         self._table.release(session)
 
+    def hold(self) -> None:
+        """The model's weights are about to change: no pass begins before `publish`."""
+        self._may_sample.clear()
+
     def publish(self, version: int) -> None:
-        """The model's weights have changed: nothing cached is valid any more."""
+        """The model's weights have changed: nothing cached is valid any more. Requests go on with them."""
         self.weight_version = version
         self._published += 1
         self._table.clear()
+        self._may_sample.set()
 
     def _start_empty(self) -> None:
         positions = min(FIRST_POSITIONS, self.max_context)
@@ -112,6 +119,7 @@ class LocalEngine:
         """Serve until nothing is left to do."""
         try:
             while self._waiting or self._running:
+                await self._may_sample.wait()
                 await self._settle()
                 self._admit()
                 if self._running:
@@ -177,8 +185,6 @@ class LocalEngine:
             # The tokens are where they were, under another conversation now: siblings still find them there.
             self._table.prefixes.file(session)
         request.session = session
-        if not request.logprobs:
-            request.weight_version = self.weight_version
         self._running.append(request)
 
     def _make_room(self, needed: int) -> None:
@@ -208,9 +214,11 @@ class LocalEngine:
                 await loop.run_in_executor(self._executor, self._cache.copy, together(self._copies))
                 self._copies.clear()
             for part in buckets(rows, MAX_TOKENS_PER_PASS):
-                chosen = [rows[index] for index in part]
+                if not self._may_sample.is_set() or published != self._published:
+                    break  # the others are computed again, with the weights that come
+                chosen, version = [rows[index] for index in part], self.weight_version
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
-                self._deliver([requests[index] for index in part], draws)
+                self._deliver([requests[index] for index in part], draws, version)
         finally:
             # Also when the event loop ends in the middle of a pass.
             self._retire(requests)
@@ -234,15 +242,15 @@ class LocalEngine:
         cached = len(request.session.tokens)
         return Row(request.session.slot, cached, request.tokens[cached:], request.sampling, len(request.logprobs))
 
-    def _deliver(self, requests: list[Request], draws: Draws) -> None:
+    def _deliver(self, requests: list[Request], draws: Draws, version: int) -> None:
         for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
             try:
-                self._take(request, token, logprob)
+                self._take(request, token, logprob, version)
             except Exception as error:  # noqa: BLE001  (the request at fault ends, and those beside it go on)
                 request.fail(error, "Sampling stopped")
 
-    def _take(self, request: Request, token: int, logprob: float) -> None:
-        """Add a token to a request.
+    def _take(self, request: Request, token: int, logprob: float, version: int) -> None:
+        """Add a token, sampled by this version of the weights, to a request.
 
         Raises:
             FloatingPointError: it was drawn from logits that are NaN, as after an update that diverged.
@@ -253,7 +261,7 @@ class LocalEngine:
         assert session is not None
         session.tokens = request.tokens
         self._table.prefixes.file(session)
-        request.append(token, logprob)
+        request.append(token, logprob, version)
         if request.stops(request.sampled):
             request.finish("stop")
         elif len(request.tokens) == len(request.buffer):

@@ -64,6 +64,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             custom_losses=True,
             stop_texts=True,
             token_trace=True,
+            overlap=frozenset({"pinned", "newest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
     )

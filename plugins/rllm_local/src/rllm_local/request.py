@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import RolloutError
 from rllm_local.prefixes import block_keys
 from rllm_local.sessions import Session
@@ -27,9 +28,9 @@ class Request:
     future: asyncio.Future[Completion]
     stops: Stops
     session: Session | None = None
-    weight_version: int = 0
-    """Oldest weights that sampled a token of it."""
     logprobs: list[float] = field(default_factory=list)
+    version_spans: list[VersionSpan] = field(default_factory=list)
+    """Weights that sampled its tokens so far."""
     keys: list[int] = field(default_factory=list)
     """Of the whole blocks of `tokens`, as far as `block_keys` was called."""
 
@@ -48,9 +49,13 @@ class Request:
         self.keys = block_keys(self.tokens, self.keys)
         return self.keys
 
-    def append(self, token: int, logprob: float) -> None:
+    def append(self, token: int, logprob: float, version: int) -> None:
         self.buffer[self.prompt_length + len(self.logprobs)] = token
         self.logprobs.append(logprob)
+        if self.version_spans and self.version_spans[-1].version == version:
+            self.version_spans[-1] = VersionSpan(version, self.version_spans[-1].tokens + 1)
+        else:
+            self.version_spans.append(VersionSpan(version, 1))
 
     def finish(self, reason: FinishReason) -> None:
         """Answer whoever waits, if anybody still does."""
@@ -61,7 +66,8 @@ class Request:
                 token_ids=self.sampled.copy(),
                 logprobs=np.array(self.logprobs, np.float32),
                 finish_reason=reason,
-                weight_version=self.weight_version,
+                weight_version=min(span.version for span in self.version_spans),
+                version_spans=tuple(self.version_spans) if len(self.version_spans) > 1 else (),
             )
         )
 

@@ -1,0 +1,95 @@
+"""Several versions of the weights at a time: what rounds that are played ahead began with, and the newest.
+
+Each version is an engine on a copy of the model, so that conversations keep what is cached of them while others begin
+with newer weights. Frozen weights, as those below an adapter, are shared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_local.engine import LocalEngine
+
+InWorker = Callable[..., Any]
+"""Awaits a function, called with arguments where passes and updates run."""
+
+
+class ServedVersions:
+    """A `RolloutEngine` of the versions that were published last."""
+
+    def __init__(
+        self, model: Any, make_engine: Callable[[Any], LocalEngine], in_worker: InWorker, *, versions: int
+    ) -> None:
+        """Serve `model` as it is now, as version 0.
+
+        Args:
+            model: what is trained. Its weights are copied at every `publish`.
+            make_engine: an engine on a copy of the model.
+            in_worker: see `InWorker`.
+            versions: how many are served at a time.
+        """
+        self._model = model
+        self._make_engine = make_engine
+        self._in_worker = in_worker
+        self._versions = versions
+        self._copies: dict[int, Any] = {0: copied(model)}
+        self._engines: dict[int, LocalEngine] = {0: make_engine(self._copies[0])}
+        self.renderer = self._engines[0].renderer
+        self.max_context = self._engines[0].max_context
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """As `RolloutEngine.generate`, with the weights of `sampling.weight_version`.
+
+        Raises:
+            RolloutError: that version is not served any more; or as `LocalEngine.generate`.
+        """
+        version = max(self._engines) if sampling.weight_version is None else sampling.weight_version
+        engine = self._engines.get(version)
+        if engine is None:
+            served = ", ".join(map(str, sorted(self._engines)))
+            raise RolloutError(f"Version {version} of the weights is not served; {served} are.")
+        return await engine.generate(prompt_ids, sampling, session=session)
+
+    async def end_session(self, session: str) -> None:
+        """Free what is cached of a conversation."""
+        for engine in self._engines.values():
+            await engine.end_session(session)
+
+    async def publish(self, version: int) -> None:
+        """Serve the model's weights as this version; the oldest goes, if there are too many."""
+        old = [each for each in sorted(self._engines) if each <= version - self._versions]
+        spare, engine = (self._copies.pop(old[0]), self._engines.pop(old[0])) if old else (None, None)
+        for each in old[1:]:
+            del self._copies[each], self._engines[each]
+        if spare is None or engine is None:
+            spare = await self._in_worker(copied, self._model)
+            engine = self._make_engine(spare)
+        else:
+            await self._in_worker(copy_weights, self._model, spare)
+        engine.publish(version)
+        self._copies[version], self._engines[version] = spare, engine
+
+
+def copied(model: Any) -> Any:
+    """A copy of a model to sample from. What is not trained is shared."""
+    frozen = {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
+    made = copy.deepcopy(model, memo=dict(frozen))
+    return made.requires_grad_(False)
+
+
+@torch.no_grad()
+def copy_weights(model: Any, into: Any) -> None:
+    """Copy what is trained of a model into a copy of it."""
+    for trained, own in zip(model.parameters(), into.parameters(), strict=True):
+        if trained.requires_grad:
+            own.copy_(trained)
