@@ -160,7 +160,7 @@ def test_fates_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None
     folder, steps = play(settings_of(mode, chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))
-    files, waited, seen = StepFiles(folder / "record"), set[str](), set[str]()
+    files, waited = StepFiles(folder / "record"), set[str]()
     for step in steps:
         fates = files.fates(step.global_step)
         uids = [each.fate.trajectory for each in fates]
@@ -170,19 +170,6 @@ def test_fates_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None
         assert not {each.fate.rule for each in fates if each.fate.rule == "unexplained"}
         assert_sums(fates, step.metrics)
         waited = {each.fate.trajectory for each in fates if each.fate.fate == "waiting"}
-        seen |= {each.fate.fate for each in fates}
-        seen |= {each.fate.rule.partition("/")[0] for each in fates}
-    assert EXPECTED.get(chosen, set()) | EXPECTED.get(mode, set()) <= seen
-
-
-EXPECTED = {
-    "group": {"dropped", "reject"},
-    "episode": {"waiting"},
-    "missing rewards": {"check_rewards"},
-    "silent attempts": {"build_batch"},
-    **{name: {"masked", "compact_filter"} for name in FILTERS if name.startswith(("mask_", "overlong"))},
-}
-"""Fates and stages that runs with these settings have."""
 
 
 def assert_sums(fates: list[RecordedFate], metrics: Mapping[str, float]) -> None:
