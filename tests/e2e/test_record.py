@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from rllm_core.data.codec import episode_to_json
+from rllm_core.errors import RllmError
 from rllm_core.plugins.registry import Registry
 from rllm_record.steps import StepFiles
+from rllm_record.steps.files import sampler_of
 from rllm_rescore.reading import read_file
 from rllm_rescore.source import find_episodes
 
@@ -113,3 +115,57 @@ def test_a_plan_says_what_is_recorded(
 ) -> None:
     plan = planned({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
     assert plan.recorded == recorded
+
+
+LOGGED = {"rllm.episode_logging.log_episodes": True}
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"rllm.episode_logging.episode_log_dir": "logs"}], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("recorded", ["off", "fates", "tokens"])
+def test_rescore_reads_the_log_of_a_run_whose_record_has_no_tokens(
+    train: Any, recorded: str, elsewhere: dict[str, Any], tmp_path: Path
+) -> None:
+    run = train("lucky", SHORT | LOGGED | elsewhere | {"rllm.record": recorded})
+
+    log = (tmp_path / "logs" if elsewhere else run.folder.resolve() / "episodes") / "step_000000.jsonl.gz"
+    record = run.folder.resolve() / "record/episodes/step_000000.parquet"
+    assert [file.resolve() for _, file in find_episodes(run.folder).files] == [record if recorded == "tokens" else log]
+    of_log = find_episodes(log.parent)
+    assert [file for _, file in of_log.files] == [log]
+    assert of_log.run_folder is not None
+    assert of_log.run_folder.resolve() == run.folder.resolve()
+
+
+def trained_on(train: Any, stored: Path) -> dict[str, float]:
+    """Metrics of a step on all that a run has stored, without times."""
+    settings = {
+        "data.train_dataset": {"name": "stored", "path": str(stored)},
+        "rllm.pipeline.replace": {"generate": "stored"},
+        "rllm.algorithm.rollout_correction.tis_mode": "token",
+        "rllm.trainer.experiment_name": "on_stored",
+        "data.max_response_length": 4,
+    }
+    return {
+        name: value
+        for name, value in train("lucky", settings).metrics.items()
+        if not name.startswith(("time/", "perf/", "progress/"))
+    }
+
+
+def test_training_on_a_run_reads_its_record_as_it_reads_a_log(train: Any) -> None:
+    run = train("lucky", SHORT | LOGGED | {"rllm.record": "tokens"})
+
+    of_run = trained_on(train, run.folder)
+
+    assert of_run == trained_on(train, run.folder / "episodes")
+    assert of_run["batch/episodes"] == len(run.episodes)
+
+
+def test_a_run_says_what_sampled_its_episodes(train: Any) -> None:
+    run = train("lucky", SHORT | {"rllm.record": "tokens", "sampling.train.temperature": 0.5})
+    sampler = sampler_of(run.folder / "record/episodes/step_000000.parquet")
+    assert sampler.temperature == 0.5
+    assert sampler.tokenizer is not None
+
+    with pytest.raises(RllmError, match=r"sampled at temperature 0\.5, and sampling\.train\.temperature is 1"):
+        trained_on(train, run.folder)
