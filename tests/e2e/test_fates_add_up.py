@@ -3,10 +3,10 @@ and filter, across a resume."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -22,12 +22,13 @@ from rllm_core.training.loop import TrainingLoop
 from rllm_record.steps import RecordedFate, StepFiles
 
 TASKS = [Task(id=f"t{number}", data={"number": number}) for number in range(6)]
-STOPPED_AFTER, STEPS = 3, 5
+STOPPED_AFTER, STEPS = 1, 5
+"""Steps of two tasks: each task is played before the run ends, and a few are played twice."""
 ENDINGS = [*TerminationReason]
 MODES: dict[str, dict[str, Any]] = {
     "none": {},
     "group": {"mode": "group", "min_trajs_per_group": 3},
-    "episode": {"mode": "episode", "min_partial_solve_tasks": 4},
+    "episode": {"mode": "episode", "min_partial_solve_tasks": 3},
     "dynamic": {"mode": "dynamic", "max_gen_batches": 3},
 }
 FILTERS: dict[str, dict[str, Any]] = {
@@ -46,10 +47,31 @@ FILTERS: dict[str, dict[str, Any]] = {
     "zero rewards": {"rllm.algorithm.on_missing_reward": "zero"},
     "silent attempts": {},
 }
+PAIRS = [(mode, chosen) for mode in MODES for chosen in FILTERS]
+SAMPLE = {([*MODES][number % len(MODES)], chosen) for number, chosen in enumerate(FILTERS)}
+"""Each filter once, and each mode with several."""
+
+Claim = tuple[str, str]
+"""A fate, and the stage that decided it."""
+CLAIMS: dict[str, set[Claim]] = {
+    "group": {("dropped", "reject")},
+    "episode": {("waiting", "reject")},
+    "dynamic": {("dropped", "reject")},
+    "missing rewards": {("dropped", "check_rewards")},
+    "silent attempts": {("dropped", "build_batch")},
+    **{name: {("masked", "compact_filter")} for name, keys in FILTERS.items() if "reward" not in name and keys},
+}
+"""What runs with these settings have beside trajectories that are trained on."""
+# A reward that is missing, and counts as 0, gives groups a signal: there are more of them than fill a batch.
+BOTH: dict[tuple[str, str], set[Claim]] = {("dynamic", "zero rewards"): {("waiting", "reject")}}
 
 
 class Mixed(Workflow):
-    """One reply. Ending, reward and whether it is right are made of the task and the reply, and differ in a group."""
+    """One reply. What becomes of an attempt follows from its task and its number, whatever the model says.
+
+    Each ending is there in each group. The attempts at the last task solve it, those at the one before do not: neither
+    group has a signal.
+    """
 
     without_rewards = silent = False
 
@@ -59,16 +81,16 @@ class Mixed(Workflow):
         conversation.hear("say")
         step = await conversation.reply()
         await conversation.close()
-        luck = 3 * task["number"] + int(step.response_ids.sum()) + int(uid.rpartition(":")[2])
-        trajectory.reward = None if self.without_rewards and luck % 4 == 0 else float(luck % 3)
-        if self.silent and luck % 3 == 0:
+        number, attempt = task["number"], int(uid.rpartition(":")[2])
+        step.info["finish_reason"] = "length" if attempt % 3 == 1 else "stop"
+        solved = {len(TASKS) - 1: True, len(TASKS) - 2: False}.get(number, attempt % 2 == 0)
+        trajectory.reward = float(solved if number >= len(TASKS) - 2 else attempt % 3)
+        if self.without_rewards and attempt % 4 == 3:
+            trajectory.reward = None
+        if self.silent and attempt % 3 == 0:
             trajectory.steps[:] = []
-        return Episode(
-            id=uid,
-            trajectories=[trajectory],
-            is_correct=luck % 2 == 0,
-            termination_reason=ENDINGS[luck % len(ENDINGS)],
-        )
+        ending = ENDINGS[(number + attempt) % len(ENDINGS)]
+        return Episode(id=uid, trajectories=[trajectory], is_correct=solved, termination_reason=ending)
 
 
 @dataclass
@@ -85,15 +107,20 @@ class Watching(Observer):
             self.stop()
 
 
-Play = Callable[[Mapping[str, Any], type[Mixed]], tuple[Path, list[TrainStep]]]
+class Play(Protocol):
+    def __call__(
+        self, settings: Mapping[str, Any], workflow: type[Mixed], stops: Sequence[int] = (STOPPED_AFTER, STEPS)
+    ) -> tuple[Path, list[TrainStep]]: ...
 
 
 @pytest.fixture
 def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Folder and steps of a run that was stopped on the way, and resumed."""
+    """Folder and steps of a run that was stopped after so many steps, and resumed."""
     monkeypatch.chdir(tmp_path)
 
-    def run(settings: Mapping[str, Any], workflow: type[Mixed]) -> tuple[Path, list[TrainStep]]:
+    def run(
+        settings: Mapping[str, Any], workflow: type[Mixed], stops: Sequence[int] = (STOPPED_AFTER, STEPS)
+    ) -> tuple[Path, list[TrainStep]]:
         registry = Registry.load()
         registry.add(
             WorkflowPlugin(
@@ -102,9 +129,10 @@ def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         )
         plan = planned(dict(settings), registry)
         steps: list[TrainStep] = []
-        for resume, last in ((False, STOPPED_AFTER), (True, STEPS)):
+        for last in stops:
+            resume = bool(steps)
             folder = RunFolder.open(plan.config.rllm.trainer, resume=resume)
-            watching = Watching(last)
+            watching = Watching(last - len(steps))
             try:
                 loop = TrainingLoop(
                     plan, folder, train_tasks=TASKS, val_tasks=[], observers=[watching], resume=resume, warn=str
@@ -120,10 +148,9 @@ def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def settings_of(mode: str, chosen: str) -> dict[str, Any]:
-    rejection = {f"rllm.rejection_sample.{name}": value for name, value in MODES[mode].items()}
     return {
         "rllm.workflow.name": "mixed",
-        "rllm.rollout.n": 4,
+        "rllm.rollout.n": 8,
         "rllm.trainer.total_batches": STEPS,
         "rllm.trainer.val_before_train": False,
         "rllm.trainer.test_freq": -1,
@@ -131,9 +158,19 @@ def settings_of(mode: str, chosen: str) -> dict[str, Any]:
         "data.train_dataset": {"name": "jsonl", "path": "none.jsonl"},
         "data.train_batch_size": 2,
         "data.max_response_length": 6,
-        **({"rllm.rejection_sample.enable": True, **rejection} if rejection else {}),
+        **rejected(MODES[mode]),
         **FILTERS[chosen],
     }
+
+
+def rejected(options: Mapping[str, Any]) -> dict[str, Any]:
+    given = {"enable": True, **options} if options else {}
+    return {f"rllm.rejection_sample.{name}": value for name, value in given.items()}
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def workflow_of(chosen: str) -> type[Mixed]:
@@ -144,51 +181,75 @@ def workflow_of(chosen: str) -> type[Mixed]:
     return Chosen
 
 
-def groups_of(fates: list[RecordedFate], fate: str, rule: str = "") -> int:
-    """How many groups have this fate by this rule."""
+Group = frozenset[str]
+"""The uids of its trajectories: a task that is played twice gives two groups of one id."""
+
+
+def groups(fates: list[RecordedFate], fate: str, rule: str = "") -> set[Group]:
+    """The groups of which a trajectory has this fate by this rule."""
     chosen = [each.fate for each in fates if each.fate.fate == fate and each.fate.rule.startswith(rule)]
-    return len({(each.group, frozenset((each.trajectory, *each.peers))) for each in chosen})
+    return {frozenset((each.trajectory, *each.peers)) for each in chosen}
 
 
 def count_of(fates: list[RecordedFate], rule: str) -> int:
     return sum(each.fate.rule == rule for each in fates)
 
 
-@pytest.mark.parametrize("chosen", FILTERS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "chosen"), [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
+)
 def test_fates_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None:
     folder, steps = play(settings_of(mode, chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))
-    files, waited = StepFiles(folder / "record"), set[str]()
+    files, waited, seen = StepFiles(folder / "record"), set[str](), set[Claim]()
     for step in steps:
         fates = files.fates(step.global_step)
         uids = [each.fate.trajectory for each in fates]
         played = files.episode_table(step.global_step).to_pylist()
         assert len(uids) == len(set(uids))
         assert set(uids) == waited | {each["uid"] for episode in played for each in episode["trajectories"]}
-        assert not {each.fate.rule for each in fates if each.fate.rule == "unexplained"}
         assert_sums(fates, step.metrics)
+        lost = step.metrics.get("batch/missing_rewards", 0)
+        assert bool(lost) == (chosen.endswith("rewards") and len(played) > 0)
+        assert count_of(fates, "check_rewards/missing_reward") == (lost if chosen == "missing rewards" else 0)
         waited = {each.fate.trajectory for each in fates if each.fate.fate == "waiting"}
+        assert waited or step.global_step or mode != "episode"
+        seen |= {(each.fate.fate, each.fate.rule.partition("/")[0]) for each in fates}
+    assert seen == {("trained", "")} | CLAIMS.get(mode, set()) | CLAIMS.get(chosen, set()) | BOTH.get(
+        (mode, chosen), set()
+    )
+
+
+@pytest.mark.parametrize(
+    "rejection",
+    [{"mode": "episode", "min_partial_solve_tasks": 5}, MODES["episode"], MODES["dynamic"]],
+    ids=["two groups of one task wait", "groups wait until they are trained on", "groups of a full batch wait"],
+)
+def test_groups_that_wait_across_a_resume_are_known_by_their_uids(
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
+) -> None:
+    settings = settings_of("none", "zero rewards") | rejected(rejection)
+    fates = []
+    for place, stops in (("whole", (STEPS,)), ("resumed", (1, 3, STEPS))):
+        monkeypatch.chdir(make(tmp_path / place))
+        folder, steps = play(settings, workflow_of("zero rewards"), stops)
+        fates.append([StepFiles(folder / "record").fates(step.global_step) for step in steps])
+
+    whole, resumed = fates
+
+    assert any(each.fate.fate == "waiting" for each in whole[0] + whole[2])
+    assert resumed == whole
 
 
 def assert_sums(fates: list[RecordedFate], metrics: Mapping[str, float]) -> None:
-    assert groups_of(fates, "waiting") == metrics["batch/groups_waiting"]
-    left = groups_of(fates, "trained") + emptied(fates)
-    skipped = metrics.get("batch/skipped_no_sampled_tokens", 0.0)
-    assert skipped or left == metrics["batch/groups_after_filter"]
+    assert len(groups(fates, "waiting")) == metrics["batch/groups_waiting"]
+    left = groups(fates, "trained") | groups(fates, "dropped", "build_batch/no_sampled_tokens")
+    assert len(left) == metrics["batch/groups_after_filter"]
     assert count_of(fates, "group/ungrouped") == metrics.get("batch/trajectories_ungrouped", 0)
-    lost = metrics.get("batch/missing_rewards", 0)
-    assert count_of(fates, "check_rewards/missing_reward") in (0, lost)
     for name, count in metrics.items():
         if name.startswith("batch/groups_dropped_"):
-            assert groups_of(fates, "dropped", f"reject/{name.removeprefix('batch/groups_dropped_')}") == count, name
+            rule = f"reject/{name.removeprefix('batch/groups_dropped_')}"
+            assert len(groups(fates, "dropped", rule)) == count, name
         elif name.startswith("batch/masked_"):
             assert count_of(fates, f"compact_filter/{name.removeprefix('batch/masked_')}") == count, name
-
-
-def emptied(fates: list[RecordedFate]) -> int:
-    """Groups of which no trajectory has a token to train on."""
-    trained = {each.fate.group for each in fates if each.fate.fate == "trained"}
-    silent = {each.fate.group for each in fates if each.fate.rule == "build_batch/no_sampled_tokens"}
-    return len(silent - trained)

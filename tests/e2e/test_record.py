@@ -1,9 +1,8 @@
-"""Runs record what became of every trajectory; the sums are those of the metrics."""
+"""Runs record what was played and trained on; `test_fates_add_up.py` is about what became of it."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 
 from rllm_core.data.codec import episode_to_json
+from rllm_core.errors import RllmError
 from rllm_core.plugins.registry import Registry
-from rllm_record.steps import RecordedFate, StepFiles
+from rllm_record.steps import StepFiles
+from rllm_record.steps.files import sampler_of
 from rllm_rescore.reading import read_file
 from rllm_rescore.source import find_episodes
 
@@ -20,58 +21,12 @@ SHORT = {"data.max_response_length": 4}
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
 MODES: dict[str, dict[str, Any]] = {
     "none": {},
-    "group": {"rllm.rejection_sample.mode": "group"},
-    "episode": {"rllm.rejection_sample.mode": "episode", "rllm.rejection_sample.min_partial_solve_tasks": 3},
     "dynamic": {"rllm.rejection_sample.mode": "dynamic", "rllm.rejection_sample.max_gen_batches": 3},
-    "masks": {"rllm.mask_truncated_samples": True, "rllm.agent.overlong_filter": True},
 }
-SEEN = {
-    "none": {"trained"},
-    "group": {"trained", "dropped"},
-    "episode": {"trained", "waiting"},
-    "dynamic": {"trained", "waiting", "dropped"},
-    "masks": {"trained", "masked"},
-}
-"""Fates that runs of these settings have."""
 
 
 def files_of(run: Any) -> StepFiles:
     return StepFiles(run.folder / "record")
-
-
-def groups_of(fates: list[RecordedFate], fate: str, rule: str = "") -> int:
-    """How many groups of trajectories have this fate by this rule."""
-    chosen = [each.fate for each in fates if each.fate.fate == fate and each.fate.rule.startswith(rule)]
-    return len({frozenset((each.trajectory, *each.peers)) for each in chosen})
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_trajectory_has_one_fate_and_the_sums_are_those_of_the_metrics(train: Any, mode: str) -> None:
-    # What is rejected is a matter of luck, and the longer a reply the more of it there is.
-    settings = (REJECTING if mode in ("group", "episode", "dynamic") else SHORT) | MODES[mode]
-    run = train("lucky", settings | {"rllm.trainer.total_batches": 4})
-
-    waited, seen = set[str](), set[str]()
-    for step in run.steps:
-        fates = files_of(run).fates(step.global_step)
-        uids = [each.fate.trajectory for each in fates]
-        played = files_of(run).episode_table(step.global_step).to_pylist()
-        assert len(uids) == len(set(uids))
-        assert set(uids) == waited | {each["uid"] for episode in played for each in episode["trajectories"]}
-        rules = Counter(each.fate.rule for each in fates)
-        assert not {rule for rule in rules if rule.startswith(("unexplained", "skipped"))}
-        metrics = step.metrics
-        assert groups_of(fates, "waiting") == metrics["batch/groups_waiting"]
-        assert groups_of(fates, "trained") == metrics["batch/groups_after_filter"]
-        for name, count in metrics.items():
-            if name.startswith("batch/groups_dropped_"):
-                reason = name.removeprefix("batch/groups_dropped_")
-                assert groups_of(fates, "dropped", f"reject/{reason}") == count
-            elif name.startswith("batch/masked_"):
-                assert rules[f"compact_filter/{name.removeprefix('batch/masked_')}"] == count
-        seen |= {each.fate.fate for each in fates}
-        waited = {each.fate.trajectory for each in fates if each.fate.fate == "waiting"}
-    assert seen == SEEN[mode]
 
 
 def test_a_run_records_fates_unless_told_otherwise(train: Any) -> None:
@@ -160,3 +115,57 @@ def test_a_plan_says_what_is_recorded(
 ) -> None:
     plan = planned({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
     assert plan.recorded == recorded
+
+
+LOGGED = {"rllm.episode_logging.log_episodes": True}
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"rllm.episode_logging.episode_log_dir": "logs"}], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("recorded", ["off", "fates", "tokens"])
+def test_rescore_reads_the_log_of_a_run_whose_record_has_no_tokens(
+    train: Any, recorded: str, elsewhere: dict[str, Any], tmp_path: Path
+) -> None:
+    run = train("lucky", SHORT | LOGGED | elsewhere | {"rllm.record": recorded})
+
+    log = (tmp_path / "logs" if elsewhere else run.folder.resolve() / "episodes") / "step_000000.jsonl.gz"
+    record = run.folder.resolve() / "record/episodes/step_000000.parquet"
+    assert [file.resolve() for _, file in find_episodes(run.folder).files] == [record if recorded == "tokens" else log]
+    of_log = find_episodes(log.parent)
+    assert [file for _, file in of_log.files] == [log]
+    assert of_log.run_folder is not None
+    assert of_log.run_folder.resolve() == run.folder.resolve()
+
+
+def trained_on(train: Any, stored: Path) -> dict[str, float]:
+    """Metrics of a step on all that a run has stored, without times."""
+    settings = {
+        "data.train_dataset": {"name": "stored", "path": str(stored)},
+        "rllm.pipeline.replace": {"generate": "stored"},
+        "rllm.algorithm.rollout_correction.tis_mode": "token",
+        "rllm.trainer.experiment_name": "on_stored",
+        "data.max_response_length": 4,
+    }
+    return {
+        name: value
+        for name, value in train("lucky", settings).metrics.items()
+        if not name.startswith(("time/", "perf/", "progress/"))
+    }
+
+
+def test_training_on_a_run_reads_its_record_as_it_reads_a_log(train: Any) -> None:
+    run = train("lucky", SHORT | LOGGED | {"rllm.record": "tokens"})
+
+    of_run = trained_on(train, run.folder)
+
+    assert of_run == trained_on(train, run.folder / "episodes")
+    assert of_run["batch/episodes"] == len(run.episodes)
+
+
+def test_a_run_says_what_sampled_its_episodes(train: Any) -> None:
+    run = train("lucky", SHORT | {"rllm.record": "tokens", "sampling.train.temperature": 0.5})
+    sampler = sampler_of(run.folder / "record/episodes/step_000000.parquet")
+    assert sampler.temperature == 0.5
+    assert sampler.tokenizer is not None
+
+    with pytest.raises(RllmError, match=r"sampled at temperature 0\.5, and sampling\.train\.temperature is 1"):
+        trained_on(train, run.folder)

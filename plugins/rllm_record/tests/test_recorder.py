@@ -17,7 +17,11 @@ from rllm_record.steps import StepFiles
 
 from .steps.made_steps import attempt, group, step
 
-CONFIG = {"rllm": {"backend": "local"}, "data": {"max_response_length": 8}}
+CONFIG = {
+    "rllm": {"backend": "local"},
+    "data": {"max_response_length": 8},
+    "sampling": {"train": {"temperature": 0.5}},
+}
 
 
 def recorder(folder: Path, **options: Any) -> Tracker:

@@ -77,6 +77,7 @@ class Updater:
         means = Means()
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
+        traced = None if trace is None else DriverTrace(trace, batch, plan)
         workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))
         # Whatever an update that failed left behind; later ones find what `optimizer_step` has cleared.
         workers.optimizer_zero_grad()
@@ -84,7 +85,7 @@ class Updater:
         for number, chosen in enumerate(dealt):
             rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching)
             if len(rows):
-                loss = self._add_gradient(workers, rows, chosen, plan, number, means, trace)
+                loss = self._add_gradient(workers, rows, chosen, plan, number, means, traced)
                 norm = self._step(workers, rate, plan, means)
                 if trace is not None:
                     seed = derive_seed(plan.seed, "loss", number)
@@ -101,7 +102,7 @@ class Updater:
         plan: UpdatePlan,
         number: int,
         means: Means,
-        trace: UpdateTrace | None,
+        traced: DriverTrace | None,
     ) -> float:
         """Returns the loss."""
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
@@ -114,7 +115,6 @@ class Updater:
             minibatch=number,
         )
         metrics = workers.forward_backward(data)["metrics"]
-        traced = None if trace is None else DriverTrace(trace, rows.batch, plan)
         for notes in _flat(metrics[NOTES]):
             if notes.failure is not None:
                 raise notes.failure.error()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -30,6 +33,7 @@ WORDS = (
     "actor_rollout_ref.actor.optim.lr=0.003",
     "training.num_minibatches=4",
     f"rllm.trainer.total_batches={STEPS}",
+    "rllm.record=tokens",
     "rllm.trainer.save_freq=5",
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.val_before_train=false",
@@ -93,6 +97,26 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
+def check_record(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`rllm record check` of the run in a folder."""
+    command = [str(Path(sys.executable).with_name("rllm")), "record", "check", "runs/rllm-training/default"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def change_a_log_prob(traces: Path) -> tuple[int, int]:
+    """Of the first token that has a coefficient. Returns its step and optimiser step."""
+    for file in sorted(traces.iterdir()):
+        with pq.ParquetFile(file) as opened:
+            table = opened.read()
+        rows = table.to_pylist()
+        for row in rows:
+            if row["policy_part"][0]:
+                row["logprob"][0] -= 0.05
+                pq.write_table(pa.Table.from_pylist(rows, table.schema), file)
+                return int(file.stem.removeprefix("step_")), row["optimizer_step"]
+    raise AssertionError("no token has a coefficient")
+
+
 def without_arrival(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != DEPENDS_ON_ARRIVAL} for line in lines]
 
@@ -122,6 +146,25 @@ def test_trainer_and_rollouts_have_the_same_weights_in_every_step(finished: Path
     differences = [line[DEPENDS_ON_ARRIVAL] for line in metrics(finished) if DEPENDS_ON_ARRIVAL in line]
     assert len(differences) == STEPS
     assert max(differences) < 1e-5
+
+
+def test_the_losses_of_verl_follow_from_the_record(finished: Path) -> None:
+    checked = check_record(finished)
+    assert checked.stdout.startswith(f"the record equals the updates: {8 * STEPS} optimiser steps of {STEPS} steps")
+    assert checked.returncode == 0
+
+
+def test_a_log_prob_that_was_changed_in_the_record_is_named_by_its_step(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    step, optimiser_step = change_a_log_prob(tmp_path / "runs/rllm-training/default/record/traces")
+
+    checked = check_record(tmp_path)
+
+    *named, _ = checked.stdout.splitlines()
+    where = f"step {step}, optimiser step {optimiser_step}"
+    assert named
+    assert all(line.startswith(where) for line in named)
+    assert checked.returncode == 1
 
 
 def test_the_model_in_a_checkpoint_plays_as_well_with_another_backend(finished: Path) -> None:
@@ -169,3 +212,4 @@ def test_a_killed_run_leaves_no_process_and_goes_on_as_if_nothing_had_happened(f
     finally:
         second.kill_all()
     assert without_arrival(metrics(tmp_path)) == without_arrival(metrics(finished))
+    assert check_record(tmp_path).returncode == 0

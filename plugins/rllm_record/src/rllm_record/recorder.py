@@ -11,9 +11,11 @@ from rllm_core.contracts.tracker import TrackedRun, Tracker
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
 from rllm_record.options import RecordParams
+from rllm_record.tokenizer import tokenizer_of
 from rllm_record.vocabulary import SeenTokens
 
 if TYPE_CHECKING:
+    from rllm_record.steps.rows import Sampler
     from rllm_record.steps.schemas import Content
 
 
@@ -40,12 +42,17 @@ class Recorder(Observer):
         from rllm_record.steps.accounting import Accounting
         from rllm_record.steps.files import FOLDER, StepFiles
         from rllm_record.steps.objective import recorded_update
+        from rllm_record.steps.rows import Sampler
 
         self._files = StepFiles(run.folder / FOLDER)
         self._content = content
         self._accounting_of = Accounting
         self._accounting = Accounting()
         self._seen_tokens = SeenTokens()
+        self._make_sampler = Sampler
+        temperature = run.config["sampling"]["train"]["temperature"]
+        # A value of the environment is a text here.
+        self._temperature = float(temperature) if isinstance(temperature, int | float) else None
         self._tasks: dict[str, Any] = {}
         self._update_of = partial(
             recorded_update,
@@ -72,9 +79,14 @@ class Recorder(Observer):
             account.episodes,
             account.fates,
             self._content,
+            self._sampler_of(step) if self._content == "tokens" else None,
             update=update,
             vocabulary=self._new_texts(step),
         )
+
+    def _sampler_of(self, step: TrainStep) -> Sampler:
+        tokenizer = None if step.renderer is None else tokenizer_of(step.renderer)
+        return self._make_sampler(tokenizer=tokenizer, temperature=self._temperature)
 
     def _new_texts(self, step: TrainStep) -> dict[int, str] | None:
         """Texts of tokens that occur first in this step; None where no texts are recorded."""

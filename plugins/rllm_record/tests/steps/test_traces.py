@@ -12,7 +12,7 @@ import pytest
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.record import OptimizerStep, TokenTrace
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
-from rllm_record.steps import RecordedUpdate, RecordError, StepFiles
+from rllm_record.steps import RecordedUpdate, RecordError, StepFiles, parquet
 from rllm_record.steps.accounting import Accounting
 
 from .made_steps import step
@@ -156,3 +156,28 @@ def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -
     files.write(1, [], [], "tokens", update=update)
 
     assert [row["ids"] for row in files.trace_table(1).to_pylist()] == [[3, 4], [5]]
+
+
+def test_the_trace_of_one_trajectory_is_part_of_that_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
+    trajectories = [played(-float(number), -2.0, -3.0) for number in range(5)]
+    episodes = [
+        Episode(id=f"t:{number}", trajectories=[each], termination_reason=TerminationReason.ENV_DONE)
+        for number, each in enumerate(trajectories)
+    ]
+    account = Accounting().of(step(0, episodes, []), {})
+    batch = batch_of(*trajectories)
+    uids = [f"0.0:t:{number}/0" for number in range(5)]
+    update = RecordedUpdate(
+        batch=batch, uids=uids, played_steps=[0] * 5, objective=OBJECTIVE, trace=trace_of(batch, epochs=2)
+    )
+    files = StepFiles(tmp_path)
+    files.write(0, account.episodes, account.fates, "tokens", update=update)
+
+    of_all = files.trace_table(0).to_pylist()
+
+    for uid in uids:
+        found = files.trace_table(0, uid).to_pylist()
+        assert found == [row for row in of_all if row["trajectory"] == uid]
+        assert len(found) == 4
+    assert files.trace_table(0, "0.0:t:9/0").num_rows == 0

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
@@ -53,10 +52,11 @@ def stored_in(folder: Path) -> list[StoredTask]:
     return read_stored(StoredParams(path=str(folder)))
 
 
-def brought(tasks: Sequence[Task], context: StageContext | None = None) -> TrainStep:
-    """A step after the stage."""
-    step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=list(tasks))
-    asyncio.run(BringStored(context or stage_context(), NoParams())(step))
+def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> TrainStep:
+    """A step after the stage, in a run with `renderer` and these settings of its sampling."""
+    step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=list(tasks), renderer=renderer)
+    context = stage_context(config=RunConfig.model_validate({"sampling": {"train": sampling}}))
+    asyncio.run(BringStored(context, NoParams())(step))
     return step
 
 
@@ -124,37 +124,35 @@ class Noted:
     """A renderer that somebody noted the tokenizer of."""
 
 
-def context_of(vocabulary: dict[str, int], **sampling: Any) -> StageContext:
+def renderer_of(vocabulary: dict[str, int]) -> Any:
     from rllm_backend_kit.portable_renderer import remember_origin
 
     renderer: Any = Noted()
     setup: Any = SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: vocabulary))
     remember_origin(renderer, setup, None)
-    return stage_context(renderer=renderer, config=RunConfig.model_validate({"sampling": {"train": sampling}}))
+    return renderer
 
 
 def digest_of(vocabulary: dict[str, int]) -> str | None:
     from rllm_backend_kit.portable_renderer import tokenizer_digest
 
-    renderer = context_of(vocabulary).renderer
-    assert renderer is not None
-    return tokenizer_digest(renderer)
+    return tokenizer_digest(renderer_of(vocabulary))
 
 
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(tokenizer=digest_of({"x": 1, "y": 2})))
-    assert brought(stored_in(tmp_path), context_of({"y": 2, "x": 1})).episodes
+    assert brought(stored_in(tmp_path), renderer_of({"y": 2, "x": 1})).episodes
     with pytest.raises(ConfigError, match="tokens of another tokenizer"):
-        brought(stored_in(tmp_path), context_of({"x": 2, "y": 1}))
+        brought(stored_in(tmp_path), renderer_of({"x": 2, "y": 1}))
 
 
 def test_tokens_of_an_unknown_sampler_are_taken(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}))
-    assert brought(stored_in(tmp_path), context_of({"x": 1}, temperature=0.5)).episodes
+    assert brought(stored_in(tmp_path), renderer_of({"x": 1}), temperature=0.5).episodes
 
 
 def test_tokens_of_another_temperature_are_refused(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(temperature=0.7))
-    assert brought(stored_in(tmp_path), context_of({"x": 1}, temperature=0.7)).episodes
+    assert brought(stored_in(tmp_path), temperature=0.7).episodes
     with pytest.raises(ConfigError, match=r"sampled at temperature 0\.7, and sampling\.train\.temperature is 1"):
-        brought(stored_in(tmp_path), context_of({"x": 1}))
+        brought(stored_in(tmp_path))

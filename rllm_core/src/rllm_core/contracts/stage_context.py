@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rllm_core.contracts.estimator import EstimatorPlugin
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.rejection import RejectionMode
-    from rllm_core.contracts.renderer import Renderer
     from rllm_core.contracts.rollout import Runner
     from rllm_core.schema.run_config import RunConfig
 
@@ -40,5 +39,3 @@ class StageContext:
     """Sends the metrics of a step to all trackers and the run folder."""
     traces_tokens: bool = False
     """Whether every update is to be traced (`UpdatePlan.trace`)."""
-    renderer: Renderer | None = None
-    """Of the model that is trained; None where there is no model."""

@@ -46,7 +46,7 @@ class TrainStep:
     """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
     is_training: bool = True
     renderer: Renderer | None = None
-    """Of the run's model: the texts of tokens."""
+    """Of the model that is trained; None in tests that need no model."""
     weight_version: int = 0
     """Updates made so far; grows by one when this step updates the weights. While the tasks are played ahead: when that
     began, which is the version that samples where weights are pinned."""

@@ -143,7 +143,7 @@ class TrainingLoop:
             score = await self._unless_stopped(scorer_of(self.plan))
             engine = await self._unless_stopped(backend.start(self._run_context()))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
-                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers, engine.renderer))
+                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
                 rounds = Rounds(
@@ -368,9 +368,7 @@ class TrainingLoop:
             origins=self.plan.composed.origins,
         )
 
-    def _stage_context(
-        self, backend: Backend, runner: RolloutRunner, trackers: Trackers, renderer: Renderer
-    ) -> StageContext:
+    def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
         rejection = self.plan.rejection
         return StageContext(
             config=self.plan.config,
@@ -385,7 +383,6 @@ class TrainingLoop:
             loss_of=self.plan.losses.of,
             log=trackers.log,
             traces_tokens=self.plan.recorded == "tokens" and self.plan.backend.plugin.capabilities.token_trace,
-            renderer=renderer,
         )
 
     def _is_due(self, frequency: int) -> bool:

@@ -1,9 +1,8 @@
-"""StepFiles: the files of a record, each written beside its place and renamed, with the version of its schema."""
+"""StepFiles: the files of a record, by kind and step."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllm_core.files import sync_file
 from rllm_record.steps import schemas, tables
 from rllm_record.steps.errors import RecordError
+from rllm_record.steps.parquet import read_rows, read_table, write_table
 from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
 
-VERSION = 2
-"""Of the tables; what is of an older one is read as it is. 2 adds traces, updates, vocabulary and advantages."""
-VERSION_KEY, CONTENT_KEY = b"rllm.record.version", b"rllm.record.content"
+CONTENT_KEY = b"rllm.record.content"
 OBJECTIVE_KEY = b"rllm.record.objective"
 KINDS = {
     "episodes": schemas.EPISODES,
@@ -76,13 +73,13 @@ class StepFiles:
         try:
             for kind in reversed(KINDS):
                 self._place(kind, step).unlink(missing_ok=True)
-            marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
+            marks = {CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
             self._write("episodes", step, tables.episode_rows(episodes, content), marks)
             if vocabulary is not None:
                 words = [{"id": number, "text": text} for number, text in vocabulary.items()]
                 self._write("vocabulary", step, words, marks)
             if update is not None:
-                self._write_table("traces", step, trace_table(update), marks)
+                write_table(self._place("traces", step), trace_table(update), marks)
                 objective = {OBJECTIVE_KEY: json.dumps(update.objective)}
                 self._write("updates", step, tables.update_rows(update.optimizer_steps), marks | objective)
             self._write("fates", step, tables.fate_rows(fates), marks)
@@ -108,23 +105,38 @@ class StepFiles:
         """
         return [tables.recorded_fate(row) for row in self.fate_table(step).to_pylist()]
 
-    def episode_table(self, step: int) -> pa.Table:
-        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `fates`."""
-        return self._read("episodes", step)
+    def episode_table(self, step: int, trajectory: str | None = None) -> pa.Table:
+        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `fates`.
+
+        Args:
+            step: in which they were played.
+            trajectory: uid; of the attempt with this trajectory alone, for which a part of the file is read. No row:
+                it was not played in the step.
+        """
+        if trajectory is None:
+            return self._read("episodes", step)
+        return read_rows(self._place("episodes", step), schemas.EPISODES, "trajectories.list.element.uid", trajectory)
 
     def fate_table(self, step: int) -> pa.Table:
         """The columns of `schemas.FATES`. Raises as `fates`."""
         return self._read("fates", step)
 
-    def trace_table(self, step: int) -> pa.Table:
+    def trace_table(self, step: int, trajectory: str | None = None) -> pa.Table:
         """The columns of `schemas.TRACES`: a row for each epoch and each segment of a trajectory that was trained on.
 
         A backend that traces nothing leaves one row per segment, without epoch, log-probs and coefficients.
 
+        Args:
+            step: of the update.
+            trajectory: uid; of this one alone, for which parts of the files are read.
+
         Raises:
             RecordError: tokens are not recorded, the step made no update, or a file cannot be read.
         """
-        return whole(self._read("traces", step), self._episodes_if_any)
+        if trajectory is None:
+            return whole(self._read("traces", step), self._episodes_if_any)
+        rows = read_rows(self._place("traces", step), schemas.TRACES, "trajectory", trajectory)
+        return whole(rows, lambda played: self._episodes_if_any(played, trajectory))
 
     def has_update(self, step: int) -> bool:
         """Whether an update of the step is recorded."""
@@ -167,30 +179,17 @@ class StepFiles:
         names = (file.stem.removeprefix("step_") for file in (self._folder / kind).glob("step_*.parquet"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def _episodes_if_any(self, step: int) -> pa.Table | None:
-        return self.episode_table(step) if self._place("episodes", step).exists() else None
+    def _episodes_if_any(self, step: int, trajectory: str | None = None) -> pa.Table | None:
+        return self.episode_table(step, trajectory) if self._place("episodes", step).exists() else None
 
     def _place(self, kind: str, step: int) -> Path:
         return self._folder / kind / f"step_{step:06d}.parquet"
 
     def _write(self, kind: str, step: int, rows: list[dict[str, Any]], marks: dict[bytes, str]) -> None:
-        self._write_table(kind, step, pa.Table.from_pylist(rows, KINDS[kind]), marks)
-
-    def _write_table(self, kind: str, step: int, table: pa.Table, marks: dict[bytes, str]) -> None:
-        place = self._place(kind, step)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        try:
-            # Dictionaries of values make files of a few hundred rows larger, and slower to write.
-            marked = table.replace_schema_metadata(marks)
-            pq.write_table(marked, beside, compression="zstd", use_dictionary=False)
-            sync_file(beside)
-            beside.replace(place)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_table(self._place(kind, step), pa.Table.from_pylist(rows, KINDS[kind]), marks)
 
     def _read(self, kind: str, step: int) -> pa.Table:
-        return _read_table(self._place(kind, step), KINDS[kind])
+        return read_table(self._place(kind, step), KINDS[kind])
 
 
 def read_episodes(file: Path) -> list[PlayedEpisode]:
@@ -199,7 +198,7 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     Raises:
         RecordError: it was recorded without tokens, is no such file, or cannot be read.
     """
-    table = _read_table(file, schemas.EPISODES)
+    table = read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
         raise RecordError(f"{file} holds no episodes.", "Restore the file from a copy.")
     return [tables.played_episode(row) for row in table.to_pylist()]
@@ -233,33 +232,3 @@ def holds_tokens(file: Path) -> bool:
         return (pq.read_schema(file).metadata or {}).get(CONTENT_KEY) == b"tokens"
     except (OSError, pa.ArrowException):
         return False
-
-
-def _read_table(place: Path, schema: pa.Schema) -> pa.Table:
-    try:
-        # One file, not a data set: a column of its own must not be looked for in the path.
-        with pq.ParquetFile(place) as file:
-            table = file.read()
-    except FileNotFoundError as error:
-        raise RecordError(
-            f"There is no record at {place}.", "A run keeps one with rllm.record=fates or rllm.record=tokens."
-        ) from error
-    except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{place} cannot be read: {error}.", "Restore it from a copy.") from error
-    version = (table.schema.metadata or {}).get(VERSION_KEY, b"").decode()
-    if not version.isdecimal():
-        raise RecordError(f"{place} is not a record of a step.", "Name a file below record/ of a run folder.")
-    if int(version) > VERSION:
-        raise RecordError(
-            f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
-        )
-    return _with_all_columns(table, schema)
-
-
-def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """What an older schema did not have is null."""
-    marked = schema.with_metadata(table.schema.metadata)
-    if table.schema.equals(schema):
-        return table
-    # Fields inside structures are filled in by way of Python's objects alone.
-    return pa.Table.from_pylist(table.to_pylist(), marked)

@@ -12,6 +12,7 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics
 from rllm_record.steps.rows import Sampler
+from rllm_record.tokenizer import tokenizer_of
 from rllm_rescore.stored.task import StoredTask
 
 
@@ -20,17 +21,16 @@ class BringStored:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
-        self._tokenizer = None if context.renderer is None else _digest_of(context.renderer)
         self._fitting: set[Sampler] = set()
 
     async def __call__(self, step: TrainStep) -> None:
-        step.episodes = [episode for task in step.tasks for episode in self._episodes(task)]
+        step.episodes = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
         step.generated += step.episodes
         step.metrics |= episode_metrics(*step.generated_by_round)
         if not step.episodes:
             step.skip("nothing_stored")
 
-    def _episodes(self, task: Task) -> list[Episode]:
+    def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
         """Raises ConfigError: the task is not stored, or its attempts cannot be trained on here."""
         if not isinstance(task, StoredTask):
             raise ConfigError(
@@ -38,15 +38,16 @@ class BringStored:
                 "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
             )
         for sampler in {attempt.sampler for attempt in task.attempts} - self._fitting:
-            self._require_fitting(sampler)
+            self._require_fitting(sampler, renderer)
             self._fitting.add(sampler)
         episodes = task.episodes()
         for episode in episodes:
             _require_logprobs(episode)
         return episodes
 
-    def _require_fitting(self, sampler: Sampler) -> None:
-        if None not in (sampler.tokenizer, self._tokenizer) and sampler.tokenizer != self._tokenizer:
+    def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
+        tokenizer = None if renderer is None else tokenizer_of(renderer)
+        if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
             raise ConfigError(
                 "The stored episodes are tokens of another tokenizer than that of the model that is trained.",
                 "Train the model that sampled them, or one with the same vocabulary.",
@@ -71,12 +72,3 @@ def _require_logprobs(episode: Episode) -> None:
                 "without a log-prob: nothing says how likely they were.",
                 "Store episodes of an engine that reports log-probs.",
             )
-
-
-def _digest_of(renderer: Renderer) -> str | None:
-    try:
-        from rllm_backend_kit.portable_renderer import tokenizer_digest
-    except ModuleNotFoundError:
-        # A backend of somebody's that makes its renderer itself: nobody knows its tokenizer.
-        return None
-    return tokenizer_digest(renderer)

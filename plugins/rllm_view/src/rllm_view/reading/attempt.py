@@ -9,13 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rllm_record.steps import RecordError
-
-ROWS_AT_ONCE = 16
-"""Episodes in memory at a time: those of one step may be gigabytes."""
+from rllm_record.steps import RecordError, StepFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +82,10 @@ def read_attempt(record: Path, step: int, uid: str) -> Attempt:
     Raises:
         RecordError: it is not recorded, or its file cannot be read.
     """
-    place = record / "episodes" / f"step_{step:06d}.parquet"
-    try:
-        with pq.ParquetFile(place) as file:
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-                found = _in_batch(batch, uid)
-                if found is not None:
-                    return found
-    except FileNotFoundError as error:
-        raise RecordError(f"There is no record of step {step}.") from error
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise RecordError(f"{place} cannot be read: {error}.") from error
+    for batch in StepFiles(record).episode_table(step, uid).to_batches():
+        found = _in_batch(batch, uid)
+        if found is not None:
+            return found
     raise RecordError(f"No trajectory {uid!r} was played in step {step}.")
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rllm_record.steps import RecordError
+from rllm_record.steps import StepFiles
 from rllm_view.reading.attempt import Attempt
 
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
@@ -48,15 +46,14 @@ def read_trace(record: Path, step: int, attempt: Attempt) -> Trace | None:
     Raises:
         RecordError: a file cannot be read.
     """
-    rows = _rows(record / "traces" / f"step_{step:06d}.parquet", ("trajectory", attempt.uid))
+    files = StepFiles(record)
+    rows = files.trace_table(step, attempt.uid).to_pylist() if files.has_update(step) else []
     if not rows:
         return None
-    updates = _rows(record / "updates" / f"step_{step:06d}.parquet")
-    by_number = {row["optimizer_step"]: row for row in updates or ()}
+    by_number = {row["optimizer_step"]: row for row in files.update_table(step).to_pylist()}
     starts = sorted({turn.segment_start for turn in attempt.turns})
     placed = [(row, starts[row["segment"]] + np.array(row["positions"], np.int64)) for row in rows]
     batch = {name: _spread(attempt.length, placed, name) for name in OF_BATCH}
-    _fill_from_attempt(batch, attempt, placed)
     epochs = sorted({row["epoch"] for row in rows} - {None})
     return Trace(
         batch=batch,
@@ -69,19 +66,6 @@ def read_trace(record: Path, step: int, attempt: Attempt) -> Trace | None:
 
 Placed = Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]]
 """Rows of the file, each with the places of its tokens in the trajectory."""
-
-
-def _fill_from_attempt(batch: dict[str, NDArray[np.float64] | None], attempt: Attempt, placed: Placed) -> None:
-    """The record does not repeat what the sampler reported, nor old log-probs that are the same."""
-    for name in ("rollout_logprob", "old_logprob"):
-        # Old log-probs fall back on those of sampling, which are filled in by then.
-        instead = attempt.logprobs if name == "rollout_logprob" else batch["rollout_logprob"]
-        for row, at in placed:
-            if row[name] is None and instead is not None:
-                column = batch[name]
-                if column is None:
-                    column = batch[name] = np.full(attempt.length, np.nan)
-                column[at] = instead[at]
 
 
 def _epoch(number: int, placed: Placed, length: int, updates: Mapping[int, Mapping[str, Any]]) -> EpochTrace:
@@ -103,20 +87,3 @@ def _spread(length: int, placed: Placed, name: str) -> NDArray[np.float64] | Non
                 values = np.full(length, np.nan)
             values[at] = row[name]
     return values
-
-
-def _rows(place: Path, where: tuple[str, str] | None = None) -> list[dict[str, Any]] | None:
-    """Rows of a file, those with a value in a column alone; None where there is no file."""
-    try:
-        if where is None:
-            with pq.ParquetFile(place) as file:
-                rows: list[dict[str, Any]] = file.read().to_pylist()
-                return rows
-        # One file, not a data set: `ParquetFile` cannot filter.
-        table = pq.read_table(place, filters=[(where[0], "=", where[1])], partitioning=None)
-    except FileNotFoundError:
-        return None
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise RecordError(f"{place} cannot be read: {error}.") from error
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found

@@ -1,0 +1,101 @@
+"""One file of a record: written beside its place and renamed, read with the version of its schema checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rllm_core.files import sync_file
+from rllm_record.steps.errors import RecordError
+from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
+
+GROUP_BYTES = 2**22
+"""About how much of a file is read for one row of it, uncompressed."""
+
+
+def write_table(place: Path, table: pa.Table, marks: Mapping[bytes, str]) -> None:
+    """Write a file, in place of an earlier one.
+
+    Raises:
+        OSError, ArrowException: it cannot be written.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    marked = table.replace_schema_metadata({VERSION_KEY: str(VERSION), **marks})
+    rows = max(1, table.num_rows * GROUP_BYTES // max(1, table.nbytes))
+    try:
+        # Dictionaries of values make files of a few hundred rows larger, and slower to write.
+        pq.write_table(marked, beside, compression="zstd", use_dictionary=False, row_group_size=rows)
+        sync_file(beside)
+        beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_table(place: Path, schema: pa.Schema) -> pa.Table:
+    """A whole file; columns that an older schema did not have are null.
+
+    Raises:
+        RecordError: it cannot be read, or a newer rllm-record wrote it.
+    """
+    with _opened(place) as file:
+        return _with_all_columns(file.read(), schema)
+
+
+def read_rows(place: Path, schema: pa.Schema, column: str, value: str) -> pa.Table:
+    """The rows with a value in a column of texts, or in a list of structures with such a field.
+
+    Reads that column, and of the others the groups of rows that have such a row.
+
+    Args:
+        column: its path in the file, such as ``trajectory`` or ``trajectories.list.element.uid``.
+
+    Raises:
+        RecordError: as `read_table`.
+    """
+    with _opened(place) as file:
+        found = [file.schema_arrow.empty_table()]
+        for group in range(file.num_row_groups):
+            rows = _rows_with(file.read_row_group(group, columns=[column])[column.partition(".")[0]], value)
+            if len(rows):
+                found.append(file.read_row_group(group).take(rows))
+        return _with_all_columns(pa.concat_tables(found), schema)
+
+
+def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
+    """(n,) numbers of rows."""
+    if not pa.types.is_list(column.type):
+        return pc.indices_nonzero(pc.equal(column, value))
+    values = pa.concat_arrays(column.chunks)
+    places = pc.indices_nonzero(pc.equal(values.flatten().field(0), value))
+    return pa.array(np.unique(pc.list_parent_indices(values).take(places).to_numpy()))
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        # One file, not a data set: a column of its own must not be looked for in the path.
+        with pq.ParquetFile(place) as file:
+            require_known_version(place, file.schema_arrow.metadata)
+            yield file
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"There is no record at {place}.", "A run keeps one with rllm.record=fates or rllm.record=tokens."
+        ) from error
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise RecordError(f"{place} cannot be read: {error}.", "Restore it from a copy.") from error
+
+
+def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """What an older schema did not have is null."""
+    if table.schema.equals(schema):
+        return table
+    # Fields inside structures are filled in by way of Python's objects alone.
+    return pa.Table.from_pylist(table.to_pylist(), schema.with_metadata(table.schema.metadata))

@@ -1,0 +1,99 @@
+"""One trajectory is read from the file of its step without reading the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rllm_record.steps import RecordError, StepFiles, parquet
+from rllm_record.steps.accounting import Accounting
+from rllm_record.steps.parquet import read_rows, write_table
+from rllm_record.steps.version import VERSION, VERSION_KEY
+
+from .made_steps import attempt, step
+
+NAMES = pa.schema({"name": pa.string(), "number": pa.int32()})
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of rows of a few bytes."""
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
+
+
+def named(place: Path, *names: str) -> Path:
+    table = pa.table({"name": list(names), "number": pa.array(range(len(names)), pa.int32())}, NAMES)
+    write_table(place, table, {})
+    return place
+
+
+def numbers(place: Path, name: str) -> list[int]:
+    found: list[int] = read_rows(place, NAMES, "name", name)["number"].to_pylist()
+    return found
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_rows_with_a_value_are_found_in_all_groups(tmp_path: Path) -> None:
+    place = named(tmp_path / "names.parquet", *("abcd" * 50))
+    assert pq.ParquetFile(place).num_row_groups > 10
+
+    assert numbers(place, "b") == [*range(1, 200, 4)]
+    assert numbers(place, "nobody") == []
+
+
+def test_no_rows_are_found_in_an_empty_file(tmp_path: Path) -> None:
+    assert numbers(named(tmp_path / "names.parquet"), "a") == []
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_the_other_groups_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = named(tmp_path / "names.parquet", *(f"{number:04}" for number in range(200)))
+    real, whole = pq.ParquetFile.read_row_group, []
+
+    def noting(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+        if columns is None:
+            whole.append(group)
+        return real(file, group, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noting)
+
+    assert numbers(place, "0150") == [150]
+    assert len(whole) == 1
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_an_attempt_is_found_by_each_of_its_trajectories(tmp_path: Path) -> None:
+    played = Accounting().of(step(3, [attempt(f"t:{n}", 0.0, "solver", "judge") for n in range(9)], []), {})[0]
+    files = StepFiles(tmp_path)
+    files.write(3, played, [], "tokens")
+
+    for uid in ("3.0:t:7/0", "3.0:t:7/1"):
+        (row,) = files.episode_table(3, uid).to_pylist()
+        assert row == files.episode_table(3).to_pylist()[7]
+    assert files.episode_table(3, "3.0:t:9/0").num_rows == 0
+
+
+def test_rows_of_an_older_schema_have_null_columns(tmp_path: Path) -> None:
+    place = tmp_path / "names.parquet"
+    pq.write_table(pa.table({"name": ["a", "b"]}).replace_schema_metadata({VERSION_KEY: "1"}), place)
+
+    assert read_rows(place, NAMES, "name", "b").to_pylist() == [{"name": "b", "number": None}]
+
+
+def test_rows_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
+    place = named(tmp_path / "names.parquet", "a")
+    pq.write_table(pq.read_table(place).replace_schema_metadata({VERSION_KEY: str(VERSION + 1)}), place)
+
+    with pytest.raises(RecordError, match="Install a newer rllm-record"):
+        numbers(place, "a")
+
+
+def test_a_file_without_the_column_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "names.parquet"
+    write_table(place, pa.table({"other": ["a"]}), {})
+
+    with pytest.raises(RecordError, match="cannot be read"):
+        numbers(place, "a")
