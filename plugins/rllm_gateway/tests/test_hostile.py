@@ -284,3 +284,26 @@ def test_more_requests_at_a_time_than_a_session_may_have(world: World, session: 
     world.policy.go.set()
     first.join()
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+
+
+def test_an_address_in_a_request_is_connected_to_by_nobody(client: httpx.Client, world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        url = f"http://127.0.0.1:{elsewhere.getsockname()[1]}"
+        named = {"url": url, "base_url": url, "api_base": url, "worker_id": url}
+        for path in ("/admin/workers", "/admin/flush", "/sessions", "/add_worker"):
+            assert client.post(f"{world.url}{path}", json=named).status_code == 404
+        picture: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"{url}/cat.png"}}]}
+        mcp = {"type": "mcp", "server_label": "x", "server_url": url}
+        for api, change in (
+            ("chat/completions", {"messages": [picture]}),
+            ("chat/completions", {"api_base": url}),
+            ("responses", {"tools": [mcp]}),
+            ("messages", {"mcp_servers": [{"type": "url", "url": url, "name": "x"}]}),
+        ):
+            assert client.post(api, json=WHOLE[api] | change).status_code == 400
+        metadata = {"x-rllm-metadata": json.dumps(named), "forwarded": f"host={url}", "x-forwarded-host": url}
+        answer = client.post("chat/completions", json=WHOLE["chat/completions"] | {"model": url}, headers=metadata)
+        assert answer.status_code == 200
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()

@@ -258,6 +258,33 @@ def test_a_gateway_that_ends_is_a_backend_error() -> None:
     asyncio.run(run())
 
 
+def test_an_agent_is_not_waited_for_when_the_gateway_ends() -> None:
+    killed: list[str] = []
+
+    async def agent() -> str:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            killed.append("agent")
+        return "never"
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        policy = LinkPolicy(*await asyncio.open_connection(sock=theirs))
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), last_words=lambda: "out of memory")
+        assert await link.unless_ended(asyncio.sleep(0, "done")) == "done"
+        playing = asyncio.create_task(link.unless_ended(agent()))
+        await asyncio.sleep(0)
+        policy._writer.close()
+        with pytest.raises(BackendError, match="the gateway has ended") as caught:
+            await playing
+        assert caught.value.details == "out of memory"
+        await link.close()
+
+    asyncio.run(run())
+    assert killed == ["agent"]
+
+
 def test_what_the_gateway_refuses_is_said() -> None:
     async def check(ends: Ends) -> None:
         ends.keeper.failure = ValueError("two of one id")

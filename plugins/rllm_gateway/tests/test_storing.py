@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -11,7 +13,7 @@ import httpx
 import openai
 import pytest
 from gateway_clients import openai_client
-from gateway_world import CALL, World
+from gateway_world import CALL, World, running
 
 from rllm_gateway.session import OpenedSession
 from rllm_record.calls import CallRow, StoreError
@@ -154,3 +156,30 @@ def test_a_reward_is_the_role_s(world: World) -> None:
         url, headers = f"{session.openai_url(role)}/reward", {"authorization": f"Bearer {session.key}"}
         assert httpx.post(url, json={"reward": reward}, headers=headers).status_code == 200
     assert world.close(session).rewards == {"agent": -1.0, "judge": 1.0}
+
+
+def test_a_late_call_does_not_bring_back_a_session_that_was_deleted(world: World) -> None:
+    session = world.open()
+    ask(session)
+    world.store.prune(run="r")
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key, max_retries=0) as client:
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError, match="could not be stored"):
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "late"}])
+    assert world.close(session).ending == "failed"
+    assert world.store.sessions() == []
+
+
+def test_gateways_of_two_runs_share_a_store(world: World, tmp_path: Path) -> None:
+    with running(tmp_path) as other:
+        # Runs of one config name their attempts alike; the sessions of a run have names that no other has.
+        sessions = [world.open(run="one"), other.open(id="task-0:0~", run="two")]
+        with ThreadPoolExecutor(2) as threads:
+            both = list(threads.map(lambda session: [ask(session).content for _ in range(20)], sessions))
+        assert both == [["hello"] * 20] * 2
+        other.close(sessions[1])
+        assert [(each.session.run, each.calls) for each in world.store.sessions()] == [("one", 20), ("two", 20)]
+        assert [(each.session.run, each.end is None) for each in other.store.sessions()] == [
+            ("one", True),
+            ("two", False),
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ DEFAULT_ROLE = "agent"
 GATEWAY = "http://127.0.0.1:4000"
 """Where a gateway listens unless it is told otherwise."""
 TOKEN_FILE = Path("~/.rllm/gateway.token")
+METADATA_HEADER = "X-Rllm-Metadata"
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 
@@ -28,7 +29,7 @@ class Session:
     key: str
     role: str = DEFAULT_ROLE
     metadata: Mapping[str, Any] | None = None
-    """Goes with every call of `get_chat_client`; ``rllm.sdk.processing`` says which keys count."""
+    """Goes with every call of clients of `get_chat_client`; ``rllm.sdk.processing`` says which keys count."""
 
     @property
     def openai_url(self) -> str:
@@ -110,7 +111,7 @@ def current_session() -> Session:
 
 @contextmanager
 def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
-    """Calls of `get_chat_client` inside have this role and this metadata; nested ones add to it."""
+    """Calls inside, of clients of `get_chat_client`, have this role and this metadata; nested ones add to it."""
     outer = current_session()
     made = replace(outer, role=role or outer.role, metadata={**(outer.metadata or {}), **metadata})
     token = _CURRENT.set(made)
@@ -126,17 +127,33 @@ def reward(value: float, role: str = DEFAULT_ROLE) -> None:
 
 
 def get_chat_client(**options: Any) -> Any:
-    """An ``openai.OpenAI`` for the current session; `options` are its own."""
-    from openai import OpenAI
+    """An ``openai.OpenAI``. Each call belongs to the session that it is made in, whenever the client was made.
 
-    return OpenAI(**_options(options))
+    A call that is made in no `session`, as in a thread, belongs to that in which the client was made.
+
+    Args:
+        options: of the client. ``base_url`` and ``api_key`` are those of the session, whatever is given.
+
+    Raises:
+        RuntimeError: as `current_session`.
+    """
+    from openai import DefaultHttpxClient, OpenAI
+
+    made_in = current_session()
+    return OpenAI(**_options(options, made_in, _Follow(made_in), DefaultHttpxClient))
 
 
 def get_chat_client_async(**options: Any) -> Any:
-    """An ``openai.AsyncOpenAI`` for the current session; `options` are its own."""
-    from openai import AsyncOpenAI
+    """An ``openai.AsyncOpenAI``, as `get_chat_client`."""
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    return AsyncOpenAI(**_options(options))
+    made_in = current_session()
+    follow = _Follow(made_in)
+
+    async def hook(request: Any) -> None:
+        follow(request)
+
+    return AsyncOpenAI(**_options(options, made_in, hook, DefaultAsyncHttpxClient))
 
 
 def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
@@ -149,8 +166,25 @@ def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
         return json.load(answer)
 
 
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    now = current_session()
-    said = {"X-Rllm-Metadata": json.dumps(now.metadata)} if now.metadata else {}
-    headers = {**said, **(options.get("default_headers") or {})}
-    return {"base_url": now.openai_url, "api_key": now.key, **options, "default_headers": headers}
+@dataclass(frozen=True)
+class _Follow:
+    """Sends a request to the session that it is made in."""
+
+    made_in: Session
+    """Of the client."""
+
+    def __call__(self, request: Any) -> None:
+        now = _CURRENT.get() or self.made_in
+        # /s/ID/ROLE/v1/REST
+        rest = request.url.raw_path.decode().split("/", 5)[5]
+        request.url = type(request.url)(f"{now.openai_url}/{rest}")
+        request.headers["host"] = request.url.netloc.decode()
+        request.headers["authorization"] = f"Bearer {now.key}"
+        if now.metadata:
+            request.headers.setdefault(METADATA_HEADER, json.dumps(now.metadata))
+
+
+def _options(options: dict[str, Any], made_in: Session, hook: Any, make_http: Callable[[], Any]) -> dict[str, Any]:
+    http = options.get("http_client") or make_http()
+    http.event_hooks = {**http.event_hooks, "request": [*http.event_hooks.get("request", ()), hook]}
+    return {**options, "base_url": made_in.openai_url, "api_key": made_in.key, "http_client": http}

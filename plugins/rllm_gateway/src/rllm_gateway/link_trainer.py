@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from rllm_core.errors import BackendError, RllmError, described
 from rllm_gateway.attempt_sampler import AttemptSampler
@@ -16,6 +16,7 @@ from rllm_gateway.link_data import completion_frame, trace_of
 from rllm_gateway.policy import PromptTooLongError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 
+T = TypeVar("T")
 SECONDS_TO_ANSWER = 60.0
 """Opening and closing a session takes milliseconds; a gateway that takes longer is stuck."""
 
@@ -28,6 +29,7 @@ class TrainerLink:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         sampler_of: Callable[[str], AttemptSampler] | None = None,
+        last_words: Callable[[], str] = str,
     ) -> None:
         """Must be made in a running event loop.
 
@@ -35,8 +37,10 @@ class TrainerLink:
             reader: of the gateway's socket.
             writer: of the same.
             sampler_of: makes the sampler of a session that the gateway has opened; None: it opens none.
+            last_words: the end of the gateway's log, for the error when it has ended.
         """
         self._writer = writer
+        self._last_words = last_words
         self._sampler_of = sampler_of
         self._closing: set[asyncio.Task[None]] = set()
         self._samplers: dict[str, AttemptSampler] = {}
@@ -72,6 +76,22 @@ class TrainerLink:
             self._samplers.pop(session, None)
         return trace_of(answer["trace"])
 
+    async def unless_ended(self, needed: Coroutine[Any, Any, T]) -> T:
+        """What `needed` returns. It is cancelled when the gateway hangs up: an agent may wait for hours then.
+
+        Raises:
+            BackendError: the gateway has ended.
+        """
+        task = asyncio.create_task(needed)
+        try:
+            await asyncio.wait({task, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise self._has_ended("play")
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
     async def ended(self) -> None:
         """Return once the gateway has hung up."""
         await asyncio.wait([self._reading])
@@ -89,10 +109,7 @@ class TrainerLink:
 
     async def _ask(self, body: dict[str, Any], what: str) -> Mapping[str, Any]:
         if self._gone:
-            raise BackendError(
-                f"Cannot {what}: the gateway has ended.",
-                "Look at its log, then continue from the newest checkpoint with --resume.",
-            )
+            raise self._has_ended(what)
         number = next(self._numbers)
         future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -103,18 +120,22 @@ class TrainerLink:
         except TimeoutError as error:
             raise BackendError(
                 f"Cannot {what}: the gateway has not answered for {SECONDS_TO_ANSWER:g} s.",
-                "Look at its log, then continue from the newest checkpoint with --resume.",
+                "Continue from the newest checkpoint with --resume.",
             ) from error
         except EOFError as error:
-            raise BackendError(
-                f"Cannot {what}: the gateway has ended.",
-                "Look at its log, then continue from the newest checkpoint with --resume.",
-            ) from error
+            raise self._has_ended(what) from error
         finally:
             del self._waiting[number]
         if "error" in answer:
             raise BackendError(f"Cannot {what}: {answer['error']}.", "Look at the log of the gateway.")
         return answer
+
+    def _has_ended(self, what: str) -> BackendError:
+        return BackendError(
+            f"Cannot {what}: the gateway has ended.",
+            "Continue from the newest checkpoint with --resume.",
+            self._last_words(),
+        )
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:

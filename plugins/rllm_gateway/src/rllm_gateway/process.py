@@ -112,7 +112,7 @@ async def _process(
         process = ChildProcess.spawn(program, folder / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
-        link = TrainerLink(*await asyncio.open_connection(sock=ours), sampler_of)
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), sampler_of, lambda: _last_words(process))
         yield link, await _answering(announcement, process)
     finally:
         if link is not None:
@@ -155,8 +155,12 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
         raise BackendError(
             "The gateway does not start. The end of its log is below.",
             "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`, those of `rllm gateway serve` its options.",
-            "\n".join(process.last_lines(LOG_LINES)) or "(nothing)",
+            _last_words(process),
         ) from error
+
+
+def _last_words(process: ChildProcess) -> str:
+    return "\n".join(process.last_lines(LOG_LINES)) or "(its log is empty)"
 
 
 def _environment() -> dict[str, str]:

@@ -68,7 +68,7 @@ class AgentWorkflow(Workflow):
         sampler = AttemptSampler(context, f"{uid}#{context.sampling.seed}", engine_stops=gateway.engine_stops)
         session = await gateway.link.open_session(spec, sampler)
         try:
-            outcome = await gateway.runner.run(task, environment_of(session, task))
+            outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))
         finally:
             # Also after a timeout: what was sampled by then is trained on.
             trace = await self._closed(spec, sampler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,30 @@ def test_parameters_that_calls_share_are_stored_once(store: CallStore) -> None:
 
     assert {row.sent["tools"][0]["name"] for row in store.calls("s")} == {"bash"}
     assert sum(file.stat().st_size for file in store._path.parent.iterdir()) < 1_000_000
+
+
+def test_rows_that_wait_together_share_a_commit(store: CallStore) -> None:
+    """A sync per row is what a disk does a few hundred times a second."""
+    commits: list[str] = []
+    writer = store._writer
+    writer._connection.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
+    held, go = threading.Event(), threading.Event()
+    commit = writer._commit
+
+    def slow(group: Any) -> Any:
+        held.set()
+        go.wait()
+        return commit(group)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(store.add(session()))
+        await asyncio.to_thread(held.wait)
+        rest = [asyncio.ensure_future(store.add(call(str(number)))) for number in range(100)]
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, *rest)
+
+    writer._commit = slow  # type: ignore[method-assign]
+    asyncio.run(main())
+    assert len(store.calls("s")) == 100
+    assert len(commits) == 2

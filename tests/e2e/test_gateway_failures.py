@@ -1,0 +1,117 @@
+"""A full disk and a gateway that is killed: what was answered is kept, and who waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rllm_record.calls import CallReader
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+DEADLINE = 120
+ROOM = 300_000
+"""Bytes that a file may have."""
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How `benchmarks/gateway.py` starts a gateway with a policy that answers at once."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    return runpy.run_path(str(BENCHMARKS / "gateway.py"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux alone")
+def test_a_full_disk_is_an_error_of_the_attempt_and_loses_no_answer(benchmark: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "calls.db"
+    answered: list[str] = []
+
+    async def ask(client: httpx.AsyncClient, session: Any, words: str) -> httpx.Response:
+        body = {"messages": [{"role": "user", "content": words}]}
+        headers = {"authorization": f"Bearer {session.key}"}
+        return await client.post(f"{session.openai_url()}/chat/completions", json=body, headers=headers)
+
+    async def fill() -> None:
+        async with benchmark["child"]("gateway", store) as child, httpx.AsyncClient(timeout=DEADLINE) as client:
+            session, bystander = await benchmark["opened"](child, "full"), await benchmark["opened"](child, "bystander")
+            resource.prlimit(child.process.pid, resource.RLIMIT_FSIZE, (ROOM, resource.RLIM_INFINITY))
+            while (
+                answer := await ask(client, session, f"{len(answered)} " + os.urandom(5000).hex())
+            ).status_code == 200:
+                answered.append(answer.json()["id"].removeprefix("chatcmpl-"))
+                assert len(answered) < ROOM / 5000
+            assert answer.status_code == 500
+            assert answer.headers["x-should-retry"] == "false"
+            assert "could not be stored, so that the attempt fails" in answer.json()["error"]["message"]
+            resource.prlimit(child.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+            assert (await ask(client, session, "again")).status_code == 500
+            assert (await ask(client, bystander, "hi")).status_code == 200
+            assert (await child.link.close_session("full")).ending == "failed"
+            assert (await child.link.close_session("bystander")).ending == "closed"
+
+    asyncio.run(fill())
+    with CallReader.open(store) as reader:
+        stored = [f"{row.call.prompt_digest}{row.call.key.sibling:x}" for row in reader.calls("full")]
+        assert reader.check() == []
+        assert [(each.session.id, each.calls) for each in reader.sessions()] == [
+            ("full", len(answered)),
+            ("bystander", 1),
+        ]
+    assert stored == answered
+
+
+AGENT = """
+import os, time
+from openai import OpenAI
+
+def solve(task):
+    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    open(f"{os.getpid()}.pid", "w").close()
+    time.sleep(1000)
+"""
+
+
+def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
+    words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rllm_core", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while len(agents := list(tmp_path.glob("*.pid"))) < 4:
+            assert run.poll() is None
+            time.sleep(0.1)
+        os.kill(gateway_of(run.pid), signal.SIGKILL)
+        _, said = run.communicate(timeout=DEADLINE)
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode not in (0, -signal.SIGKILL)
+    assert "the gateway has ended" in said
+    assert "Traceback" not in said
+    with CallReader.open(tmp_path / "traces.db") as reader:
+        assert [each.calls for each in reader.sessions()] == [1] * 4
+    while any(Path(f"/proc/{agent.stem}").exists() for agent in agents):
+        time.sleep(0.1)
+
+
+def gateway_of(run: int) -> int:
+    """The process of a run's gateway."""
+    children = [int(pid) for file in Path(f"/proc/{run}/task").glob("*/children") for pid in file.read_text().split()]
+    (found,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
+    return found
