@@ -74,6 +74,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("The server `rllm tinker serve`", "What the server answers to a client.", ("rllm_tinker_server",)),
     ("The backend `verl`", "", ("rllm_verl",)),
     ("`rllm eval` and `rllm rescore`", "", ("rllm_evals", "rllm_rescore")),
+    ("`rllm runs`, `rllm episode`, `rllm why`", "", ("rllm_view",)),
     ("`rllm plugins new`", "", ("rllm_plugin_kit",)),
 )
 """Heading, what it is about, and the modules whose messages are below it; of several that fit the longest counts."""

@@ -35,9 +35,10 @@ TASK = '{"question": "1+1", "answer": "2"}\n'
 FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "README.md": lambda: {
         "train.jsonl": TASK,
-        **dict(zip(("sums.yaml", "run.yaml"), blocks("README.md", "yaml"), strict=True)),
+        **dict(zip(("run.yaml", "sums.yaml"), blocks("README.md", "yaml"), strict=True)),
         "my_estimators.py": blocks("README.md", "python")[0],
     },
+    "docs/how-to/async.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
     "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
     "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
     "docs/how-to/rescore.md": lambda: {"val.jsonl": TASK},
@@ -72,6 +73,7 @@ PAGES = (
     "docs/backends/verl.md",
     "docs/explain/resume.md",
     "docs/explain/step.md",
+    "docs/how-to/async.md",
     "docs/how-to/configure.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",

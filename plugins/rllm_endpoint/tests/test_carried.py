@@ -43,7 +43,7 @@ def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("message", [{"role": "user", "content": object()}])
 def test_messages_are_json_data(message: Any) -> None:
-    with pytest.raises(RolloutError, match="no JSON data"):
+    with pytest.raises(RolloutError, match="is not JSON data"):
         CarriedMessages().prompt([message])
 
 

@@ -80,7 +80,7 @@ def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(conv
     assert code == 0
     assert yaml.safe_load(out)["rllm"] == {"backend": "local", "rollout": {"n_val": 2}}
     assert "rllm.rollout.n=$(nproc)  It is the output of a command: set it in the file." in errors
-    assert "`~rllm.agent` deletes" in errors
+    assert "`~rllm.agent` would delete a key" in errors
 
 
 @pytest.mark.parametrize(

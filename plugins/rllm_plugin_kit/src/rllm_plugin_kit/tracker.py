@@ -149,7 +149,10 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             folder=folder.path,
             project_name="numbers",
             experiment_name="first",
-            config={"rllm": {"rollout": {"n": 8}, "trainer": trainer}, "data": None},
+            config={
+                "rllm": {"backend": "local", "rollout": {"n": 8}, "trainer": trainer},
+                "data": {"max_response_length": 16, "val_dataset": None},
+            },
             origins={"rllm.rollout.n": "command line"},
         )
         try:
