@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from check_pages import problems_of
 from navigation import NAVIGATION
+from outside import named_outside
 from pictures import FOLDER, PICTURES
 from workspace import ROOT
 
@@ -54,6 +55,19 @@ def test_the_first_page_answers_the_question(question: str) -> None:
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     (answer,) = re.findall(rf"^\| {re.escape(question)} \| (.*) \|$", text, re.MULTILINE)
     assert set(re.findall(r"\]\(([^)]*)\)", answer)) >= QUESTIONS[question]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "shown"),
+    [
+        ("README", "[Examples](../examples/README.md#opo): five", "Examples (`examples/README.md`): five"),
+        ("how-to/tools", "[x](../../examples/README.md)", "x (`examples/README.md`)"),
+        ("how-to/tools", "[x](../reference/api.md#a)", "[x](../reference/api.md#a)"),
+        ("how-to/tools", "[x](train.md)", "[x](train.md)"),
+    ],
+)
+def test_a_link_that_leaves_the_site_is_a_name(page: str, text: str, shown: str) -> None:
+    assert named_outside(page, text) == shown
 
 
 def test_every_decision_is_listed_by_its_title() -> None:

@@ -5,18 +5,16 @@ The pages stay plain Markdown, which reads well where it is not built.
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 from docutils import nodes
 from navigation import NAVIGATION
+from outside import named_outside
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
-OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./([^)]+\.md)\)")
-"""A link from a folder of docs/ to a page outside of docs/."""
 CONFIG_PAGE = "reference/config"
 
 
@@ -30,7 +28,7 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def name_files_outside(app: Sphinx, docname: str, source: list[str]) -> None:
     """Name a page that is not part of the site, where the repository has a link to it."""
-    source[0] = OUTSIDE.sub(r"\1 (`\2`)", source[0])
+    source[0] = named_outside(docname, source[0])
 
 
 def put_keys_into_the_search(app: Sphinx, document: nodes.document) -> None:

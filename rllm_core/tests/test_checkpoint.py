@@ -154,6 +154,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(
     (warning,) = warnings
     assert f"checkpoint {saved / 'step_000002'} is damaged" in warning
     assert reason in warning
+    assert warning.endswith("; continuing from step_000001")
 
 
 def test_every_byte_of_the_manifest_matters_or_does_no_harm(store: CheckpointStore, saved: Path) -> None:
@@ -174,8 +175,10 @@ def test_when_all_are_damaged_it_is_an_error_that_tells_what_is_wrong_with_each(
 ) -> None:
     (saved / "step_000001" / "manifest.json").unlink()
     _flip_a_byte(saved / "step_000002" / "state.json")
+    warnings: list[str] = []
     with pytest.raises(CheckpointError) as caught:
-        store.newest_usable(lambda warning: None)
+        store.newest_usable(warnings.append)
+    assert warnings == []  # there is none to continue from
     assert caught.value.message == (
         f"No checkpoint in {saved} can be used "
         "(step_000002: state.json has changed since it was written; step_000001: no manifest)."

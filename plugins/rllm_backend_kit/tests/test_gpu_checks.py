@@ -44,11 +44,11 @@ def test_a_machine_without_a_driver_says_what_was_looked_at() -> None:
     assert "docker run --gpus all" in said["GPU"]
 
 
-def test_a_build_of_torch_for_cpus_is_named_with_the_line_that_replaces_it() -> None:
+def test_a_build_of_torch_for_cpus_is_named_with_the_lines_that_replace_it() -> None:
     said = _said(replace(TWO, torch="2.13.0+cpu", cuda=None, visible=0, nccl=None))
-    assert said["torch"].startswith(
-        "error: 2.13.0+cpu is a build for CPUs; pip install --force-reinstall 'torch==2.13.0'"
-    )
+    vllm, _, alone = said["torch"].partition("Without vLLM: ")
+    assert vllm.startswith("error: 2.13.0+cpu is a build for CPUs; pip uninstall torch, then install vLLM")
+    assert alone.startswith("pip install --force-reinstall 'torch==2.13.0'")
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,8 @@ def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
         "score = lambda attempt: 1.0\n",
         "if True:\n    def score(attempt):\n        return 1.0\n",
         "from functools import lru_cache\n\n@lru_cache\ndef score(attempt):\n    return 1.0\n",
+        "try:\n    import no_such_module\nexcept ImportError:\n    pass\ndef score(attempt):\n    return 1.0\n",
+        "import os.path, json\nfrom collections.abc import Mapping\n\ndef score(attempt):\n    return 1.0\n",
         "class Score:\n    def __call__(self, attempt):\n        return 1.0\n\nscore: object = Score()\n",
     ],
 )
@@ -200,9 +202,17 @@ def test_looking_at_a_file_refuses_nothing_that_running_it_shows_to_be_right(sou
     assert load_function(f"{file}:score")[1].style == "native"
 
 
+@pytest.mark.parametrize("line", ["import no_such_module", "from no_such_module.inner import thing"])
+def test_a_file_that_imports_what_is_not_there_is_refused_before_the_run(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text(f"import os\n{line}\n\ndef score(attempt):\n    return 1.0\n")
+    with pytest.raises(ConfigError, match=r"rewards\.py, line 2: there is no module 'no_such_module'\. Install it"):
+        check_function(f"{file}:score")
+
+
 def test_a_file_that_fails_while_it_is_run_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
-    file.write_text("import os\nimport no_such_module\n\ndef score(attempt):\n    return 1.0\n")
+    file.write_text("import os\nimport rllm_tasks.no_such_module\n\ndef score(attempt):\n    return 1.0\n")
     check_function(f"{file}:score")
     with pytest.raises(ConfigError, match=r"rewards\.py, line 2: ModuleNotFoundError: No module named"):
         load_function(f"{file}:score")

@@ -159,6 +159,8 @@ def test_composing_changes_neither_layers_nor_records(
         (["rllm.backend=null"], r"`rllm\.backend` is null \(from command line\): expected text"),
         (["rllm.env.name=[x]"], r"`rllm\.env\.name` is \[\"x\"\] \(from command line\): expected text"),
         (["rllm=5"], r"`rllm` is 5 \(from command line\): expected a mapping"),
+        (["rllm={}"], r"`rllm` is \{\} \(from command line\): it sets no key of this section"),
+        (["rllm.rollout={}"], r"`rllm\.rollout` is \{\} \(from command line\): it sets no key"),
         (["rllm.env=null"], r"`rllm\.env` is null \(from command line\): expected a mapping"),
         (["rllm.env.name=guess", "model=5"], r"`model` is 5 \(from command line\): expected a mapping"),
         (["model=5"], r"`model` is 5 \(from command line\): expected a mapping"),

@@ -58,11 +58,13 @@ def test_lists_scalars_and_values_of_another_kind_replace(lower: Any, upper: Any
         ("rllm.env.env_args", {"low": 1}, Tier.COMMAND_LINE, {}),
         ("rllm.env.env_args", {"low": 1}, Tier.USER, {"low": 1}),
         ("rllm.algorithm.estimator_map", {"judge": "rloo"}, Tier.COMMAND_LINE, {}),
-        ("rllm.rollout", {"n": 1}, Tier.COMMAND_LINE, {"n": 1}),
-        ("rllm", {"backend": "local"}, Tier.COMMAND_LINE, {"backend": "local"}),
+        ("rllm.rollout", {"n": 1}, Tier.USER, {"n": 1}),
+        ("rllm", {"backend": "local"}, Tier.USER, {"backend": "local"}),
     ],
 )
-def test_an_empty_mapping_typed_empties_options_but_no_section(key: str, value: Any, tier: Tier, left: Any) -> None:
+def test_an_empty_mapping_typed_empties_options_and_in_a_file_nothing(
+    key: str, value: Any, tier: Tier, left: Any
+) -> None:
     layers = [layer_from_dotted({key: value}, "default", Tier.PACKAGED), layer_from_dotted({key: {}}, "typed", tier)]
     node: Any = merge_layers(layers, [RunConfig]).tree
     for part in key.split("."):

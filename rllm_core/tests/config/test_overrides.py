@@ -46,6 +46,10 @@ def _by_hydra(words: list[str]) -> Any:
         ("a.b=1", 1),
         ("a.b=-1", -1),
         ("a.b=1e-4", 0.0001),
+        ("a.b=1_000", 1000),
+        ("a.b=[1_000,{x:2_000.5}]", [1000, {"x": 2000.5}]),
+        ("a.b='1_0'", "1_0"),
+        ("a.b=step_1_0", "step_1_0"),
         ("a.b=1e-4x", "1e-4x"),
         ("a.b=010", 10),
         ("a.b=1:30", "1:30"),
@@ -103,6 +107,10 @@ def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) ->
         ("rllm/backend=local,other", "is a sweep over several values"),
         ("db/name=x", "names a config group `db/name`, which does not exist. The only group is rllm/backend"),
         ("rllm/backend@x=local", "names a config group"),
+        ("a=1_0", "holds 1_0, which Hydra takes for a number and YAML for text. Write digits in groups of three"),
+        ("a=-1_0.5e3", "holds -1_0.5e3, which"),
+        ("a=[1, 2024_11]", "holds 2024_11, which"),
+        ("a={x: 1_0}", "holds 1_0, which"),
     ],
 )
 def test_what_has_no_meaning_for_a_single_run_is_refused_with_the_reason(word: str, reason: str) -> None:

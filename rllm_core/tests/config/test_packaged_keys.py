@@ -70,6 +70,7 @@ def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Com
     [
         ("engine.step=1", "`step` is not a key of engine (`engine.step` from command line). Did you mean"),
         ("engine.inner.depe=1", "Did you mean `engine.inner.deep`?"),
+        ("engine.inner.left_uot=1", "Did you mean `engine.inner.left_out`?"),
         ("data.extras=1", "Did you mean `data.extra`?"),
         ("engine.steps=1.5", "`engine.steps` is 1.5 (from command line): expected a whole number."),
         ("engine.rate=x", '`engine.rate` is "x" (from command line): expected a number.'),

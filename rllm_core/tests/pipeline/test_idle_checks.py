@@ -87,6 +87,15 @@ def test_keeping_thoughts_has_no_effect_in_one_turn(make: MakePlan) -> None:
     assert make({key: True, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
 
 
+def test_keeping_thoughts_has_no_effect_where_attempts_end_after_one_turn(make: MakePlan) -> None:
+    key, turns = "rllm.accumulate_reasoning", "rllm.agent.max_steps"
+    with pytest.raises(ConfigError, match=f"`{key}` is true .* has no effect: {turns} is 1") as caught:
+        make({key: True, turns: 1, "rllm.workflow.name": "multi_turn_workflow"})
+    assert caught.value.hint == f"Raise {turns}, or leave it out."
+    assert make({key: True, turns: 2, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
+    assert make({key: False, turns: 1, "rllm.workflow.name": "multi_turn_workflow"}).warnings == ()
+
+
 def test_rejection_that_keeps_every_group_is_said(make: MakePlan) -> None:
     none = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "none"}
     (line,) = make(none).warnings

@@ -616,12 +616,36 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
     tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
     check_to_train(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
     assert seen == [0, 1, 2, 5, 6, 7]
-    with pytest.raises(ConfigError, match=r"No 0\."):
+    with pytest.raises(ConfigError, match=r"No 0\. This is task '0'\. Fix it\."):
         check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
     with pytest.raises(ConfigError, match="Reward 'needy' reads 'key', and task '0' has n"):
         check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])
     passed_over = {"rllm.algorithm.on_missing_reward": "drop", "rllm.reward": ["strict", "needy"]}
     check_to_train(plan({"rllm.env.name": "world", **passed_over}), tasks, [])
+
+
+@pytest.mark.parametrize("odd", [{"n": 7, "more": 1}, {"n": 7, "m": None}, {}])
+def test_a_later_task_with_other_columns_is_shown_too(
+    odd: dict[str, Any], plan: Callable[..., RunPlan], registry: Registry
+) -> None:
+    seen: list[Any] = []
+    registry.add(
+        EnvironmentPlugin(
+            name="world",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: None,
+            check_task=lambda _, data: seen.append(data),
+        )
+    )
+    usual = [{"n": n, "m": 1} for n in range(9)]
+    tasks = [Task(id=str(n), data=data) for n, data in enumerate([*usual, odd, odd])]
+    check_to_train(plan({"rllm.env.name": "world"}), tasks, [])
+    assert seen == [*usual[:3], odd]
+    seen.clear()
+    made = LazyTasks([task.id for task in tasks], tasks.__getitem__)  # of an environment: slow to make
+    check_to_train(plan({"rllm.env.name": "world"}), made, [])
+    assert seen == usual[:3]
 
 
 def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[..., RunPlan], registry: Registry) -> None:

@@ -37,7 +37,10 @@ def _torch(machine: Machine) -> Iterator[Finding]:
             severity="error",
             subject="torch",
             problem=f"{machine.torch} is a build for CPUs",
-            remedy=f"pip install --force-reinstall 'torch=={plain(machine.torch)}' --index-url https://pypi.org/simple",
+            # vLLM asks for one version of torch, and would replace another.
+            remedy="pip uninstall torch, then install vLLM, which brings the torch that it needs: 'rllm-verl[vllm]' or "
+            f"'rllm-vllm[gpu]'. Without vLLM: pip install --force-reinstall 'torch=={plain(machine.torch)}' "
+            "--index-url https://pypi.org/simple",
         )
         return
     drivers = [gpu.driver for gpu in machine.gpus]

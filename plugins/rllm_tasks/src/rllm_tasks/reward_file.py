@@ -7,6 +7,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,8 @@ def check_function(function: str) -> None:
     """Look at ``FILE.py:FUNCTION`` without running anything.
 
     Raises:
-        ConfigError: the file is not there or has a syntax error, or its function is not named, missing, or has another
-            signature.
+        ConfigError: the file is not there or has a syntax error, its function is not named, missing, or has another
+            signature, or a module that the file imports at its top is not installed.
     """
     path, name = split(function)
     tree = _parsed(path)
@@ -39,6 +40,7 @@ def check_function(function: str) -> None:
             _check_signature(Parameters.of_source(defined[name].args), name, place)
     elif not _may_be_bound(tree, name):
         raise _missing(path, name, list(defined))
+    _check_imports(tree, path)
 
 
 def check_columns(function: str, data: Mapping[str, Any]) -> None:
@@ -161,6 +163,20 @@ def _check_signature(parameters: Parameters, name: str, place: str) -> None:
     if parameters.style is None:
         taken = ", ".join(parameters.names)
         raise ConfigError(f"{place}: {name}({taken}) is not a reward function.", SIGNATURES.format(name=name))
+
+
+def _check_imports(tree: ast.Module, path: Path) -> None:
+    """Of packages alone: finding a module in one imports the package. What `if` and `try` guard is not looked at."""
+    for each in tree.body:
+        names = [alias.name for alias in each.names] if isinstance(each, ast.Import) else []
+        if isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            names = [each.module]
+        for package in (name.partition(".")[0] for name in names):
+            if package not in sys.modules and find_spec(package) is None:
+                raise ConfigError(
+                    f"{path}, line {each.lineno}: there is no module {package!r}.",
+                    f"Install it, or add its folder to PYTHONPATH; the folder of {path.name} is not searched.",
+                )
 
 
 def _may_be_bound(tree: ast.Module, name: str) -> bool:

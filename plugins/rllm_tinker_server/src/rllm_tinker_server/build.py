@@ -90,7 +90,8 @@ def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
     torch.set_num_threads(options.threads)
     names = options.names or default_names(options.model)
     section = TrainedModelSection(name=options.model, device=options.device, dtype=options.dtype)
-    loaded = load_model(section, derive_seed(options.seed, "model"))
+    seed = derive_seed(options.seed, "model")
+    loaded = load_model(section, seed)
     try:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
         tokenizer = _tokenizer_of(options, loaded)
@@ -98,6 +99,7 @@ def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
             loaded,
             name=names[0],
             tokenizer=tokenizer,
+            seed=seed,
             max_context=options.max_context,
             max_tokens_per_microbatch=options.max_tokens_per_microbatch,
             merged_dtype=loaded.model.dtype if options.merged_dtype == "model" else torch.float32,

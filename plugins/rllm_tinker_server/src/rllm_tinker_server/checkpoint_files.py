@@ -2,6 +2,7 @@
 
 - ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter as peft writes it.
 - ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in folders for sampling.
+- ``base.json``: the base model as `rllm_local.adapter_files` knows it, with the seed of the weights of `tiny`.
 - ``model.json``: the base model (what it was called, and the fingerprint of its weights), the `LoraSpec`, and the
   version of this format. The name is for people: the fingerprint alone says whether an adapter belongs to a model.
 """
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rllm_local.adapter_files import BaseModel, write_base
 from rllm_tinker_server.lora import AdapterWeights, Factors, LoraModel, peft_config
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 
@@ -39,6 +41,10 @@ class BaseWeights:
     """What clients called it when it was saved."""
     sha256: str
     """See `rllm_local.fingerprints.fingerprint`."""
+    seed: int
+    """Of the weights of `tiny`."""
+    dtype: str
+    """Type of the weights that `sha256` is of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +79,11 @@ def write(folder: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[s
     config.base_model_name_or_path = base.name
     config.inference_mode = True
     config.save_pretrained(str(folder))
+    write_base(folder, BaseModel(base.name, base.seed, base.dtype, base.sha256))
     if optimizer is not None:
         _save(optimizer, folder / OPTIMIZER_FILE)
     # Last, so that a folder that has it is complete.
-    record = {"format": FORMAT, "base_model": asdict(base), "lora": asdict(lora.spec)}
+    record = {"format": FORMAT, "base_model": {"name": base.name, "sha256": base.sha256}, "lora": asdict(lora.spec)}
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -89,12 +96,13 @@ def read(folder: Path, base: BaseWeights) -> SavedModel:
     record = _record(folder)
     _check_format(record.get("format"), folder.name)
     try:
-        trained_on, spec = BaseWeights(**record["base_model"]), LoraSpec(**record["lora"])
+        name, sha256 = record["base_model"]["name"], record["base_model"]["sha256"]
+        spec = LoraSpec(**record["lora"])
     except (KeyError, TypeError) as error:
         raise _damaged(folder, RECORD_FILE, error) from error
-    if trained_on.sha256 != base.sha256:
+    if sha256 != base.sha256:
         raise RequestRefused(
-            f"{folder.name} was trained on other weights of the base model ({trained_on.name!r} then) than this "
+            f"{folder.name} was trained on other weights of the base model ({name!r} then) than this "
             f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
             "others with the same files in the model's folder, of all with the same --dtype."
         )

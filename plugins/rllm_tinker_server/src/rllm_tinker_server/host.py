@@ -38,6 +38,7 @@ class Host:
         *,
         name: str,
         tokenizer: str,
+        seed: int = 0,
         max_context: int | None = None,
         max_tokens_per_microbatch: int = 16384,
         merged_dtype: torch.dtype = torch.float32,
@@ -48,6 +49,7 @@ class Host:
             loaded: the base model.
             name: what clients call it.
             tokenizer: what clients can load its tokenizer by.
+            seed: of the weights, where the model is `tiny`.
             max_context: most tokens of a conversation and of an example; None: as many as the model takes.
             max_tokens_per_microbatch: padded tokens per forward and backward pass.
             merged_dtype: of the layers that an adapter is merged into; see `merged_copy`.
@@ -71,6 +73,7 @@ class Host:
         )
         self._max_tokens = max_tokens_per_microbatch
         self._merged_dtype = merged_dtype
+        self._seed = seed
         self._learners: dict[str, Learner] = {}
 
     def create(self, model_id: str, spec: LoraSpec) -> None:
@@ -138,7 +141,8 @@ class Host:
     @cached_property
     def _base_weights(self) -> BaseWeights:
         """Told apart when it first matters: a large model's fingerprint takes seconds."""
-        return BaseWeights(self.base.name, fingerprint(self.model))
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return BaseWeights(self.base.name, fingerprint(self.model), self._seed, dtype)
 
     def _learner(self, spec: LoraSpec) -> Learner:
         return Learner(LoraModel(self.model, spec), self.base, max_tokens_per_microbatch=self._max_tokens)

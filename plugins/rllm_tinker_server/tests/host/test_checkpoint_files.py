@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from rllm_local.model import load_model
+from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.messages import AdamStep, ForwardBackward, LoraSpec, RequestRefused
 
@@ -179,6 +181,17 @@ def test_optimiser_state_of_other_shapes_is_refused(host: Host, saved: Path) -> 
 def test_a_folder_that_cannot_be_written_to_is_an_error_of_the_operating_system(host: Host, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"adapter_model.safetensors cannot be written"):
         host.save_state("m", tmp_path / "missing", optimizer=True)
+
+
+def test_an_adapter_of_tiny_is_loaded_onto_the_weights_of_its_seed(tmp_path: Path) -> None:
+    seed = 5
+    loaded = load_model(TrainedModelSection(name="tiny"), seed)
+    base = loaded.model.model.embed_tokens.weight.clone()
+    host = Host(loaded, name="tiny", tokenizer="tiny", seed=seed)
+    host.create("m", LoraSpec(rank=8, seed=0))
+    host.save_state("m", tmp_path, optimizer=False)
+    again = load_model(TrainedModelSection(name=str(tmp_path)), 0)
+    assert torch.equal(again.model.model.embed_tokens.weight, base)
 
 
 def test_the_record_says_what_the_model_is(saved: Path) -> None:

@@ -104,6 +104,11 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 if not earlier:
                     merged.forget(path)
                     merged.marks[path] = origin
+            if value == {} and origin.tier is Tier.COMMAND_LINE and path in holders:
+                raise ConfigError(
+                    f"{wrong_value(path, value, origin.label)}: it sets no key of this section.",
+                    "Write its keys one by one, such as rllm.rollout.n=4, or leave it out.",
+                )
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
                 raise ConfigError(
                     f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,7 @@ QUOTING = (
     "of the shell: 'key=\"a=b\"'."
 )
 _LONGEST = 120
+_WITH_UNDERSCORES = r"[-+]?[0-9.]*[0-9]_[0-9][0-9_.]*(?:[eE][-+]?[0-9]+)?"
 
 
 def read_override(word: str) -> tuple[str, Any]:
@@ -52,9 +54,22 @@ def read_override(word: str) -> tuple[str, Any]:
             f"`{_short(word)}` names a config group `{key}`, which does not exist.",
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
-    # Hydra takes numbers with leading zeros, and of other bases, for text. What is in quotes, or made by one of its
-    # functions, is meant as it is.
-    return key, value if any(mark in word for mark in "'\"(") else _with_numbers(value)
+    given = word.partition("=")[2]
+    if any(mark in given for mark in "'\"("):  # in quotes, or made by one of Hydra's functions: meant as it is
+        return key, value
+    _refuse_odd_groups(word, given)
+    # Hydra takes numbers with leading zeros, and of other bases, for text.
+    return key, _with_numbers(value)
+
+
+def _refuse_odd_groups(word: str, given: str) -> None:
+    """Hydra takes ``1_0`` for 10, which is a slip for 1.0 more often than a number."""
+    for part in re.split(r"[,\[\]{}:]" if "{" in given else r"[,\[\]]", given):
+        if re.fullmatch(_WITH_UNDERSCORES, part.strip()) and number(part.strip()) is None:
+            raise ConfigError(
+                f"`{_short(word)}` holds {part.strip()}, which Hydra takes for a number and YAML for text.",
+                "Write digits in groups of three (1_000) or without `_`; text goes in quotes: 'key=\"1_0\"'.",
+            )
 
 
 def _with_numbers(value: Any) -> Any:

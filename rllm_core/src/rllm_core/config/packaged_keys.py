@@ -34,7 +34,8 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
     if not marked:
         return []
     known = packaged_values(backend, profile)
-    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known)))
+    optional = (path_of(key) for mark in marked.values() for key in mark.optional)
+    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known), *optional))
     problems: list[str] = []
     for section, mark in marked.items():
         # Of a section that the core has too, its own schema checks the core's keys.

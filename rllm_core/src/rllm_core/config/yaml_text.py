@@ -1,7 +1,7 @@
 """YAML 1.2 (its core schema) as text of configurations, with a bound on its size.
 
 PyYAML reads YAML 1.1, which takes ``010`` for 8, ``1:30`` for 90 and ``no`` for false. Beyond YAML 1.2, ``1_000`` is a
-number as on a command line, and ``<<`` merges mappings.
+number as on a command line (``1_0`` is text: underscores part groups of three digits), and ``<<`` merges mappings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEEPEST = 64
 MOST_VALUES = 20_000
 """Most keys and values of a source of values, repeated ones (YAML's aliases) counted as often as they occur."""
 _TAG = "tag:yaml.org,2002:"
-_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
 _INT = rf"[-+]?{_DIGITS}|0o[0-7]+|0x[0-9a-fA-F]+"
 _FLOAT = (
     rf"[-+]?(?:\.{_DIGITS}|{_DIGITS}(?:\.(?:{_DIGITS})?)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"

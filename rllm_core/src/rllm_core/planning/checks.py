@@ -34,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     idle_checks.options_have_an_environment,
     idle_checks.step_rewards_are_read,
     idle_checks.something_is_trained,
+    idle_checks.thoughts_have_a_later_prompt,
     idle_checks.rejection_rejects,
     idle_checks.filtering_masks,
     idle_checks.checkpoints_are_many,

@@ -60,6 +60,18 @@ def _reads_step_rewards(estimator: Chosen[EstimatorPlugin[Any]]) -> bool:
     return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
 
 
+def thoughts_have_a_later_prompt(plan: RunPlan) -> Iterator[Problem]:
+    """Keeping thoughts in later prompts, and an attempt has one prompt."""
+    key, agent = "rllm.accumulate_reasoning", plan.config.rllm.agent
+    if plan.composed.is_by_user(key) and plan.config.rllm.accumulate_reasoning and agent.max_steps == 1:
+        yield unused(
+            key,
+            f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, and an attempt has no later "
+            "prompt that could keep a thought.",
+            "Raise rllm.agent.max_steps, or leave it out.",
+        )
+
+
 def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
     """The mode `none` drops nothing; with a multiplier more tasks are drawn all the same."""
     key, section = "rllm.rejection_sample.enable", plan.config.rllm.rejection_sample

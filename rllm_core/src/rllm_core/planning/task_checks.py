@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.notices import warn_once
 from rllm_core.planning.plan import RunPlan
 
 FIRST = 3
-"""Tasks of each split that environment and rewards look at."""
+"""Tasks of a split that is made as it is played: environment and rewards look at these alone."""
 COMPARED, NAMED = 20_000, 5
-"""Tasks of each split that are compared with those of the other, and those that a warning names."""
+"""Tasks of each split that are looked at, and those that a warning names."""
 
 
 def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """Look at the first tasks of both splits, and at tasks that are in both.
+    """Look at the first tasks of both splits, at later ones with other columns, and at tasks that are in both.
 
     Raises:
         ConfigError: the environment cannot play a task, or a reward cannot score it and a missing reward ends the run.
     """
-    for task in (*islice(train_tasks, FIRST), *islice(val_tasks, FIRST)):
+    of_train = _samples(train_tasks, plan.train_dataset is not None)
+    of_val = _samples(val_tasks, plan.val_dataset is not None)
+    for task in (*of_train, *of_val):
         _check_environment(plan, task)
         if plan.config.rllm.algorithm.on_missing_reward == "error":
             _check_rewards(plan, task)
@@ -32,11 +36,29 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
         _warn_of_shared_tasks(train_tasks, val_tasks)
 
 
+def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:
+    """The first tasks, and of those that are stored or held the first with each set of columns."""
+    seen: set[frozenset[str]] = set()
+    for number, task in enumerate(islice(tasks, COMPARED if stored or isinstance(tasks, list) else FIRST)):
+        columns = frozenset(name for name, value in task.data.items() if value is not None)
+        if number < FIRST or columns not in seen:
+            yield task
+        seen.add(columns)
+
+
 def _check_environment(plan: RunPlan, task: Task) -> None:
     chosen = plan.environment
     if chosen is not None and chosen.plugin.check_task is not None:
         with failures_as(PluginError, f"`check_task` of environment {chosen.qualified_name}"):
-            chosen.plugin.check_task(chosen.params, task.data)
+            _look(chosen, task)
+
+
+def _look(chosen: Chosen[Any], task: Task) -> None:
+    """Let a plugin look at a task; what it refuses names the task."""
+    try:
+        chosen.plugin.check_task(chosen.params, task.data)
+    except ConfigError as error:
+        raise ConfigError(f"{error.message} This is task {task.id!r}.", error.hint) from error
 
 
 def _check_rewards(plan: RunPlan, task: Task) -> None:
@@ -50,7 +72,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
             )
         if plugin.check_task is not None:
             with failures_as(PluginError, f"`check_task` of reward {chosen.qualified_name}"):
-                plugin.check_task(chosen.params, task.data)
+                _look(chosen, task)
 
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:

@@ -85,16 +85,18 @@ class CheckpointStore:
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged.
         """
-        damaged = []
+        damaged: dict[Path, str] = {}
         for folder in reversed(self._all()):
             problem = find_damage(folder)
             if problem is None:
+                for each, what in damaged.items():
+                    warn(f"checkpoint {each} is damaged ({what}); continuing from {folder.name}")
                 return Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="utf-8")))
-            damaged.append(f"{folder.name}: {problem}")
-            warn(f"checkpoint {folder} is damaged ({problem}); using the one before it")
+            damaged[folder] = problem
         if damaged:
+            what = "; ".join(f"{folder.name}: {problem}" for folder, problem in damaged.items())
             raise CheckpointError(
-                f"No checkpoint in {self._folder} can be used ({'; '.join(damaged)}).",
+                f"No checkpoint in {self._folder} can be used ({what}).",
                 "Start again with --overwrite, or restore the folder from a backup.",
             )
         return None
