@@ -16,14 +16,23 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError, RllmError
+from rllm_core.notices import warn_once
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.early_renderer import try_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
+from rllm_local.kv_cache import as_needed
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.same_bits import (
+    TIMING_MATTERS,
+    fix_order_of_sums,
+    fold_last_product,
+    positions_to_read,
+    sums_in_one_order,
+)
 from rllm_local.served_versions import ServedVersions
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
@@ -44,6 +53,8 @@ class LocalBackend(Backend):
 
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
+        if run.versions_served > 1:
+            fix_order_of_sums()
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         if run.calls_tools:
             await self._in_worker(try_renderer, run, settings.model.name)
@@ -93,9 +104,13 @@ class LocalBackend(Backend):
                 max_context=max_context,
                 max_concurrency=settings.local.max_concurrency,
                 kv_cache_bytes=int(settings.local.kv_cache_gib * GIB / run.versions_served),
+                positions_to_read=positions_to_read if run.versions_served > 1 else as_needed,
             )
 
         if run.versions_served > 1:
+            fold_last_product(model)
+            if not await self._in_worker(sums_in_one_order, model):
+                warn_once(TIMING_MATTERS)
             self._versions = ServedVersions(model, make_engine, self._in_worker, versions=run.versions_served)
             return self._versions
         self._engine = make_engine(model)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import SlotCache
+from rllm_local.kv_cache import SlotCache, as_needed
 from rllm_local.prefixes import BLOCK, leading
 from rllm_local.request import Request
 from rllm_local.sampling import Draws
@@ -51,12 +51,14 @@ class LocalEngine:
         max_context: int,
         max_concurrency: int,
         kv_cache_bytes: int,
+        positions_to_read: Callable[[int], int] = as_needed,
     ) -> None:
         self.renderer = renderer
         self.max_context = max_context
         self.weight_version = 0
         self._model = model
         self._executor = executor
+        self._positions_to_read = positions_to_read
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
         self._waiting: deque[Request] = deque()
@@ -110,7 +112,8 @@ class LocalEngine:
 
     def _start_empty(self) -> None:
         positions = min(FIRST_POSITIONS, self.max_context)
-        self._cache = SlotCache(self._model.config.num_hidden_layers, self._slots_for(positions), positions)
+        layers, slots = self._model.config.num_hidden_layers, self._slots_for(positions)
+        self._cache = SlotCache(layers, slots, positions, self._positions_to_read)
         self._table = SlotTable(self._cache.slots)
         self._copies: list[Copy] = []
         """What the next pass copies from slot to slot before it computes."""

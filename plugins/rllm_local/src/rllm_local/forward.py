@@ -72,7 +72,7 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
     slots = np.array([row.slot for row in rows])
     view = cache.select(slots, np.where(real, positions, -1), length, device)
     # Padding sees position 0 like any other token: a query that sees nothing would make NaN.
-    visible = np.arange(length) <= (positions if view.rows is None else _spread(positions, view))[:, :, None]
+    visible = np.arange(view.length) <= (positions if view.rows is None else _spread(positions, view))[:, :, None]
     with over_slots(model, view.rows):
         output = model(
             input_ids=torch.from_numpy(ids).to(device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,12 +88,20 @@ class SlotLayer(DynamicLayer):
         return 0 if self.view is None else self.view.length
 
 
-class SlotCache(Cache):
-    """All layers' slots."""
+def as_needed(length: int) -> int:
+    """Read the positions that the longest row needs, and no more."""
+    return length
 
-    def __init__(self, layers: int, slots: int, positions: int) -> None:
+
+class SlotCache(Cache):
+    """All layers' slots. `positions_to_read` says how many positions a pass reads that needs so many."""
+
+    def __init__(
+        self, layers: int, slots: int, positions: int, positions_to_read: Callable[[int], int] = as_needed
+    ) -> None:
         self.slots = slots
         self.positions = positions
+        self._positions_to_read = positions_to_read
         super().__init__(layers=[SlotLayer(slots, positions) for _ in range(layers)])
 
     def select(
@@ -104,7 +112,7 @@ class SlotCache(Cache):
         Args:
             slots: (n_row,) slot of each row.
             writes: (n_row, n_query) position of each new token in its slot, -1 for padding.
-            length: positions to read.
+            length: positions that the longest row needs; the view may read more.
         """
         flat = np.where(writes < 0, self.slots * self.positions, slots[:, None] * self.positions + writes)
         read, rows = _read(slots, one_query=writes.shape[1] == 1)
@@ -112,7 +120,7 @@ class SlotCache(Cache):
             slots=read if isinstance(read, slice) else torch.from_numpy(read).to(device),
             rows=None if rows is None else torch.from_numpy(rows).to(device),
             write_positions=torch.from_numpy(flat.reshape(-1)).to(device),
-            length=length,
+            length=min(self._positions_to_read(length), self.positions),
         )
         for layer in self.layers:
             layer.view = view

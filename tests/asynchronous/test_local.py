@@ -1,0 +1,54 @@
+"""Asynchronous training on the backend `local`, in an environment that waits at random."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import waiting_runs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of each run of `waiting_runs`."""
+    command = [sys.executable, str(Path(waiting_runs.__file__))]
+    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read: dict[str, Any] = json.loads(done.stdout)
+    return read
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
+def test_pinned_runs_end_with_the_same_weights_whatever_waits(made: dict[str, Any]) -> None:
+    assert len({made[name]["digest"] for name in ("first", "second", "third")}) == 1
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
+def test_runs_resumed_from_one_checkpoint_end_with_the_same_weights(made: dict[str, Any]) -> None:
+    assert made["stopped, resumed"]["digest"] == made["again, resumed"]["digest"]
+
+
+def test_updates_change_the_weights(made: dict[str, Any]) -> None:
+    """Or equal digests say nothing."""
+    assert made["first"]["digest"] != made["stopped"]["digest"]
+
+
+def test_pinned_tokens_are_as_old_as_the_bound_once_it_is_reached(made: dict[str, Any]) -> None:
+    assert made["first"]["stale"] == [0, 1, 2, 2, 2, 2]
+    assert made["stopped, resumed"]["stale"] == [0, 1, 2, 2]
+
+
+def test_one_version_samples_a_pinned_attempt(made: dict[str, Any]) -> None:
+    assert not made["first"]["mixed"]
+
+
+def test_no_token_of_a_run_with_the_newest_weights_is_older_than_the_bound(made: dict[str, Any]) -> None:
+    assert max(made["newest"]["stale"]) <= waiting_runs.STALENESS
+    assert len(made["newest"]["stale"]) == waiting_runs.STEPS

@@ -1,0 +1,136 @@
+"""Asynchronous runs on the backend `local`, in an environment that waits at random: ``python waiting_runs.py``.
+
+Prints JSON: a name for each run, with the digest of its last weights and the staleness of its tokens. A process of its
+own, since MKL looks at its settings once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Task
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.training.loop import TrainingLoop
+from rllm_core.training.setup import tasks_of
+
+STEPS, STALENESS, TURNS = 6, 2, 3
+SETTINGS = {
+    "rllm.env.name": "waiting",
+    "rllm.async_training.enable": True,
+    "rllm.async_training.staleness_threshold": STALENESS,
+    "rllm.rollout.n": 8,
+    "rllm.rollout.n_val": 1,
+    "rllm.trainer.output_dir": "runs",
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.logger": [],
+    "rllm.record": "off",
+    "data.train_batch_size": 4,
+    "data.max_response_length": 20,
+    "training.learning_rate": 0.01,
+}
+NEWEST = {"rllm.async_training.partial_rollout": True}
+
+
+class Waiting(Environment):
+    """A few turns, rewarded by the letters of the replies; answers take a while, each time another."""
+
+    def __init__(self, params: NoParams) -> None:
+        self._turns = 0
+
+    @classmethod
+    def tasks(cls, split: Any, params: NoParams) -> Sequence[Task]:
+        return [Task(id=f"{split}{number}", data={"number": number}) for number in range(12)]
+
+    async def reset(self, task: Mapping[str, Any]) -> str:
+        await _wait()
+        return f"number {task['number']}"
+
+    async def step(self, action: str) -> Outcome:
+        await _wait()
+        self._turns += 1
+        reward = float(sum(map(ord, action)) % 3)
+        return Outcome(observation=f"number {len(action)}", reward=reward, done=self._turns == TURNS)
+
+
+async def _wait() -> None:
+    await asyncio.sleep(random.lognormvariate(0, 1.5) / 1000)
+
+
+@dataclass
+class Stalenesses(Observer):
+    """The largest staleness of each step; stops after some steps."""
+
+    stop_after: int
+    seen: list[float] = field(default_factory=list)
+    mixed: bool = False
+    """Whether a reply has tokens of several versions."""
+    loop: TrainingLoop | None = None
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.seen.append(step.metrics["staleness/max"])
+        steps = [each for episode in step.generated for each in episode.trajectories[0].steps]
+        self.mixed |= len({each.weight_version for each in steps}) > 1
+        if len(self.seen) == self.stop_after:
+            assert self.loop is not None
+            self.loop.stop()
+
+
+def run(registry: Registry, name: str, changes: Mapping[str, Any], *, steps: int, resume: bool) -> dict[str, Any]:
+    """Make a run, or go on with one, and say what came of it."""
+    settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
+    plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
+    tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+    folder = RunFolder.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
+    observer = Stalenesses(steps)
+    try:
+        observer.loop = TrainingLoop(plan, folder, **tasks, observers=[observer], resume=resume)
+        observer.loop.fit()
+        weights = (folder.checkpoints / "latest" / "backend" / "model" / "model.safetensors").read_bytes()
+    finally:
+        folder.close()
+    return {"digest": hashlib.sha256(weights).hexdigest(), "stale": observer.seen, "mixed": observer.mixed}
+
+
+def main() -> None:
+    """Make all runs and print what came of them."""
+    registry = Registry.load()
+    registry.add(
+        EnvironmentPlugin(
+            name="waiting",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: Waiting,
+            defaults={"rllm.workflow.name": "multi_turn_workflow"},
+        )
+    )
+    made = {name: run(registry, name, {}, steps=STEPS, resume=False) for name in ("first", "second", "third")}
+    made["stopped"] = run(registry, "stopped", {}, steps=2, resume=False)
+    (stopped,) = Path("runs").glob("*/stopped")
+    shutil.copytree(stopped, stopped.with_name("again"), symlinks=True)
+    for name in ("stopped", "again"):
+        made[f"{name}, resumed"] = run(registry, name, {}, steps=STEPS, resume=True)
+    made["newest"] = run(registry, "newest", NEWEST, steps=STEPS, resume=False)
+    json.dump(made, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
