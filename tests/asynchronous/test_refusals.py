@@ -225,7 +225,7 @@ OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
     ("settings", "weights", "old"),
     [
         (ahead(2), "pinned: those of 2 steps before", OF_TRAINER),
-        (ahead(2, partial=True), "the newest at each token", OF_TRAINER),
+        (ahead(2, partial=True), "the newest there are", OF_TRAINER),
         ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, "pinned: those of 1 step before", "the sampler's, as is"),
     ],
 )

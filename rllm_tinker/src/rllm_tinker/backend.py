@@ -31,7 +31,7 @@ SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 
 
 class TinkerBackend(Backend):
-    """Holds a session with the service, the LoRA model in training, and the sampler of its newest weights."""
+    """Holds a session with the service, the LoRA model in training, and samplers of its newest weights."""
 
     def __init__(self) -> None:
         self._server: LocalServer | None = None
@@ -74,7 +74,12 @@ class TinkerBackend(Backend):
         if "ref_logprobs" in run.needs:
             # The reference's log-probs of a row are asked for with a request that samples one token behind it.
             max_context -= 1
-        engine = TinkerEngine(renderer, max_context=max_context, prompts_per_request=prompts_per_request)
+        engine = TinkerEngine(
+            renderer,
+            max_context=max_context,
+            prompts_per_request=prompts_per_request,
+            versions_served=run.versions_served,
+        )
         self._engine = engine
         await self.publish(0)
         return engine
@@ -163,6 +168,8 @@ class TinkerBackend(Backend):
                 checkpoints=checkpoints,
                 seed=self._run.config.rllm.trainer.seed,
                 longest=self._config.tinker_timeout,
+                # With the newest weights, too: attempts of each round under way may still have older ones.
+                versions=1 + self._run.config.rllm.async_training.staleness,
             )
             return self._server.url, self._server.api_key
         url = base_url or os.environ.get(URL_VARIABLE) or SERVICE_URL

@@ -6,6 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
 from rllm_tinker.settings import DEFAULT_LOCAL_DIR, LOCAL, TinkerConfig
 from rllm_tinker.state import state_named_by
 
@@ -36,6 +37,19 @@ def check_config(config: TinkerConfig) -> None:
             f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
             "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state); training "
             "runs are written RUN.",
+        )
+
+
+def check_run(run: RunConfig, config: TinkerConfig) -> None:
+    """Raise ConfigError where the run pins weights that the service changes in place."""
+    if run.rllm.trainer.val_only or not run.rllm.async_training.pins_weights:
+        return
+    if config.rollout_engine.weights == "inflight":
+        raise ConfigError(
+            "rollout_engine.weights is inflight, and `rllm.async_training.partial_rollout` is false: each round is "
+            "sampled by one version of the weights. The service changes inflight weights in place, older ones are "
+            "gone, and nobody knows which version sampled what.",
+            "Leave rollout_engine.weights out (snapshot), or set rllm.async_training.partial_rollout=true.",
         )
 
 

@@ -17,6 +17,7 @@ from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_tinker.client import Sampler
 from rllm_tinker.exchange import SampledSequence
+from rllm_tinker.served_samplers import ServedSamplers
 
 QUIET_TURNS = 3
 """Turns of the event loop without a new call after which the calls so far are sent."""
@@ -26,48 +27,58 @@ QUIET_TURNS = 3
 class _Call:
     prompt: NDArray[np.int32]
     sampling: SamplingParams
+    version: int
+    sampler: Sampler
+    """Of that version. It is the call's until the end, whatever is published meanwhile."""
     future: asyncio.Future[Completion]
 
     @property
     def kind(self) -> SamplingParams:
         """What calls must share to be one request."""
-        return replace(self.sampling, seed=0)
+        return replace(self.sampling, seed=0, weight_version=self.version)
 
 
 class TinkerEngine:
-    """A `RolloutEngine` on a service.
+    """A `RolloutEngine` on a service. All tokens of a call are of one version of the weights.
 
     Calls of the same moment are sent as one request where the service takes several prompts; else every call is a
     request of its own.
     """
 
-    def __init__(self, renderer: Renderer, *, max_context: int, prompts_per_request: int) -> None:
+    def __init__(
+        self, renderer: Renderer, *, max_context: int, prompts_per_request: int, versions_served: int = 1
+    ) -> None:
         """Make one that has nothing to sample from yet; see `publish`.
 
         Args:
             renderer: of the model.
             max_context: most tokens of a conversation.
             prompts_per_request: how many prompts with a seed each the service takes in one request.
+            versions_served: as `RunContext.versions_served`.
         """
         self.renderer = renderer
         self.max_context = max_context
-        self.weight_version = 0
         self._prompts_per_request = prompts_per_request
-        self._sampler: Sampler | None = None
+        self._samplers = ServedSamplers(versions=versions_served)
         self._waiting: list[_Call] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, sampler: Sampler, version: int) -> None:
-        """Calls from here on sample from these weights."""
-        self._sampler, self.weight_version = sampler, version
+        """Calls from here on sample from these weights, unless they ask for older ones that are served."""
+        self._samplers.publish(sampler, version)
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """See `RolloutEngine.generate`."""
+        """See `RolloutEngine.generate`. Without a version, the newest weights at the time of the call sample.
+
+        Raises:
+            RolloutError: that version is not served any more; or as `RolloutEngine.generate`.
+        """
         prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        version, sampler = self._samplers.find(sampling.weight_version)
         sampling = replace(sampling, max_tokens=room)
-        call = _Call(prompt, sampling, asyncio.get_running_loop().create_future())
+        call = _Call(prompt, sampling, version, sampler, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if len(self._waiting) == 1:
             self._start(self._send_waiting())
@@ -102,8 +113,7 @@ class TinkerEngine:
 
     async def _serve(self, calls: Sequence[_Call]) -> None:
         """Ask for the samples of some calls, and hand them out."""
-        sampler, version = self._sampler, self.weight_version
-        assert sampler is not None, "nothing has been published"
+        sampler, version = calls[0].sampler, calls[0].version
         _let_go_with(calls)
         prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
         try:

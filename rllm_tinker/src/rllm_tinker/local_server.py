@@ -19,6 +19,9 @@ from rllm_tinker.health import HttpHealth
 
 STOPPING = 15.0
 """Seconds that the server has to end before it is killed."""
+MERGED, SNAPSHOTS, CACHE_GIB = 2, 32, 1.0
+"""Defaults of ``rllm tinker serve``: versions ready to be sampled from, versions held, and GiB of cache for each of the
+former."""
 LOG_LINES = 8
 """Last lines of its output that an error shows."""
 
@@ -34,7 +37,7 @@ class LocalServer:
     """The folder of what it keeps, absolute."""
 
     @classmethod
-    async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float) -> LocalServer:
+    async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float, versions: int = 1) -> LocalServer:
         """Start one and wait until it listens.
 
         Args:
@@ -42,6 +45,7 @@ class LocalServer:
             checkpoints: folder for what the run saves.
             seed: of the run, for the weights of `tiny`.
             longest: seconds that it has to load its model.
+            versions: most versions of the weights that are sampled from at a time.
 
         Raises:
             BackendError: it ends instead, or takes longer.
@@ -53,7 +57,7 @@ class LocalServer:
         serve = [sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
-        process = ChildProcess.spawn([*serve, *what, *where], log, {"TINKER_API_KEY": key})
+        process = ChildProcess.spawn([*serve, *what, *where, *_room_for(versions)], log, {"TINKER_API_KEY": key})
         server = cls("", key, process, Path(checkpoints).expanduser().absolute())
         try:
             server.url = await announced_url(announcement, server.process, longest)
@@ -102,3 +106,11 @@ class LocalServer:
 
     def _last_words(self) -> str:
         return " | ".join(self.process.last_lines(LOG_LINES)) or "nothing"
+
+
+def _room_for(versions: int) -> list[str]:
+    """Options with which none of so many versions waits for another, in the memory that caches have anyway."""
+    merged = max(MERGED, versions)
+    caches = ["--kv-cache-gib", str(MERGED * CACHE_GIB / merged)]
+    # One more: it is saved before the oldest is used for the last time.
+    return ["--max-merged", str(merged), "--max-snapshots", str(max(SNAPSHOTS, versions + 1)), *caches]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.plugins import hookimpl
-from rllm_tinker.checks import check_config
+from rllm_tinker.checks import check_config, check_run
 from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSection
 
 requires_api = 1
@@ -42,6 +42,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         load=_load,
         fetch_model=_fetch_model,
         check=check_config,
+        check_run=check_run,
         honours=frozenset(
             {
                 "rllm.renderer",
@@ -71,6 +72,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
             custom_losses=True,
             columns=frozenset({"old_logprobs", "ref_logprobs"}),
+            overlap=frozenset({"pinned", "newest"}),
             token_trace=True,
         ),
     )

@@ -75,7 +75,9 @@ class RolloutEngineSection(Section):
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
         description="How weights are published: as a snapshot of each step, or, with `inflight`, into one place that "
-        "the service updates. Here nothing is sampled meanwhile, so that rollouts are the same.",
+        "the service updates. Rollouts are the same where nothing is sampled meanwhile. Where rounds are played ahead, "
+        "`inflight` needs `rllm.async_training.partial_rollout`, and tokens count as of the oldest version they may "
+        "be of.",
     )
 
 

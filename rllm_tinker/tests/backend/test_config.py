@@ -11,7 +11,11 @@ from rllm_core.config.layers import layers_from_overrides
 from rllm_core.errors import ConfigError
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
+from rllm_core.planning.preflight import check_plugins
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_tinker.checks import check_run
+from rllm_tinker.settings import TinkerConfig
 
 BACKEND = "rllm/backend=tinker"
 OF_THE_TABLES: dict[str, Any] = {
@@ -132,3 +136,31 @@ def test_a_key_of_this_backend_without_it_says_which_backend_to_choose(registry:
         ConfigError, match=r"`tinker_base_url` \(from command line\) belongs to backend tinker, and this"
     ):
         compose(registry, layers_from_overrides(["tinker_base_url=local"]))
+
+
+AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
+INFLIGHT = "rollout_engine.weights=inflight"
+NEWEST = "rllm.async_training.partial_rollout=true"
+
+
+@pytest.mark.parametrize("words", [(), (NEWEST,), (NEWEST, INFLIGHT)])
+def test_rounds_may_be_played_ahead(registry: Registry, words: tuple[str, ...]) -> None:
+    check_plugins(planned(registry, "tinker_base_url=local", *AHEAD, *words))
+
+
+def test_weights_that_the_service_changes_in_place_cannot_be_pinned(registry: Registry) -> None:
+    plan = planned(registry, "tinker_base_url=local", *AHEAD, INFLIGHT)
+    with pytest.raises(ConfigError, match=r"weights is inflight, .* nobody knows which version sampled what") as caught:
+        check_plugins(plan)
+    assert "rllm.async_training.partial_rollout=true" in caught.value.hint
+
+
+def test_weights_in_one_place_go_where_rollouts_and_updates_take_turns(registry: Registry) -> None:
+    check_plugins(planned(registry, "tinker_base_url=local", INFLIGHT))
+
+
+def test_a_run_that_only_validates_may_have_both_in_its_file() -> None:
+    run = RunConfig.model_validate(
+        {"rllm": {"async_training": {"enable": True, "staleness_threshold": 2}, "trainer": {"val_only": True}}}
+    )
+    check_run(run, TinkerConfig.model_validate({"rollout_engine": {"weights": "inflight"}}))

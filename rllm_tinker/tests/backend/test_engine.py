@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,9 +45,14 @@ class FakeSampler:
         return [SampledSequence(tokens=np.array([seed], np.int32), logprobs=one) for seed in seeds]
 
 
-def _engine(sampler: Any, prompts_per_request: int = 128, max_context: int = 16) -> TinkerEngine:
+def _engine(
+    sampler: Any, prompts_per_request: int = 128, max_context: int = 16, versions_served: int = 1
+) -> TinkerEngine:
     engine = TinkerEngine(
-        TemplateRenderer(build_tokenizer(), {STOP}), max_context=max_context, prompts_per_request=prompts_per_request
+        TemplateRenderer(build_tokenizer(), {STOP}),
+        max_context=max_context,
+        prompts_per_request=prompts_per_request,
+        versions_served=versions_served,
     )
     engine.publish(sampler, 3)
     return engine
@@ -137,3 +143,56 @@ def test_a_request_is_let_go_when_nobody_waits_for_it_any_more() -> None:
         await asyncio.wait_for(cancelled.wait(), 60)
 
     asyncio.run(give_up())
+
+
+class Versioned(FakeSampler):
+    """Answers with the number of its version once it may, so that others can be published meanwhile."""
+
+    def __init__(self, version: int, may_answer: asyncio.Event) -> None:
+        super().__init__(SampledSequence(tokens=np.array([version], np.int32), logprobs=np.array([-0.5], np.float32)))
+        self._may_answer = may_answer
+
+    async def sample(self, *arguments: Any) -> list[SampledSequence]:
+        await self._may_answer.wait()
+        return await super().sample(*arguments)
+
+
+def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_is_published_meanwhile() -> None:
+    async def play() -> tuple[list[Completion], list[Completion]]:
+        may_answer = asyncio.Event()
+        engine = _engine(Versioned(3, may_answer), versions_served=2)
+        engine.publish(Versioned(4, may_answer), 4)  # type: ignore[arg-type]
+
+        def call(version: int | None) -> asyncio.Task[Completion]:
+            sampling = SamplingParams(max_tokens=4, weight_version=version)
+            return asyncio.create_task(engine.generate([7], sampling, session="s"))
+
+        before = [call(3), call(4), call(None)]
+        await asyncio.sleep(0)
+        engine.publish(Versioned(5, may_answer), 5)  # type: ignore[arg-type]
+        after = [call(4), call(5), call(None)]
+        may_answer.set()
+        return await asyncio.gather(*before), await asyncio.gather(*after)
+
+    for completions, expected in zip(asyncio.run(play()), ([3, 4, 4], [4, 5, 5]), strict=True):
+        assert [completion.weight_version for completion in completions] == expected
+        assert [completion.token_ids.tolist() for completion in completions] == [[version] for version in expected]
+        assert all(completion.version_spans == () for completion in completions)
+
+
+def test_a_version_that_is_served_no_more_is_refused() -> None:
+    engine = _engine(FakeSampler(), versions_served=2)
+    for version in (4, 5):
+        engine.publish(FakeSampler(), version)  # type: ignore[arg-type]
+    with pytest.raises(RolloutError, match=r"Version 3 of the weights is not served; 4, 5 are"):
+        asyncio.run(engine.generate([7], SamplingParams(max_tokens=2, weight_version=3), session="s"))
+
+
+def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
+    first = FakeSampler()
+    engine, kept = _engine(first, versions_served=2), weakref.ref(first)
+    del first
+    for version in (4, 5):
+        assert kept() is not None
+        engine.publish(FakeSampler(), version)  # type: ignore[arg-type]
+    assert kept() is None

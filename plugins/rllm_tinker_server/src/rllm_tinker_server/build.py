@@ -1,9 +1,10 @@
-"""Building the server's parts: the model is loaded and its worker thread is started."""
+"""Building the server's parts: the model is loaded and its worker threads are started, to train and to sample."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from rllm_tinker_server.service import Service
 GIB = 1 << 30
 WORKER = "rllm-tinker-worker"
 STOPPING = 10.0
-"""Seconds that the worker thread has to end what it executes when the server stops."""
+"""Seconds that the worker threads have to end what they execute when the server stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class ModelOptions:
     """What clients call the model; empty: as `default_names`."""
     max_context: int | None = None
     threads: int = 1
+    """CPU threads of torch, of each worker thread."""
     device: str = "auto"
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
@@ -67,18 +69,19 @@ def default_names(model: str) -> tuple[str, ...]:
 
 @contextmanager
 def opened_service(options: ModelOptions) -> Iterator[Service]:
-    """Load the model and serve it, but for HTTP. Afterwards the worker thread has `STOPPING` seconds to end.
+    """Load the model and serve it, but for HTTP. Afterwards the worker threads have `STOPPING` seconds to end.
 
     Raises:
         ConfigError: the model cannot be loaded, or the folder for checkpoints cannot be used.
     """
-    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=WORKER)
+    # Two, so that samples are answered while a training request runs.
+    training, sampling = _worker("training", options.threads), _worker("sampling", options.threads)
     try:
-        yield executor.submit(_build, options, executor).result()
+        yield training.submit(_build, options, training, sampling).result()
     finally:
-        stopping = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
-        stopping.start()
-        stopping.join(STOPPING)
+        until = time.monotonic() + STOPPING
+        for stopping in [_shut_down(executor) for executor in (training, sampling)]:
+            stopping.join(max(0.0, until - time.monotonic()))
 
 
 def worker_is_busy() -> bool:
@@ -86,8 +89,23 @@ def worker_is_busy() -> bool:
     return any(thread.name.startswith(WORKER) for thread in threading.enumerate())
 
 
-def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
-    torch.set_num_threads(options.threads)
+def _worker(what: str, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(
+        max_workers=1,
+        thread_name_prefix=f"{WORKER}-{what}",
+        initializer=torch.set_num_threads,
+        initargs=(threads,),
+    )
+
+
+def _shut_down(executor: ThreadPoolExecutor) -> threading.Thread:
+    """A thread that ends when the executor has."""
+    stopping = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    stopping.start()
+    return stopping
+
+
+def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: ThreadPoolExecutor) -> Service:
     names = options.names or default_names(options.model)
     section = TrainedModelSection(name=options.model, device=options.device, dtype=options.dtype)
     seed = derive_seed(options.seed, "model")
@@ -106,12 +124,12 @@ def _build(options: ModelOptions, executor: ThreadPoolExecutor) -> Service:
         )
         samplers = Samplers(
             host,
-            executor,
+            sampling,
             kv_cache_bytes=int(options.kv_cache_gib * GIB),
             max_concurrency=options.max_concurrency,
             max_merged=options.max_merged,
         )
-        return Service(host, samplers, executor, options.checkpoints, names=names, limits=options.limits)
+        return Service(host, samplers, training, options.checkpoints, names=names, limits=options.limits)
     except OSError as error:
         raise ConfigError(
             f"The folder for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",

@@ -47,7 +47,7 @@ _CHECKED = TypeAdapter(Checkpoint)
 
 
 class Checkpoints:
-    """All below one folder. Whatever writes or removes is to be called on the worker thread."""
+    """All below one folder. Whatever writes or removes is to be called on the thread that trains."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self.root = root

@@ -43,7 +43,13 @@ def tinker() -> None:
 @click.option(
     "--max-context", type=click.IntRange(2), help="Most tokens of a prompt and its reply. Default: the model's."
 )
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
+@click.option(
+    "--threads",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="CPU threads of torch, for training and for sampling each.",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, …")
 @click.option(
     "--dtype",

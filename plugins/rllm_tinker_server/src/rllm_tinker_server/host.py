@@ -1,4 +1,8 @@
-"""The models of a server: one base model and the LoRA models on it. Everything here computes, and on one thread."""
+"""The models of a server: one base model and the LoRA models on it.
+
+Everything here computes. Training is called on one thread, and sampling on another: `merged` and `score`. The two share
+tensors that nobody changes, and copies of weights; no module tree is used by both.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,11 @@ from rllm_tinker_server.messages import (
     Scores,
 )
 from rllm_tinker_server.prompts import score
+from rllm_tinker_server.shared_copy import sharing_copy
 
 
 class Host:
-    """Trains LoRA models and hands out their weights. Not thread-safe: it is called on one thread."""
+    """Trains LoRA models and hands out their weights. Called on one thread, but for `merged` and `score`."""
 
     def __init__(
         self,
@@ -63,6 +68,8 @@ class Host:
                 "Ask for fewer, or for none: the model's own number is the default.",
             )
         self.model: Any = loaded.model.requires_grad_(False).eval()
+        # A pass that samples sets its model's attention for a while: trees that are copied meanwhile would keep it.
+        self._sampled = sharing_copy(self.model)
         self.tokenizer: Any = loaded.tokenizer
         self.stop_ids = loaded.stop_ids
         self.base = BaseModel(
@@ -130,8 +137,8 @@ class Host:
         self._learners.pop(model_id, None)
 
     def merged(self, weights: AdapterWeights | None) -> Any:
-        """A plain model to sample from; None: the base model itself."""
-        return self.model if weights is None else merged_copy(self.model, weights, self._merged_dtype)
+        """A plain model to sample from; None: the base model."""
+        return self._sampled if weights is None else merged_copy(self.model, weights, self._merged_dtype)
 
     def score(self, model: Any, given: NDArray[np.int32], top: int, temperature: float) -> Scores:
         """See `prompts.score`; `model` is one of `merged`."""

@@ -38,7 +38,7 @@ class Samplers:
 
         Args:
             host: of the base model.
-            executor: of one thread, the one that `host` is called on.
+            executor: of one thread. It may be another one than that which `host` trains on.
             kv_cache_bytes: for cached keys and values, of each set of weights that is being sampled from.
             max_concurrency: most sequences of one set of weights in a forward pass.
             max_merged: most sets of weights in memory, one copy of the adapted layers each.

@@ -47,8 +47,8 @@ class RunningServer:
 def serve(service: Service, options: ServeOptions, listening: socket.socket, ready: Callable[[str], None]) -> int:
     """Serve until SIGTERM, SIGINT or the end of standard input, and return the exit code.
 
-    `listening` is from `listen_for`; `ready` is told the URL once requests are answered. What the worker thread
-    executes at the end is not waited for.
+    `listening` is from `listen_for`; `ready` is told the URL once requests are answered. What the worker threads
+    execute at the end is not waited for.
     """
     url = url_of(listening)
 

@@ -1,4 +1,4 @@
-"""What all operations of the server stand on: the model, its worker thread, and what clients have made so far."""
+"""What all operations stand on: the model, the thread that trains it, and what clients have made so far."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ logger = logging.getLogger("rllm_tinker_server")
 
 
 class ModelHost(Protocol):
-    """The half that trains; see `host.Host`. Called on one worker thread. Weights are opaque here."""
+    """The half that trains; see `host.Host`. Called on one thread. Weights are opaque here."""
 
     base: BaseModel
 
@@ -91,7 +91,7 @@ class Service:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call it on the worker thread, after everything that was handed in before."""
+        """Call it on the thread that trains, after everything that was handed in before."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -202,7 +202,7 @@ class Service:
             )
 
     async def close(self) -> None:
-        """Stop what runs beside; what the worker thread executes ends by itself."""
+        """Stop what runs beside; what the worker threads execute ends by itself."""
         self.futures.close()
         tasks = tuple(self._tasks)
         for task in tasks:

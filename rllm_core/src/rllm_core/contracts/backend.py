@@ -49,7 +49,8 @@ class Capabilities:
     overlap: frozenset[Overlap] = frozenset()
     """Under which weights its own engine samples while `process` and `update` run and new weights are published.
     ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``newest``: the newest that are
-    published, with `Completion.version_spans`. Empty: none; asynchronous training is refused."""
+    published, at each token (with `Completion.version_spans`) or at the begin of each call. Empty: none; asynchronous
+    training is refused. Where settings decide, `BackendPlugin.check_run` refuses."""
     token_trace: bool = False
     """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
 
@@ -283,6 +284,9 @@ class BackendPlugin(Plugin[ParamsT]):
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""
+    check_run: Callable[[RunConfig, Any], None] | None = None
+    """Takes the configuration of the run and the backend's own sections, and raises ConfigError for what `check` cannot
+    see, such as a setting that does not go with ``rllm.async_training``. Called where `check` is."""
     model_key: str = "model.name"
     """The config key that ``--model`` sets."""
     learning_rate_key: str = "training.learning_rate"

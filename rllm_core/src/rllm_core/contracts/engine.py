@@ -45,7 +45,7 @@ class SamplingParams:
     A single text in place of a tuple, or an empty one, is a ValueError."""
     weight_version: int | None = None
     """The version of the weights that samples, one of those that are served (`RunContext.versions_served`); None: the
-    newest at each token."""
+    newest at each token, or at the begin of the call; see `Capabilities.overlap`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):

@@ -83,7 +83,10 @@ def check_plugins(plan: RunPlan) -> None:
         if entry.plugin.check is not None:
             with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
                 entry.plugin.check(params)
-    workflow = plan.workflow
+    backend, workflow = plan.backend, plan.workflow
+    if backend.plugin.check_run is not None:
+        with failures_as(PluginError, f"The check of backend {backend.qualified_name}"):
+            backend.plugin.check_run(plan.config, plan.composed.backend_config)
     if workflow.plugin.check_run is not None:
         with failures_as(PluginError, f"The check of workflow {workflow.qualified_name}"):
             workflow.plugin.check_run(plan.config, workflow.params)

@@ -1,0 +1,105 @@
+"""Sampling while a training request runs: neither waits for the other, and neither changes what the other makes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rllm_local.attention import over_slots
+from rllm_tinker_server.build import ModelOptions, opened_service
+from rllm_tinker_server.host import Host
+from rllm_tinker_server.lora import AdapterWeights
+from rllm_tinker_server.messages import LoraSpec, SampleSettings
+from rllm_tinker_server.samplers import Samplers
+from rllm_tinker_server.service import Service
+
+DEADLINE = 60.0
+"""Seconds after which something hangs, however busy the machine is."""
+FREE = SampleSettings(max_tokens=40, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
+PROMPTS = [np.arange(5, 9 + index, dtype=np.int32) for index in range(6)]
+STEPS = 6
+Found = list[tuple[list[int], list[float]]]
+
+
+def _sampled(host: Host, weights: AdapterWeights | None) -> Found:
+    with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=64, max_merged=2)
+        found = asyncio.run(asyncio.wait_for(samplers.sample(weights, PROMPTS, FREE), DEADLINE))
+    return [(each.tokens.tolist(), each.logprobs.tolist()) for each in found]
+
+
+def _trained_beside(host: Host, train: Callable[[], None], work: Callable[[], Found]) -> list[Found]:
+    """What `work` returns, again and again while `train` runs on a thread of its own; once at least."""
+    found = []
+    with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        training = executor.submit(train)
+        while not found or not training.done():
+            found.append(work())
+        training.result()
+    return found
+
+
+@pytest.mark.parametrize("of_base", [False, True], ids=["adapter", "base"])
+def test_a_version_samples_the_same_while_the_model_is_trained(
+    host: Host, make_request: Any, train: Any, of_base: bool
+) -> None:
+    train(host, "m", make_request())
+    weights = None if of_base else host.weights("m")
+    alone = _sampled(host, weights)
+    beside = _trained_beside(host, lambda: train(host, "m", make_request(), STEPS), lambda: _sampled(host, weights))
+    assert all(found == alone for found in beside)
+
+
+def test_training_makes_the_same_weights_while_others_sample(
+    make_host: Callable[..., Host], make_request: Any, train: Any, weights_of: Any
+) -> None:
+    alone, beside = make_host(), make_host()
+    for host in (alone, beside):
+        host.create("m", LoraSpec(rank=8, seed=1))
+        train(host, "m", make_request())
+    weights = beside.weights("m")
+    train(alone, "m", make_request(), STEPS)
+    _trained_beside(beside, lambda: train(beside, "m", make_request(), STEPS), lambda: _sampled(beside, weights))
+    assert torch.equal(weights_of(alone, "m"), weights_of(beside, "m"))
+
+
+def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(host: Host, train: Any) -> None:
+    with over_slots(host.merged(None), None):
+        host.create("n", LoraSpec(rank=8, seed=1))
+        host.merged(host.weights("m"))
+    assert host._find("n").lora.model.config._attn_implementation == "sdpa"
+    assert host.merged(host.weights("n")).config._attn_implementation == "sdpa"
+
+
+def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) -> bool:
+    """Whether something is answered before a training request is, which waits for that answer."""
+
+    async def play(service: Service) -> bool:
+        answered = threading.Event()
+        training = asyncio.create_task(service.in_worker(answered.wait, DEADLINE))
+        await ask(service)
+        answered.set()
+        return await training
+
+    with opened_service(ModelOptions(model="tiny", checkpoints=tmp_path, kv_cache_gib=0.01)) as service:
+        service.host.create("m", LoraSpec(rank=4, seed=1))
+        return asyncio.run(play(service))
+
+
+def test_samples_are_answered_while_a_training_request_runs(tmp_path: Path) -> None:
+    def ask(service: Service) -> Any:
+        return service.samplers.sample(service.host.weights("m"), PROMPTS, FREE)
+
+    assert _during_a_training_request(tmp_path, ask)
+
+
+def test_log_probs_of_prompts_are_told_while_a_training_request_runs(tmp_path: Path) -> None:
+    assert _during_a_training_request(tmp_path, lambda service: service.samplers.score(None, PROMPTS[0]))
