@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY, VERSION, VERSION_KEY
+from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
+from rllm_record.steps.version import VERSION, VERSION_KEY
 
 REPLY = 4
 """Sampled tokens of a turn."""

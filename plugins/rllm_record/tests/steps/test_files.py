@@ -19,7 +19,8 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.data.version_spans import VersionSpan
 from rllm_record.steps import PlayedEpisode, RecordedFate, RecordError, StepFiles
 from rllm_record.steps.accounting import Accounting
-from rllm_record.steps.files import VERSION, VERSION_KEY, read_episodes
+from rllm_record.steps.files import read_episodes
+from rllm_record.steps.version import VERSION, VERSION_KEY
 
 from .made_steps import attempt, step
 

@@ -14,5 +14,15 @@ Nothing of a running process is needed to read it, and it can be read while the 
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, RecordedUpdate, Sampler
+from rllm_record.steps.version import require_known_version
 
-__all__ = ["PlayedEpisode", "PlayedTrajectory", "RecordError", "RecordedFate", "RecordedUpdate", "Sampler", "StepFiles"]
+__all__ = [
+    "PlayedEpisode",
+    "PlayedTrajectory",
+    "RecordError",
+    "RecordedFate",
+    "RecordedUpdate",
+    "Sampler",
+    "StepFiles",
+    "require_known_version",
+]

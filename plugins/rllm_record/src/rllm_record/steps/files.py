@@ -16,10 +16,9 @@ from rllm_record.steps import schemas, tables
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
+from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
 
-VERSION = 2
-"""Of the tables; what is of an older one is read as it is. 2 adds traces, updates, vocabulary and advantages."""
-VERSION_KEY, CONTENT_KEY = b"rllm.record.version", b"rllm.record.content"
+CONTENT_KEY = b"rllm.record.content"
 OBJECTIVE_KEY = b"rllm.record.objective"
 KINDS = {
     "episodes": schemas.EPISODES,
@@ -246,13 +245,7 @@ def _read_table(place: Path, schema: pa.Schema) -> pa.Table:
         ) from error
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{place} cannot be read: {error}.", "Restore it from a copy.") from error
-    version = (table.schema.metadata or {}).get(VERSION_KEY, b"").decode()
-    if not version.isdecimal():
-        raise RecordError(f"{place} is not a record of a step.", "Name a file below record/ of a run folder.")
-    if int(version) > VERSION:
-        raise RecordError(
-            f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
-        )
+    require_known_version(place, table.schema.metadata)
     return _with_all_columns(table, schema)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rllm_record.steps import RecordError
+from rllm_record.steps import RecordError, require_known_version
 
 ROWS_AT_ONCE = 16
 """Episodes in memory at a time: those of one step may be gigabytes."""
@@ -89,6 +89,7 @@ def read_attempt(record: Path, step: int, uid: str) -> Attempt:
     place = record / "episodes" / f"step_{step:06d}.parquet"
     try:
         with pq.ParquetFile(place) as file:
+            require_known_version(place, file.schema_arrow.metadata)
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
                 found = _in_batch(batch, uid)
                 if found is not None:

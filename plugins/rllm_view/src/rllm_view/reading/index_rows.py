@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllm_record.steps import RecordError, StepFiles
+from rllm_record.steps import RecordError, StepFiles, require_known_version
 
 TABLES = """
 CREATE TABLE played (
@@ -55,6 +55,7 @@ def played(record: Path, step: int) -> pa.Table:
     place = record / "episodes" / f"step_{step:06d}.parquet"
     try:
         with pq.ParquetFile(place) as file:
+            require_known_version(place, file.schema_arrow.metadata)
             table = file.read(columns=_LEAVES)
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{place} cannot be read: {error}.") from error

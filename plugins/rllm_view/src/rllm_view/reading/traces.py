@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rllm_record.steps import RecordError
+from rllm_record.steps import RecordError, require_known_version
 from rllm_view.reading.attempt import Attempt
 
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
@@ -108,8 +108,9 @@ def _spread(length: int, placed: Placed, name: str) -> NDArray[np.float64] | Non
 def _rows(place: Path, where: tuple[str, str] | None = None) -> list[dict[str, Any]] | None:
     """Rows of a file, those with a value in a column alone; None where there is no file."""
     try:
-        if where is None:
-            with pq.ParquetFile(place) as file:
+        with pq.ParquetFile(place) as file:
+            require_known_version(place, file.schema_arrow.metadata)
+            if where is None:
                 rows: list[dict[str, Any]] = file.read().to_pylist()
                 return rows
         # One file, not a data set: `ParquetFile` cannot filter.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rllm_record.steps import RecordError, require_known_version
 from rllm_view.reading.record_files import FileState, files_of, state_of
 
 
@@ -36,8 +37,9 @@ class Vocabulary:
                 continue
             try:
                 with pq.ParquetFile(file) as opened:
+                    require_known_version(file, opened.schema_arrow.metadata)
                     table = opened.read(columns=["id", "text"])
-            except (OSError, pa.ArrowException):
+            except (OSError, pa.ArrowException, RecordError):
                 continue  # tokens without a text show their ids, and the next look tries again
             self._texts |= zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
             self._read[file] = state
