@@ -103,8 +103,32 @@ def test_rows_come_in_order_and_in_pages(ask: Asking) -> None:
 def test_a_group_is_shown_side_by_side(ask: Asking) -> None:
     answer = ask.of_run("group", step="1", group="task-0:agent")
 
-    assert [member["reward_given"] for member in answer["members"]] == [1.0, 0.0, 0.0, 0.0]
-    assert [member["advantage"] for member in answer["members"]] == [0.75, -0.25, -0.25, -0.25]
+    assert [member["row"]["reward_given"] for member in answer["members"]] == [1.0, 0.0, 0.0, 0.0]
+    assert [member["row"]["advantage"] for member in answer["members"]] == [0.75, -0.25, -0.25, -0.25]
+    first = answer["members"][0]["turns"][0]
+    assert (first["heard"][0]["text"], first["text"]) == ("question 0", "answer 0")
+
+
+def test_a_large_group_comes_in_parts(tmp_path: Path) -> None:
+    asking = Asking(make_run(tmp_path / "p" / "r", Made(members=11)))
+
+    parts = [asking.of_run("group", step="1", group="task-0:agent", offset=offset) for offset in ("0", "8")]
+
+    assert [(part["total"], len(part["members"])) for part in parts] == [(11, 8), (11, 3)]
+
+
+def test_a_trajectory_knows_its_neighbours(ask: Asking) -> None:
+    found = ask.of_run("episode", step="1", uid="1.0:task-0:3/0")
+
+    assert found["neighbours"] == {
+        "position": 3,
+        "total": 8,
+        "previous": "1.0:task-0:2/0",
+        "next": "1.0:task-1:0/0",
+        "previous_group": None,
+        "next_group": "1.0:task-1:0/0",
+    }
+    assert (found["previous_step"], found["next_step"]) == (0, 2)
 
 
 def test_a_step_that_is_written_while_somebody_looks_is_there_at_the_next_look(ask: Asking, run: Path) -> None:

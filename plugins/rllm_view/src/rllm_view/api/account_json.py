@@ -11,7 +11,7 @@ from rllm_view.reading.panel import facts_of
 
 SHOWN = (
     "uid", "episode", "name", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries",
-    "metrics", "task", "turns", "length",
+    "metrics", "task", "turns", "length", "reward_given", "reward_used",
 )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from rllm_view.api.account_json import account_json
 from rllm_view.api.comparing import compare
+from rllm_view.api.group_answer import group
 from rllm_view.api.library import Library, NotFoundError
 from rllm_view.api.questions import Query, filter_of, required, whole_number
 from rllm_view.reading.account import account_of
-from rllm_view.reading.attempts import Filter, find_attempts
+from rllm_view.reading.attempts import find_attempts
 from rllm_view.reading.curves import PANELS, curves_of
 from rllm_view.reading.metrics import last_values
+from rllm_view.reading.neighbours import neighbours_of, steps_around
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.run import Run
 from rllm_view.reading.steps import groups_of, staleness, step_summaries
@@ -62,7 +64,8 @@ def state(run: Run, query: Query) -> dict[str, Any]:
     recorded = fate_files(run.record)
     newest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
-    return {"version": f"{len(lines)}-{len(recorded)}-{newest}", "last_step": max(recorded, default=None)}
+    version = f"{len(lines)}-{len(recorded)}-{newest}"
+    return {"version": version, "last_step": max(recorded, default=None), "name": run.place.name}
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:
@@ -99,7 +102,8 @@ def one_step(run: Run, query: Query) -> dict[str, Any]:
     run.require_step(step)
     run.index.ensure([step])
     summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]
-    return {"summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
+    found = {"step": step, "summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
+    return found | _around(run, step)
 
 
 def attempts(run: Run, query: Query) -> dict[str, Any]:
@@ -110,21 +114,18 @@ def attempts(run: Run, query: Query) -> dict[str, Any]:
     return found | {"found": find_attempts(run.index, wanted)}
 
 
-def group(run: Run, query: Query) -> dict[str, Any]:
-    """A group side by side: its members with their turns."""
-    step, name = whole_number(query, "step"), required(query, "group")
-    run.require_step(step)
-    run.index.ensure([step])
-    members = find_attempts(run.index, Filter(step=step, group=name, limit=500)).rows
-    run.index.ensure({each.played_step for each in members})
-    return {"group": name, "step": step, "members": members}
-
-
 def episode(run: Run, query: Query) -> dict[str, Any]:
     step = whole_number(query, "step")
     run.require_step(step)
     run.index.ensure([step])
-    return account_json(account_of(run, step, required(query, "uid")))
+    uid = required(query, "uid")
+    account = account_json(account_of(run, step, uid))
+    return account | {"neighbours": neighbours_of(run.index, step, uid)} | _around(run, step)
+
+
+def _around(run: Run, step: int) -> dict[str, Any]:
+    before, after = steps_around(sorted(fate_files(run.record)), step)
+    return {"previous_step": before, "next_step": after}
 
 
 def _refresh(run: Run) -> dict[str, Any]:

@@ -26,6 +26,11 @@ def whole_number(query: Query, name: str) -> int:
     return int(_number(name, required(query, name), int))
 
 
+def number_or(query: Query, name: str, otherwise: int) -> int:
+    """A whole number, `otherwise` where it is missing. Raise ConfigError where it is none."""
+    return whole_number(query, name) if name in query else otherwise
+
+
 def filter_of(query: Query) -> Filter:
     """What `find_attempts` takes; empty values are as if they were not given.
 

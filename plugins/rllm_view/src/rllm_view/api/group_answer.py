@@ -1,0 +1,37 @@
+"""A group side by side: its members with what was said in their turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rllm_view.api.questions import Query, number_or, required, whole_number
+from rllm_view.reading.attempt import read_attempt
+from rllm_view.reading.attempts import AttemptRow, Filter, find_attempts
+from rllm_view.reading.run import Run
+
+BESIDE = 8
+"""Most members of one answer: more are not beside each other on any screen."""
+
+
+def group(run: Run, query: Query) -> dict[str, Any]:
+    """`BESIDE` members of a group, from `offset` on."""
+    step, name = whole_number(query, "step"), required(query, "group")
+    run.require_step(step)
+    run.index.ensure([step])
+    offset = number_or(query, "offset", 0)
+    found = find_attempts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
+    run.index.ensure({each.played_step for each in found.rows})
+    return {
+        "group": name,
+        "step": step,
+        "offset": offset,
+        "total": found.total,
+        "members": [{"row": row, "turns": _turns(run, row)} for row in found.rows],
+    }
+
+
+def _turns(run: Run, row: AttemptRow) -> list[dict[str, Any]]:
+    attempt = read_attempt(run.record, row.played_step, row.trajectory)
+    return [
+        {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in attempt.turns
+    ]

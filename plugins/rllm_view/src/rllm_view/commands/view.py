@@ -1,0 +1,32 @@
+"""`rllm view`: the pages of runs, in the browser."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import click
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on; 0: any.")
+@click.option("--announce", type=click.Path(path_type=Path, dir_okay=False), help="File that gets the URL as JSON.")
+def view(runs: tuple[Path, ...], port: int, announce: Path | None) -> None:
+    """Look into runs in the browser: curves, steps, groups, and each token down to its gradient.
+
+    RUN is a run folder or a folder of runs (default: runs). Only this machine can connect, and only with the key that
+    the printed address holds; RLLM_VIEW_KEY sets another. From elsewhere: ssh -L 8000:127.0.0.1:PORT.
+
+    \b
+    Examples:
+      rllm view
+      rllm view runs/rllm-training/default --port 8000
+    """
+    from rllm_view.serving.app import KEY_VARIABLE
+    from rllm_view.serving.serve import ServeOptions, serve
+
+    key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(18)
+    options = ServeOptions(folders=runs or (Path("runs"),), key=key, port=port, announcement=announce)
+    raise SystemExit(serve(options, lambda url: click.echo(f"open {url}\nCtrl-C ends it")))

@@ -1,0 +1,26 @@
+"""The files of the pages, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PAGE = "index.html"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file."""
+
+    body: bytes
+    media_type: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """All files, read once: a name from a request opens no file."""
+    files = sorted(path for path in _HERE.iterdir() if path.suffix in TYPES)
+    return {path.name: Asset(path.read_bytes(), TYPES[path.suffix]) for path in files}

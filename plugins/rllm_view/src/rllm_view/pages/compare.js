@@ -1,0 +1,40 @@
+// Runs beside each other.
+
+import { toAttempts, toRun } from "./address.js";
+import { chart } from "./chart.js";
+import { el, table } from "./dom.js";
+import { MISSING, number, percent } from "./numbers.js";
+import { ask } from "./source.js";
+
+// Curves of all runs in one picture; the number of the run stands before each name.
+function together(answers) {
+  return answers[0].panels.map((panel) => ({
+    ...panel,
+    curves: answers.flatMap((answer, at) =>
+      answer.panels.find((each) => each.id === panel.id).curves.map((curve) => ({ ...curve, name: `${at + 1}: ${curve.name}` }))),
+  })).filter((panel) => panel.id !== "time");
+}
+
+export async function comparePage({ query }) {
+  const found = await ask("compare", { runs: query.runs ?? "" });
+  const curves = await Promise.all(found.runs.map((run) => ask(`runs/${run.id}/curves`)));
+  const names = found.runs.map((run, at) => el("a", { class: "row", href: toRun(run.id) }, `${at + 1}: ${run.name}`));
+  const headings = found.runs.map((run, at) => `${at + 1}: ${run.name}`);
+  const cell = (task, run, { solved, attempts }) =>
+    el("a", { href: toAttempts(run.id, { task }) }, `${percent(solved)} of ${attempts}`);
+  const figures = [["steps", (run) => String(run.steps)], ["reward", (run) => number(run.reward, 3)],
+    ["solved", (run) => percent(run.solved)], ["validation pass@1", (run) => percent(run.validation)],
+    ["estimator", (run) => run.estimator ?? MISSING], ["loss", (run) => run.loss ?? MISSING]];
+  return {
+    title: "compare",
+    node: el("section", {}, el("h1", {}, "Runs beside each other"),
+      el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].folder)))),
+      table(["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
+      el("div", { class: "charts" }, together(curves).map((panel) => chart(panel, () => {}))),
+      el("h2", {}, "Settings that differ"),
+      table(["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
+      el("h2", {}, "Tasks, the most different first"),
+      el("p", { class: "quiet" }, "Share of attempts solved over all recorded steps, of tasks that all of the runs played."),
+      table(["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
+  };
+}

@@ -1,0 +1,64 @@
+// A page that holds its own answers: `rllm view --static`.
+
+let data = null;
+
+const place = () => document.getElementById("copy");
+
+export const isCopy = () => place() !== null;
+
+async function opened() {
+  if (data === null) {
+    const bytes = Uint8Array.from(atob(place().textContent.trim()), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    data = JSON.parse(await new Response(stream).text());
+  }
+  return data;
+}
+
+export async function answerFromCopy(path, query) {
+  const found = lookUp(await opened(), path.split("/"), query);
+  if (found === undefined) {
+    const error = new Error("This copy does not hold that.");
+    error.hint = "It holds the episodes of some steps. `rllm view RUN` has all, where the run folder is.";
+    throw error;
+  }
+  return found;
+}
+
+function lookUp(whole, [kind, id, what], query) {
+  if (kind === "runs" && id === undefined) return { runs: Object.values(whole.runs).map((run) => run.overview.run) };
+  if (kind === "compare") return whole.compare ?? undefined;
+  const run = whole.runs[id];
+  if (run === undefined) return undefined;
+  if (what === undefined) return run.overview;
+  if (what === "state") return { version: "copy", name: run.overview.run.name };
+  if (what === "attempts") return attemptsAmong(run, query);
+  if (what === "group") return run.group[query.step]?.[query.group];
+  if (what === "episode") return run.episode[query.step]?.[query.uid];
+  return what === "step" ? run.step[query.step] : run[what];
+}
+
+const ORDER = {
+  step: (row) => row.step, reward: (row) => row.reward_given, tokens: (row) => row.sampled_tokens,
+  turns: (row) => row.turns, task: (row) => row.task_id, advantage: (row) => row.advantage,
+};
+const EQUAL = { task: "task_id", group: "group_id", fate: "fate", rule: "rule", ending: "ending", name: "name", step: "step" };
+
+function attemptsAmong(run, query) {
+  const words = (query.text ?? "").toLowerCase();
+  const rows = run.rows.filter((row) =>
+    Object.entries(EQUAL).every(([name, of]) => !query[name] || String(row[of]) === query[name])
+    && (!query.solved || String(row.is_correct) === query.solved)
+    && (!query.reward_min || row.reward_given >= Number(query.reward_min))
+    && (!query.reward_max || row.reward_given <= Number(query.reward_max))
+    && (!words || [row.trajectory, row.task_id, row.error].some((text) => (text ?? "").toLowerCase().includes(words))));
+  const value = ORDER[query.order || "step"];
+  const sign = query.descending === "true" ? -1 : 1;
+  const compare = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : sign * (a < b ? -1 : 1));
+  rows.sort((a, b) => compare(value(a), value(b)));
+  const first = Number(query.offset ?? 0);
+  return {
+    indexed: run.steps.steps.length, recorded: run.steps.recorded,
+    found: { total: rows.length, rows: rows.slice(first, first + Number(query.limit ?? 100)) },
+  };
+}

@@ -1,0 +1,55 @@
+// Elements without HTML: whatever a model wrote can become text and nothing else.
+
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+
+// Control characters are shown and do nothing: bidi overrides, NUL, halves of surrogate pairs.
+export function shown(text) {
+  return String(text).replace(HIDDEN, (found) => {
+    if (found === "\n" || found === "\t") return found;
+    const code = found.codePointAt(0);
+    return code > 0xff ? `\\u${code.toString(16).padStart(4, "0")}` : `\\x${code.toString(16).padStart(2, "0")}`;
+  });
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links stay on these pages");
+    else node.setAttribute(name, value === true ? "" : shown(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : shown(child));
+  }
+  return node;
+}
+
+// el("a", {href: "#/", click: handler}, "text", otherElement)
+export function el(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+// Puts other children in the place of those that a node has.
+export function put(node, ...children) {
+  node.replaceChildren();
+  return fill(node, {}, children);
+}
+
+export function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+// A table; `numbers` are the columns that are aligned to the right.
+export function table(headings, rows, numbers = []) {
+  const side = (at) => (numbers.includes(at) ? { class: "number" } : {});
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "table" },
+    el("table", {},
+      el("thead", {}, el("tr", {}, headings.map((each, at) => el("th", { scope: "col", ...side(at) }, each)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, at) => el("td", side(at), cell)))))));
+}
+
+// The text that a screen reader says, such as where a key has led.
+export function say(text) {
+  document.getElementById("said").textContent = shown(text);
+}

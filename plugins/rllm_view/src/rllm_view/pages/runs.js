@@ -1,0 +1,53 @@
+// All runs that there are.
+
+import { toCompare, toRun } from "./address.js";
+import { el, put, table } from "./dom.js";
+import { MISSING, number, percent } from "./numbers.js";
+import { ask } from "./source.js";
+
+const HEADINGS = ["", "run", "steps", "reward", "solved", "validation pass@1", "estimator", "loss", "backend", "model", "record"];
+
+export async function runsPage() {
+  const chosen = new Set();
+  const place = el("div");
+  const compare = el("a", { class: "button", "aria-disabled": "true" });
+
+  const toggled = (id, on) => {
+    if (on) chosen.add(id);
+    else chosen.delete(id);
+    compare.textContent = chosen.size < 2 ? "choose two runs to compare" : `compare ${chosen.size} runs`;
+    if (chosen.size < 2) compare.removeAttribute("href");
+    else compare.setAttribute("href", toCompare([...chosen]));
+    compare.setAttribute("aria-disabled", String(chosen.size < 2));
+  };
+
+  const row = (run) => {
+    const box = el("input", { type: "checkbox", "aria-label": `choose ${run.name}`, change: (event) => toggled(run.id, event.target.checked) });
+    box.checked = chosen.has(run.id);
+    return [
+      box, el("a", { class: "row", href: toRun(run.id), title: run.folder }, run.name),
+      run.total_steps ? `${run.steps} / ${run.total_steps}` : String(run.steps),
+      number(run.reward, 3), percent(run.solved), percent(run.validation),
+      run.estimator ?? MISSING, run.loss ?? MISSING, run.backend ?? MISSING, run.model ?? MISSING,
+      run.content ? `${run.content}, ${run.recorded_steps} steps` : "none",
+    ];
+  };
+
+  const draw = (runs) => put(place, runs.length
+    ? table(HEADINGS, runs.map(row), [2, 3, 4, 5])
+    : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` makes one, and this page shows it."));
+
+  let last = "";
+  const update = async () => {
+    const { runs } = await ask("runs");
+    // A table that is drawn anew loses the row in focus.
+    if (JSON.stringify(runs) === last) return;
+    last = JSON.stringify(runs);
+    const focus = document.activeElement?.getAttribute("href");
+    draw(runs);
+    if (focus) place.querySelector(`a[href="${CSS.escape(focus)}"]`)?.focus();
+  };
+  toggled("", false);
+  await update();
+  return { title: "runs", node: el("section", {}, el("h1", {}, "Runs"), place, el("p", {}, compare)), update };
+}

@@ -1,0 +1,41 @@
+// Where answers come from: the server that this page is from, or what stands in the page itself.
+
+import { answerFromCopy, isCopy } from "./copy.js";
+
+const NAME = "rllm-view-key";
+
+export class Refused extends Error {
+  constructor(message, hint) {
+    super(message);
+    this.hint = hint;
+  }
+}
+
+// The address that `rllm view` prints has the key behind the #. It is kept for this server alone, out of the bar.
+export function takeKey() {
+  const found = /^#key=(.+)$/.exec(location.hash);
+  if (!found) return;
+  localStorage.setItem(NAME, found[1]);
+  history.replaceState(null, "", "#/");
+}
+
+export async function ask(path, query = {}, signal = undefined) {
+  if (isCopy()) return answerFromCopy(path, query);
+  const words = new URLSearchParams(query).toString();
+  let response;
+  try {
+    response = await fetch(`api/${path}${words ? `?${words}` : ""}`, {
+      headers: { "X-RLLM-View-Key": localStorage.getItem(NAME) ?? "" },
+      signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server does not answer.", "Is `rllm view` still running? What is shown is as old as its last answer.");
+  }
+  if (response.status === 401) {
+    throw new Refused("This page has no key, or that of another server.", "Open the address that `rllm view` printed.");
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Refused(answer.message ?? answer.detail, answer.hint ?? "");
+  return answer;
+}

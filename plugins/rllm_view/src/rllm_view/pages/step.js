@@ -1,0 +1,66 @@
+// One step: what became of everything that was played.
+
+import { toAttempts, toGroup, toStep } from "./address.js";
+import { el, svg, table } from "./dom.js";
+import { count, MISSING, number, percent } from "./numbers.js";
+import { ask } from "./source.js";
+
+// Each row is what is left; the dashed rest says how many went there.
+function funnel(summary) {
+  const all = summary.played + summary.waited;
+  const unmasked = all - summary.masked, kept = unmasked - summary.dropped - summary.waiting;
+  const rows = [
+    ["played", all, summary.waited ? `${summary.waited} of them waited since an earlier step` : "in this step"],
+    ["not masked", unmasked, `${summary.masked} masked`],
+    ["not rejected", kept, [`${summary.dropped} rejected`, summary.waiting ? `, ${summary.waiting} wait for a later step` : ""].join("")],
+    ["trained", summary.trained, "made the gradient"],
+  ];
+  return el("div", { class: "funnel" },
+    rows.map(([name, value, why]) => el("div", { class: "stage" },
+      el("span", { class: "name" }, name), el("strong", {}, value),
+      svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { class: "rest", x: 0, y: 0, width: 100, height: 6 }),
+        svg("rect", { class: "bar", x: 0, y: 0, width: all ? (100 * value) / all : 0, height: 6 })),
+      el("span", { class: "quiet" }, why))),
+    el("div", { class: "stage" }, el("span", { class: "name" }, "clipped"), el("strong", {}, percent(summary.clipped)),
+      svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { class: "rest", x: 0, y: 0, width: 100, height: 6 }),
+        svg("rect", { class: "bar", x: 0, y: 0, width: 100 * (summary.clipped ?? 0), height: 6 })),
+      el("span", { class: "quiet" }, summary.clipped === null ? "not recorded" : "of the trained tokens have no policy gradient")));
+}
+
+function groups(id, step, found) {
+  const rows = found.map((each) => [
+    el("a", { class: "row", href: toGroup(id, step, each.group) }, each.group), each.task_id ?? MISSING,
+    each.rule ? `${each.fate} by ${each.rule}` : each.fate, String(each.trajectories), String(each.solved),
+    number(each.reward_mean, 3), `${number(each.reward_min, 3)} to ${number(each.reward_max, 3)}`,
+  ]);
+  return table(["group", "task", "fate", "trajectories", "solved", "mean reward", "rewards"], rows, [3, 4, 5]);
+}
+
+export async function stepPage({ parts: [, id, , word] }) {
+  const found = await ask(`runs/${id}/step`, { step: word });
+  const { step, summary } = found;
+  const go = (other) => () => { if (other !== null) location.hash = toStep(id, other); };
+  const link = (other, text) => (other === null ? el("span", { class: "quiet" }, text) : el("a", { href: toStep(id, other) }, text));
+  const decisions = summary?.decisions ?? [];
+  return {
+    title: `step ${step}`,
+    node: el("section", {},
+      el("h1", {}, `Step ${step}`),
+      el("p", { class: "around" }, link(found.previous_step, "← step before"), link(found.next_step, "step after →")),
+      summary === null
+        ? el("p", { class: "problem" }, "The files of this step cannot be read; the page of the run says why.")
+        : [el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
+      el("h2", {}, "Decisions"),
+      table(["fate", "rule", "trajectories"], decisions.map((each) => [
+        each.fate, each.rule || MISSING,
+        el("a", { href: toAttempts(id, { step, fate: each.fate, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
+      el("h2", {}, `Groups (${found.groups.length})`), groups(id, step, found.groups)),
+    keys: [
+      ["[", "step before", go(found.previous_step)],
+      ["]", "step after", go(found.next_step)],
+      ["t", "trajectories of the step", () => { location.hash = toAttempts(id, { step }); }],
+    ],
+  };
+}

@@ -1,0 +1,1 @@
+"""The pages and their answers over HTTP, for a browser on this machine."""

@@ -1,0 +1,110 @@
+"""Who may ask the server, and what it tells browsers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from rllm_view.api.answers import Answers
+from rllm_view.api.library import Library
+from rllm_view.pages.assets import assets
+from rllm_view.serving.app import KEY_HEADER, KEY_VARIABLE, create_app
+from rllm_view.serving.headers import HEADERS
+
+KEY = "the-key"
+LARGEST = 150_000
+"""Bytes of all assets."""
+
+
+@pytest.fixture
+def browser(run: Path) -> Iterator[TestClient]:
+    library = Library([run])
+    with TestClient(create_app(Answers(library), KEY), base_url="http://127.0.0.1:8000") as client:
+        yield client
+    library.close()
+
+
+def test_answers_need_the_key(browser: TestClient) -> None:
+    assert browser.get("/api/runs").status_code == 401
+    assert browser.get("/api/runs", headers={KEY_HEADER: "another"}).status_code == 401
+
+    (found,) = browser.get("/api/runs", headers={KEY_HEADER: KEY}).json()["runs"]
+
+    assert found["name"] == "project/made"
+
+
+def test_pages_need_no_key_and_say_nothing_of_runs(browser: TestClient) -> None:
+    page = browser.get("/")
+
+    assert page.status_code == 200
+    assert "made" not in page.text
+
+
+def test_a_foreign_name_for_this_machine_is_refused(browser: TestClient) -> None:
+    for path in ("/", "/api/runs", "/assets/main.js"):
+        assert browser.get(path, headers={"host": "evil.example", KEY_HEADER: KEY}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/main.js", "/api/runs", "/nothing", "/assets/nothing"])
+def test_every_answer_forbids_foreign_scripts(browser: TestClient, path: str) -> None:
+    found = browser.get(path, headers={KEY_HEADER: KEY}).headers
+
+    assert {name: found[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize(
+    "path", ["/assets/..%2fassets.py", "/assets/assets.py", "/..%2f..%2fetc/passwd", "/api/nothing"]
+)
+def test_what_is_no_asset_is_not_there(browser: TestClient, path: str) -> None:
+    assert browser.get(path, headers={KEY_HEADER: KEY}).status_code == 404
+
+
+def test_a_wrong_question_is_answered_with_what_to_do(browser: TestClient) -> None:
+    id = browser.get("/api/runs", headers={KEY_HEADER: KEY}).json()["runs"][0]["id"]
+
+    answer = browser.get(f"/api/runs/{id}/step?step=9", headers={KEY_HEADER: KEY})
+
+    assert answer.status_code == 400
+    assert answer.json() == {"message": "Step 9 is not recorded.", "hint": "Recorded: steps 0 to 2."}
+
+
+def test_assets_are_small_and_ask_no_other_machine() -> None:
+    assert sum(len(asset.body) for asset in assets().values()) < LARGEST
+    for name, asset in assets().items():
+        text = asset.body.decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text, name
+        assert "https:" not in text, name
+
+
+@pytest.mark.parametrize(
+    "way", ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("]
+)
+def test_no_script_makes_html_of_text(way: str) -> None:
+    assert [name for name, asset in assets().items() if way.encode() in asset.body] == []
+
+
+def test_the_command_serves_until_a_signal(run: Path, tmp_path: Path) -> None:
+    place = tmp_path / "view.json"
+    command = [sys.executable, "-m", "rllm_core", "view", str(run), "--announce", str(place)]
+    with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        url = json.loads(place.read_text())["url"]
+        request = urllib.request.Request(f"{url}/api/runs", headers={KEY_HEADER: KEY})
+        with urllib.request.urlopen(request) as response:
+            names = [each["name"] for each in json.load(response)["runs"]]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+    assert said == f"open {url}/#key={KEY}\n"
+    assert KEY not in place.read_text()
+    assert names == ["project/made"]
