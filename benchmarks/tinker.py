@@ -1,6 +1,6 @@
 """What the Tinker API costs on one machine: our server over bare torch, over the engine in process, and a whole run.
 
-python benchmarks/tinker.py           # eight lines of figures, about five minutes
+python benchmarks/tinker.py           # nine lines of figures, about five minutes
 
 Everything is done in turns in one run; the ratio of the medians counts. The server is a process of its own, asked by
 the real client over HTTP.
@@ -128,6 +128,37 @@ def sampling_through_server(client: tinker.ServiceClient) -> Callable[[], None]:
     return sample
 
 
+def at_once(client: tinker.ServiceClient, process: int, rounds: int) -> None:
+    """A gradient and samples, asked for at the same time: by how much they overlap, and what that costs the server."""
+    gradient, samples = through_server(client), sampling_through_server(client)
+    cpu = {"one by one": 0.0, "both": 0.0}
+
+    def one_by_one() -> None:
+        before = cpu_seconds(process)
+        gradient()
+        samples()
+        cpu["one by one"] += cpu_seconds(process) - before
+
+    def both() -> None:
+        before = cpu_seconds(process)
+        with ThreadPoolExecutor(2) as asking:
+            for asked in [asking.submit(gradient), asking.submit(samples)]:
+                asked.result()
+        cpu["both"] += cpu_seconds(process) - before
+
+    found = in_turns({"one by one": one_by_one, "both": both}, rounds)
+    print(
+        f"a gradient and samples at once take {found['both'] / found['one by one']:.2f} of one after the other, and "
+        f"{cpu['both'] / cpu['one by one']:.2f} of the server's CPU seconds"
+    )
+
+
+def cpu_seconds(process: int) -> float:
+    """Of all threads of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_megabytes(process: int, what: str) -> float:
     """``VmRSS``: now; ``VmHWM``: the most so far."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
@@ -237,6 +268,7 @@ def main() -> None:
         )
         now, most = (resident_megabytes(server.process.pid, what) for what in ("VmRSS", "VmHWM"))
         print(f"server, resident: {at_start:.0f} MB at start, {now:.0f} MB now, {most:.0f} MB at most (target 700)")
+        at_once(client, server.process.pid, arguments.rounds)
         several_clients(server)
         client.close("success").result()
         runner.run(server.stop())

@@ -57,7 +57,7 @@ class LocalServer:
         serve = [sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
-        process = ChildProcess.spawn([*serve, *what, *where, *_room_for(versions)], log, {"TINKER_API_KEY": key})
+        process = ChildProcess.spawn([*serve, *what, *where, *room_for(versions)], log, {"TINKER_API_KEY": key})
         server = cls("", key, process, Path(checkpoints).expanduser().absolute())
         try:
             server.url = await announced_url(announcement, server.process, longest)
@@ -108,7 +108,7 @@ class LocalServer:
         return " | ".join(self.process.last_lines(LOG_LINES)) or "nothing"
 
 
-def _room_for(versions: int) -> list[str]:
+def room_for(versions: int) -> list[str]:
     """Options with which none of so many versions waits for another, in the memory that caches have anyway."""
     merged = max(MERGED, versions)
     caches = ["--kv-cache-gib", str(MERGED * CACHE_GIB / merged)]

@@ -81,3 +81,26 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     assert resumed.code == 0, resumed.errors
     assert f"resuming after step {len(MOMENTS)}" in resumed.output
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
+
+
+@pytest.mark.parametrize("moment", ["rollouts", "gradient"])
+@pytest.mark.parametrize("newest", ["false", "true"], ids=["pinned", "newest"])
+def test_a_run_with_rounds_under_way_ends_with_its_server_and_goes_on_with_another(
+    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, newest: str, moment: str
+) -> None:
+    settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
+    ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
+    words = (*settings, *ahead, f"rllm.async_training.partial_rollout={newest}")
+    server.kill_at(moment)
+    killed = train(server.url, *words)
+    assert killed.code == 1
+    assert "no Tinker service can be reached at http://127.0.0.1" in killed.error
+    server.start()
+    resumed = train(server.url, *words, "--resume")
+
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"], "printed beside the error"
+    assert resumed.code == 0, resumed.errors
+    trained = [line for line in metrics_of(tmp_path / RUN) if "staleness/max" in line]
+    assert len(trained) == STEPS
+    assert all(line["staleness/max"] <= 2 for line in trained)

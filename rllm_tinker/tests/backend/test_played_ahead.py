@@ -1,0 +1,154 @@
+"""Runs that play later rounds while the service makes an update, with delays that differ from run to run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.training.loop import TrainingLoop
+from rllm_core.training.setup import tasks_of
+from rllm_tinker.backend import TinkerBackend
+from rllm_tinker.client import Sampler
+from rllm_tinker.state import read_state
+from rllm_tinker_server.serve import RunningServer
+from rllm_tinker_server.tinker_path import TinkerPath
+
+pytestmark = pytest.mark.slow
+
+STALENESS, STEPS = 2, 6
+LONGEST = 0.05
+"""Seconds of a delay at most. They disturb what runs when; nothing is asserted of how long anything takes."""
+SETTINGS: dict[str, Any] = {
+    "rllm.backend": "tinker",
+    "rllm.env.name": "guess",
+    "model.name": "tiny",
+    "rllm.rollout.n": 4,
+    "data.train_batch_size": 2,
+    "training.num_minibatches": 2,
+    "training.num_epochs": 1,
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.save_freq": -1,
+    "rllm.trainer.logger": [],
+    "rllm.async_training.enable": True,
+    "rllm.async_training.staleness_threshold": STALENESS,
+}
+
+
+@dataclass
+class Made(Observer):
+    """What came of a run."""
+
+    stop_after: int | None
+    loop: TrainingLoop | None = None
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Of the adapter at the end, by name."""
+    steps: list[TrainStep] = field(default_factory=list)
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+        if len(self.steps) == self.stop_after:
+            assert self.loop is not None
+            self.loop.stop()
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """What each step trained on."""
+        return [step.filled_batch.tokens.tolist() for step in self.steps]
+
+    @property
+    def tasks(self) -> list[set[str]]:
+        return [{episode.task_id for episode in step.generated} for step in self.steps]
+
+
+Run = Callable[..., Made]
+
+
+@pytest.fixture
+def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Make a run in a folder of that name, or go on in it; `timing` is the seed of all delays."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    sample, update = Sampler.sample, TinkerBackend.update
+
+    def make(name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any) -> Made:
+        delays = random.Random(timing)
+
+        async def late_sample(self: Sampler, *arguments: Any) -> Any:
+            await asyncio.sleep(delays.uniform(0, LONGEST))
+            return await sample(self, *arguments)
+
+        async def late_update(self: TinkerBackend, *arguments: Any) -> Any:
+            await asyncio.sleep(delays.uniform(0, 3 * LONGEST))
+            return await update(self, *arguments)
+
+        monkeypatch.setattr(Sampler, "sample", late_sample)
+        monkeypatch.setattr(TinkerBackend, "update", late_update)
+        named = {"rllm.trainer.experiment_name": name, "tinker_base_url": server.url}
+        plan = make_plan(
+            compose(registry, [layer_from_dotted({**SETTINGS, **named, **settings}, "the test")]), registry
+        )
+        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
+        made = Made(stop_after)
+        try:
+            made.loop = TrainingLoop(plan, folder, **tasks, observers=[made], warn=lambda _: None, resume=resume)
+            asyncio.run(made.loop.fit_async())
+        finally:
+            folder.close()
+        path = read_state(folder.path / "checkpoints" / "latest" / "backend").path
+        saved = server.service.checkpoints.folder(TinkerPath.parse(path))
+        made.weights = load_file(saved / "adapter_model.safetensors")
+        return made
+
+    return make
+
+
+def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Run) -> None:
+    """Up to the rounding of sums, whose order follows from what is sampled at the same time."""
+    first, *others = (run(f"t{timing}", timing) for timing in range(3))
+    assert max(np.abs(weight).max() for name, weight in first.weights.items() if "lora_B" in name) > 1e-3
+    for other in others:
+        assert other.tokens == first.tokens
+        for name, weight in first.weights.items():
+            np.testing.assert_allclose(other.weights[name], weight, atol=1e-5, rtol=0)
+
+
+def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: Run) -> None:
+    for round, step in enumerate(run("one", 0).steps):
+        batch = step.filled_batch
+        assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, round - STALENESS)}
+
+
+def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run) -> None:
+    made = run("newest", 0, **{"rllm.async_training.partial_rollout": True})
+    assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
+    for version, step in enumerate(made.steps):
+        batch = step.filled_batch
+        sampled = batch.versions[batch.loss_mask]
+        assert version - STALENESS <= sampled.min() <= sampled.max() <= version
+
+
+def test_a_resumed_run_plays_the_tasks_that_are_next_and_keeps_the_bound(run: Run) -> None:
+    whole = run("whole", 0)
+    first, rest = run("one", 1, stop_after=3), run("one", 2, resume=True)
+    assert first.tokens == whole.tokens[:3]
+    assert first.tasks + rest.tasks == whole.tasks
+    assert [step.weight_version for step in rest.steps] == [4, 5, 6]
+    assert all(step.metrics["staleness/max"] <= STALENESS for step in rest.steps)
