@@ -75,6 +75,9 @@ DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM))
 VENV_CLIENTS ?= .venv-clients
 INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
 CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
+# LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
+VENV_LITELLM ?= .venv-litellm
+LITELLM := litellm[proxy]==1.106.2
 # The documentation site has an environment of its own: nothing of the generator touches ours.
 VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed
@@ -168,6 +171,11 @@ $(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
 	$(BIN)/uv pip install --quiet --python $(VENV_CLIENTS)/bin/python -c constraints-clients.txt $(CLIENTS)
 	@touch $@
 
+$(VENV_LITELLM)/.installed: | install
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_LITELLM)
+	$(BIN)/uv pip install --quiet --python $(VENV_LITELLM)/bin/python '$(LITELLM)'
+	@touch $@
+
 test-clients: install $(INSTALLED_CLIENTS)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
@@ -242,3 +250,4 @@ site: $(INSTALLED_SITE)
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
 	rm -rf $(VENV_SITE) site
+	rm -rf $(VENV_LITELLM)

@@ -3,9 +3,9 @@
 cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
 with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
 that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens.
-kills: acknowledged calls that are not in the store after SIGKILL. --litellm: the same requests through LiteLLM's proxy
-(`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of agents do; the renderer costs
-next to nothing.
+kills: acknowledged calls that are not in the store after SIGKILL. --litellm: cost and latency of the same requests
+through LiteLLM's proxy too (`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of
+agents do; the renderer costs next to nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
+from gateway_litellm import HOW_TO_INSTALL, LITELLM, litellm_proxy
 
 from rllm_core.contracts.engine import Completion
 from rllm_gateway.link_trainer import TrainerLink
@@ -64,9 +66,12 @@ class Dummy:
 class Child:
     """The process that is measured."""
 
+    kind: str
     process: asyncio.subprocess.Process
     port: int
-    link: TrainerLink
+    link: TrainerLink | None
+    key: str = "k"
+    """Where there are no sessions."""
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -79,6 +84,11 @@ class Child:
 
 @asynccontextmanager
 async def child(kind: str, store: Path) -> AsyncIterator[Child]:
+    """A process of one kind; see `gateway_server.py`. ``litellm``: LiteLLM's proxy."""
+    if kind == "litellm":
+        async with litellm_proxy(store.parent) as (process, port, key):
+            yield Child(kind, process, port, None, key)
+        return
     ours, theirs = socket.socketpair()
     with theirs:
         program = str(Path(__file__).with_name("gateway_server.py"))
@@ -92,7 +102,7 @@ async def child(kind: str, store: Path) -> AsyncIterator[Child]:
     if kind != "gateway":
         link._samplers["s"] = Dummy()  # type: ignore[assignment]
     try:
-        yield Child(process, int(await process.stdout.readline()), link)
+        yield Child(kind, process, int(await process.stdout.readline()), link)
     finally:
         await link.close()
         if process.returncode is None:
@@ -100,65 +110,82 @@ async def child(kind: str, store: Path) -> AsyncIterator[Child]:
 
 
 class Client:
-    """A connection that asks, without the cost of a real client."""
+    """A connection that asks, without the cost of a real client. One that the server has closed is made anew."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._ends: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @classmethod
     @asynccontextmanager
     async def connected(cls, port: int) -> AsyncIterator[Client]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client = cls(port)
+        await client.connect()
         try:
-            yield cls(reader, writer)
+            yield client
         finally:
-            writer.close()
+            client.close()
 
-    async def ask(self, session: OpenedSession, messages: list[Any]) -> bytes:
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._ends is None or self._ends[0].at_eof():
+            self.close()
+            self._ends = await asyncio.open_connection("127.0.0.1", self._port)
+        return self._ends
+
+    def close(self) -> None:
+        if self._ends is not None:
+            self._ends[1].close()
+
+    async def ask(self, path: str, key: str, messages: list[Any]) -> bytes:
         body = orjson.dumps({"model": "m", "messages": messages, "temperature": 1.0})
         head = (
-            f"POST /s/{session.id}/agent/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-            f"authorization: Bearer {session.key}\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"POST {path}/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + body)
-        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        reader, writer = await self.connect()
+        writer.write(head.encode() + body)
+        lines = (await reader.readuntil(b"\r\n\r\n")).lower()
         assert lines.startswith(b"http/1.1 200"), lines
         size = int(lines.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        return await self._reader.readexactly(size)
+        return await reader.readexactly(size)
 
 
 async def opened(child: Child, name: str) -> OpenedSession:
     spec = SessionSpec(id=name, run="benchmark", attempt=name, max_tokens=400)
+    assert child.link is not None
     return await child.link.open_session(spec, Dummy())  # type: ignore[arg-type]
 
 
 async def conversation(
-    child: Child, client: Client, name: str, turns: int, new: int, first: int, kind: str = "gateway"
+    child: Child, client: Client, name: str, turns: int, new: int, first: int
 ) -> AsyncIterator[tuple[float, bytes]]:
     """Seconds and body of each answer; the session is closed behind the last."""
-    session = OpenedSession(id="s", key="k", url="") if kind != "gateway" else await opened(child, name)
+    keeps_sessions = child.kind == "gateway"
+    path, key = "", child.key
+    if keeps_sessions:
+        session = await opened(child, name)
+        path, key = f"{urlsplit(session.url).path}/agent", session.key
     messages: list[Any] = [{"role": "user", "content": f"{name} " + "x" * first}]
     for _ in range(turns):
         began = time.perf_counter()
-        said = await client.ask(session, messages)
+        said = await client.ask(path, key, messages)
         yield time.perf_counter() - began, said
-        words = "y" * 800 if kind != "gateway" else orjson.loads(said)["choices"][0]["message"]["content"]
+        words = orjson.loads(said)["choices"][0]["message"]["content"] if keeps_sessions else "y" * 800
         messages += [{"role": "assistant", "content": words}, {"role": "user", "content": "z" * new}]
-    if kind == "gateway":
+    if child.link is not None and keeps_sessions:
         await child.link.close_session(name)
 
 
 async def cost(kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with child(kind, Path(folder) / "calls.db") as served:
-            cpu, calls = await _loaded(served, kind)
+            cpu, calls = await _loaded(served)
     micro = cpu / calls * 1e6
     print(f"{kind}: {micro:.0f} µs CPU per call, {1e6 / micro:,.0f} calls/s per core")
 
 
-async def latency() -> None:
+async def latency(kinds: tuple[str, ...]) -> None:
     """Servers are asked in turns, so that what else the machine does meets all alike."""
-    kinds = ("pass_through", "stored_pass_through", "gateway")
     waited: dict[str, list[float]] = {kind: [] for kind in (*kinds, "fsync of a page")}
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -167,8 +194,8 @@ async def latency() -> None:
         page = stack.enter_context((Path(folder) / "page").open("wb", buffering=0))
         for number in range(IDLE_CALLS // TURNS):
             conversations = [
-                conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING, kind)
-                for served, client, kind in zip(servers, clients, kinds, strict=True)
+                conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING)
+                for served, client in zip(servers, clients, strict=True)
             ]
             for _ in range(TURNS):
                 for kind, conversed in zip(kinds, conversations, strict=True):
@@ -189,7 +216,7 @@ def _synced(page: BinaryIO) -> float:
     return time.perf_counter() - began
 
 
-async def _loaded(served: Child, kind: str) -> tuple[float, int]:
+async def _loaded(served: Child) -> tuple[float, int]:
     """CPU seconds of the process, and calls."""
     calls, until = 0, time.monotonic() + SECONDS
 
@@ -199,7 +226,7 @@ async def _loaded(served: Child, kind: str) -> tuple[float, int]:
         async with Client.connected(served.port) as client:
             while time.monotonic() < until:
                 attempt += 1
-                conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING, kind)
+                conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING)
                 async for _ in conversed:
                     calls += 1
 
@@ -281,11 +308,18 @@ async def _killed(store: Path, within: float) -> set[str]:
 
 
 async def main(words: list[str]) -> None:
+    others = ("pass_through",)
+    if "--litellm" in words:
+        words.remove("--litellm")
+        if LITELLM.exists():
+            others += ("litellm",)
+        else:
+            print(f"litellm: skipped, as there is no {LITELLM}; {HOW_TO_INSTALL} makes it")
     if not words or "cost" in words:
-        await cost("pass_through")
-        await cost("gateway")
+        for kind in (*others, "gateway"):
+            await cost(kind)
     if not words or "latency" in words:
-        await latency()
+        await latency((*others, "stored_pass_through", "gateway"))
     if not words or "memory" in words:
         await memory()
     if not words or "kills" in words:

@@ -25,7 +25,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/from-rllm",
         ],
         "Backends": ["backends/verl", "backends/tinker"],
-        "How it works": ["explain/step", "explain/seeds", "explain/resume"],
+        "How it works": ["explain/step", "explain/seeds", "explain/resume", "explain/gateway"],
         "Look up": [
             "reference/config",
             "reference/errors",

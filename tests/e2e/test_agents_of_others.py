@@ -438,10 +438,14 @@ def test_a_gateway_that_outlives_runs_serves_one_after_the_other(played: Any) ->
         played(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
 
 
-def test_calls_are_in_the_store_under_the_name_of_the_run(trained: Any, tmp_path: Path) -> None:
+def test_calls_are_in_a_file_of_the_user_unless_the_run_names_another(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rllm_record.calls import CallReader
 
-    trained("def solve(task):\n    ask()\n    return 1.0\n")
-    with CallReader.open(tmp_path / "traces.db") as reader:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
+    train("sum", AGENT)
+    with CallReader.open(tmp_path / "home/.rllm/traces.db") as reader:
         replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
     assert replies == [1] * 4

@@ -159,4 +159,4 @@ def test_what_is_open_when_the_server_is_killed_can_be_exported(
                 break
         time.sleep(0.05)
     done = rllm_here("gateway", "episodes", "--store", "calls.db", "--with-open", "sessions")
-    assert done.stdout.startswith("1 attempts at 1 tasks")
+    assert done.stdout.startswith("1 attempt at 1 task")

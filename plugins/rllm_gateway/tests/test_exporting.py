@@ -127,7 +127,14 @@ def test_an_attempt_that_was_tried_again_is_its_last_try(say: Say, export: Any) 
     for retry, reward in ((0, 0.1), (1, 0.2), (0, 0.3)):
         say("hi", attempt="a:0", retry=retry, reward=reward)
     assert [each.episode.trajectories[0].reward for each in export()] == [0.2, 0.3]
-    assert "1 sessions left out: tried again" in export.said
+    assert "1 session left out: tried again" in export.said
+
+
+def test_what_validates_is_not_trained_on(say: Say, export: Any) -> None:
+    say("hi", attempt="a:0")
+    say("hi", attempt="b:0", label="val")
+    assert names(export()) == ["a:0"]
+    assert "1 session left out: of validation" in export.said
 
 
 def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export: Any) -> None:
@@ -135,8 +142,8 @@ def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export:
     say("hi", attempt="a:1", close=False)
     say(attempt="a:2")
     assert names(export()) == ["a:0"]
-    assert "1 sessions left out: open" in export.said
-    assert "1 sessions left out: without a call" in export.said
+    assert "1 session left out: open" in export.said
+    assert "1 session left out: without a call" in export.said
 
 
 def test_sessions_that_are_open_can_be_exported(say: Say, export: Any) -> None:
@@ -148,7 +155,7 @@ def test_a_session_without_a_reward_says_so(say: Say, export: Any) -> None:
     say("hi", reward=None)
     (played,) = export()
     assert played.episode.trajectories[0].reward is None
-    assert "1 attempts at 1 tasks" in export.said
+    assert "1 attempt at 1 task" in export.said
     assert "1 without a reward" in export.said
 
 

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from gateway_world import DEADLINE, Scripted, World, renderer
 
+from rllm_core.cli import Request
 from rllm_core.errors import BackendError, ConfigError
 from rllm_gateway.admin_token import admin_token
 from rllm_gateway.attaching import Door, attach
@@ -130,8 +131,23 @@ def test_serve_listens_until_it_is_stopped(serving: tuple[subprocess.Popen[str],
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
+    assert url.startswith("http://127.0.0.1:"), "nobody else's machine, unless --host says so"
     assert f"agents: {url}; runs: port " in printed
     assert token not in printed
+
+
+def test_the_model_may_be_the_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str | None] = []
+
+    def serve_model(request: Request, *args: Any, **options: Any) -> int:
+        served.append(request.model)
+        return 0
+
+    monkeypatch.setattr("rllm_gateway.serving_command.serve_model", serve_model)
+    (tmp_path / "checkpoints/latest").mkdir(parents=True)
+    for model in (str(tmp_path), "tiny"):
+        assert CliRunner().invoke(gateway, ["serve", "--model", model], catch_exceptions=False).exit_code == 0
+    assert served == [str(tmp_path / "checkpoints/latest"), "tiny"]
 
 
 @pytest.fixture
@@ -155,7 +171,34 @@ def printed(*arguments: str) -> str:
 
 def test_sessions_are_listed(stored: list[str]) -> None:
     assert printed("sessions", *stored).startswith("task:0  run r  2 calls  closed  ")
-    assert printed("sessions", *stored, "--run", "other") == ""
+    assert printed("sessions", *stored, "--run", "r") == printed("sessions", *stored)
+
+
+def test_sessions_of_validation_are_told_apart(stored: list[str], world: World) -> None:
+    world.open(id="other:0", label="val")
+    (line,) = [line for line in printed("sessions", *stored).splitlines() if line.startswith("other:0")]
+    assert "0 calls  open" in line
+    assert line.endswith("  validation")
+
+
+@pytest.mark.parametrize("command", [["sessions"], ["export"], ["episodes", "folder"]])
+def test_an_unknown_run_is_answered_with_those_there_are(stored: list[str], command: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"no session of run 'other'\. It has those of 'r'\."):
+        CliRunner().invoke(gateway, [*command, *stored, "--run", "other"], catch_exceptions=False)
+
+
+def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"no session 'task:1'\. `rllm gateway sessions` lists them"):
+        CliRunner().invoke(gateway, ["show", *stored, "task:1"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "command", [["sessions"], ["show", "x"], ["export"], ["episodes", "folder"], ["prune", "--run", "r"]]
+)
+def test_where_no_store_is_none_is_made(command: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no store of calls at .*calls\.db\. Give --store the file"):
+        CliRunner().invoke(gateway, [*command, "--store", str(tmp_path / "calls.db")], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_session_is_shown_call_by_call(stored: list[str]) -> None:
@@ -182,8 +225,8 @@ def test_calls_are_exported_with_whole_prompts(stored: list[str], world: World, 
 
 def test_sessions_are_pruned(stored: list[str], world: World) -> None:
     assert printed("prune", *stored, "--days", "1") == "0 sessions deleted\n"
-    assert printed("prune", *stored, "--run", "r") == "1 sessions deleted\n"
-    assert printed("sessions", *stored) == ""
+    assert printed("prune", *stored, "--run", "r") == "1 session deleted\n"
+    assert printed("sessions", *stored) == "The store has no session.\n"
 
 
 def test_prune_wants_to_know_what(stored: list[str]) -> None:

@@ -72,6 +72,18 @@ def test_what_was_sampled_is_not_tokenised_again(agent: Agent, world: World) -> 
     assert after.prompt_ids.tolist()[: len(sampled)] == sampled
 
 
+def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> None:
+    """`$` is the stop token, and the text of it is its own token."""
+    world.policy.reply = lambda prompt: "a$b"
+    asked: Any = {"role": "user", "content": "$ or $$?"}
+    first = agent.ask(asked, max_tokens=2)
+    agent.ask(asked, first, {"role": "user", "content": "$"})
+    before, after = world.policy.calls
+    sampled = [*before.prompt_ids.tolist(), *before.completion.token_ids.tolist()]
+    assert after.prompt_ids.tolist()[: len(sampled)] == sampled
+    assert agent.parents() == [None, 0]
+
+
 def test_an_edited_reply_is_context_of_a_new_conversation(agent: Agent, world: World) -> None:
     numbered(world)
     agent.ask(HI)

@@ -54,10 +54,11 @@ def gateway() -> None:
 )
 @click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
 def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **options: Any) -> int:
-    """Serve a gateway that outlives runs, or a model to deployed agents.
+    """Serve agents, for runs or with a model.
 
-    Without --model, calls wait until a run attaches with rllm.sdk.proxy.mode=external. With it, agents open sessions by
-    a request, and replies are sampled as in training. Ctrl-C stops it; what was answered is in the store.
+    Without --model it is a gateway that outlives runs: calls wait until a run attaches with
+    rllm.sdk.proxy.mode=external. With --model it serves a model to deployed agents, which open sessions by a request;
+    replies are sampled as in training. Ctrl-C stops it; what was answered is in the store.
 
     \b
     A model to agents, with the config of the run that trained it:
@@ -68,7 +69,9 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
     flags = {name: options.pop(name) for name in ("backend", "profile", "seed")}
     run, run_port = options.pop("run"), options.pop("run_port")
     if model is not None:
-        return serve_model(read_request(words, model, files, flags), run=run, **options)
+        from rllm_evals.words import checkpoint_of
+
+        return serve_model(read_request(words, checkpoint_of(model), files, flags), run=run, **options)
     if words or files or any(value is not None for value in flags.values()):
         raise click.UsageError("Words of a configuration are for a model: name one with --model.")
     return serve_runs(run_port=run_port, **options)
@@ -78,23 +81,26 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
 @STORE_OPTION
 @click.option("--run", metavar="NAME", help="Sessions of this run alone.")
 def sessions(store: str, run: str | None) -> None:
-    """List sessions: id, run, calls, and how each ended."""
-    from rllm_gateway.listing import opened, session_lines
+    """List sessions: id, run, calls, ending, time."""
+    from rllm_gateway.listing import opened, session_lines, sessions_of
 
     with opened(store) as reader:
-        for line in session_lines(reader, run):
+        found = sessions_of(reader, run)
+        for line in session_lines(found):
             click.echo(line)
+    if not found:
+        click.echo("The store has no session.", err=True)
 
 
 @gateway.command()
 @STORE_OPTION
 @click.argument("session")
 def show(store: str, session: str) -> None:
-    """Show what was said in a session, call by call."""
-    from rllm_gateway.listing import call_lines, opened
+    """Show what was said in a session."""
+    from rllm_gateway.listing import call_lines, opened, session_named
 
     with opened(store) as reader:
-        for line in call_lines(reader.session(session)):
+        for line in call_lines(session_named(reader, session)):
             click.echo(line)
 
 
@@ -103,7 +109,10 @@ def show(store: str, session: str) -> None:
 @click.option("--run", metavar="NAME", help="Sessions of this run alone.")
 @click.argument("file", type=click.File("wb"), default="-")
 def export(store: str, run: str | None, file: BinaryIO) -> None:
-    """Write calls as JSON Lines, with messages, token ids and log-probs; to standard output without FILE."""
+    """Write calls as JSON Lines.
+
+    Each has its messages, token ids and log-probs. Without FILE they go to standard output.
+    """
     from rllm_gateway.listing import exported, opened
 
     with opened(store) as reader:
@@ -117,15 +126,19 @@ def export(store: str, run: str | None, file: BinaryIO) -> None:
 @click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None:
-    """Write sessions to FOLDER as episodes, for `rllm rescore` and `rllm train --stored`."""
+    """Write sessions as episodes.
+
+    `rllm rescore FOLDER` and `rllm train --stored FOLDER` read them. Sessions of validation are left out.
+    """
     from rllm_gateway.exporting import export_episodes
-    from rllm_gateway.listing import opened
+    from rllm_gateway.listing import counted, opened
 
     with opened(store) as reader:
         done = export_episodes(reader, run, with_open, folder.expanduser())
-    click.echo(f"{done.episodes} attempts at {done.tasks} tasks in {folder}, {done.without_reward} without a reward")
+    attempts, tasks = counted(done.episodes, "attempt"), counted(done.tasks, "task")
+    click.echo(f"{attempts} at {tasks} in {folder}, {done.without_reward} without a reward")
     for reason, sessions in done.left_out.items():
-        click.echo(f"{sessions} sessions left out: {reason}")
+        click.echo(f"{counted(sessions, 'session')} left out: {reason}")
 
 
 @gateway.command()
@@ -133,17 +146,13 @@ def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None
 @click.option("--run", metavar="NAME", help="Sessions of this run.")
 @click.option("--days", type=click.FloatRange(0), help="Sessions that were opened longer ago.")
 def prune(store: str, run: str | None, days: float | None) -> None:
-    """Delete sessions of a run, or old ones, and give back their space."""
+    """Delete old sessions, or those of a run."""
+    from rllm_gateway.listing import counted, opened
     from rllm_record.calls import CallStore
 
     if run is None and days is None:
         raise ConfigError("Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both.")
-    path = Path(store).expanduser()
-    if not path.exists():
-        raise ConfigError(f"There is no store at {path}.", "Give another --store.")
+    opened(store).close()
     before = None if days is None else time.time() - days * SECONDS_OF_A_DAY
-    opened = CallStore.open(path)
-    try:
-        click.echo(f"{opened.prune(run=run, before=before)} sessions deleted")
-    finally:
-        opened.close()
+    with CallStore.open(Path(store).expanduser()) as calls:
+        click.echo(f"{counted(calls.prune(run=run, before=before), 'session')} deleted")

@@ -13,7 +13,8 @@ from typing import Any
 
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
-from rllm_gateway.session import TASK, TEMPERATURE, TOKENIZER
+from rllm_gateway.listing import sessions_of
+from rllm_gateway.session import LABEL, TASK, TEMPERATURE, TOKENIZER, VALIDATION
 from rllm_gateway.stored_session import episode_of
 from rllm_record.calls import CallReader, SessionRow, SessionSummary
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
@@ -50,7 +51,7 @@ def export_episodes(reader: CallReader, run: str | None, with_open: bool, folder
         raise ConfigError(f"{folder} holds files already.", "Name another folder.")
     done = Exported()
     by_task: defaultdict[str, list[SessionRow]] = defaultdict(list)
-    for row in _attempts(reader.sessions(run), with_open, done.left_out):
+    for row in _attempts(sessions_of(reader, run), with_open, done.left_out):
         by_task[task_of(row)].append(row)
     sampler = _sampler_of([row for rows in by_task.values() for row in rows])
     tasks, files, number = iter(by_task.items()), StepFiles(folder), 0
@@ -76,7 +77,7 @@ def task_of(row: SessionRow) -> str:
 
 
 def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
-    """Sessions that are attempts: of several tries at one, the last."""
+    """Sessions that are attempts: of several tries at one, the last. Nobody trains on what validates."""
     given_up = _given_up(sessions)
     for each in sessions:
         if each.end is None and not with_open:
@@ -85,6 +86,8 @@ def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Cou
             left_out["without a call"] += 1
         elif each.session.id in given_up:
             left_out["tried again"] += 1
+        elif each.session.metadata.get(LABEL) == VALIDATION:
+            left_out["of validation"] += 1
         else:
             yield each.session
 
@@ -104,7 +107,7 @@ def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
 def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
     found = {(row.metadata.get(TOKENIZER), row.metadata.get(TEMPERATURE)) for row in rows}
     if not found:
-        raise ConfigError("The store has no session to export.", "`rllm gateway sessions` lists them.")
+        raise ConfigError("The store has no session to export.", "`rllm gateway sessions` lists what it has.")
     if len(found) > 1:
         raise ConfigError(
             "These sessions were sampled by models with several tokenizers, or at several temperatures.",

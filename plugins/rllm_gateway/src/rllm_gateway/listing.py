@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rllm_record.calls import CallReader, CallRow, StoredSession
+from rllm_core.errors import ConfigError
+from rllm_gateway.session import LABEL, VALIDATION
+from rllm_record.calls import CallReader, CallRow, SessionSummary, StoredSession
 
 OPEN = "open"
 SHOWN = 2000
@@ -18,17 +20,63 @@ SHOWN = 2000
 
 
 def opened(store: str) -> CallReader:
-    """Raises StoreError."""
-    return CallReader.open(Path(store).expanduser())
+    """A reader of a store.
+
+    Raises:
+        ConfigError: there is none.
+        StoreError: it cannot be read.
+    """
+    path = Path(store).expanduser()
+    if not path.exists():
+        raise ConfigError(
+            f"There is no store of calls at {path}.",
+            "Give --store the file that `rllm gateway serve` names, or the rllm.sdk.store.path of the run.",
+        )
+    return CallReader.open(path)
 
 
-def session_lines(reader: CallReader, run: str | None) -> Iterator[str]:
+def sessions_of(reader: CallReader, run: str | None) -> list[SessionSummary]:
+    """The sessions of a run, or all, which may be none.
+
+    Raises:
+        ConfigError: the store has none of this run.
+        StoreError: it cannot be read.
+    """
+    found = list(reader.sessions(run))
+    if not found and run is not None:
+        runs = sorted({each.session.run for each in reader.sessions()})
+        raise ConfigError(
+            f"The store has no session of run {run!r}.",
+            f"It has those of {', '.join(map(repr, runs))}." if runs else "It has no session at all.",
+        )
+    return found
+
+
+def session_named(reader: CallReader, id_: str) -> StoredSession:
+    """A session with its calls.
+
+    Raises:
+        ConfigError: there is none of this id.
+        StoreError: it cannot be read.
+    """
+    if all(each.session.id != id_ for each in reader.sessions()):
+        raise ConfigError(f"The store has no session {id_!r}.", "`rllm gateway sessions` lists them.")
+    return reader.session(id_)
+
+
+def counted(count: int, what: str) -> str:
+    """Such as ``1 session`` and ``2 sessions``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
     """A line per session."""
-    for summary in reader.sessions(run):
+    for summary in sessions:
         row = summary.session
         ending = OPEN if summary.end is None else summary.end.ending
         when = datetime.fromtimestamp(row.opened).astimezone().isoformat(" ", "seconds")
-        yield f"{row.id}  run {row.run}  {summary.calls} calls  {ending}  {when}"
+        played = "  validation" if row.metadata.get(LABEL) == VALIDATION else ""
+        yield f"{row.id}  run {row.run}  {counted(summary.calls, 'call')}  {ending}  {when}{played}"
 
 
 def call_lines(stored: StoredSession) -> Iterator[str]:
@@ -57,8 +105,8 @@ def _message_lines(message: Any) -> Iterator[str]:
 
 
 def exported(reader: CallReader, run: str | None) -> Iterator[bytes]:
-    """A line of JSON per call, with its whole prompt."""
-    for summary in reader.sessions(run):
+    """A line of JSON per call, with its whole prompt. Raises as `sessions_of`."""
+    for summary in sessions_of(reader, run):
         stored = reader.session(summary.session.id)
         rewards = {reward.role: reward.value for reward in stored.rewards}
         for row in stored.calls:

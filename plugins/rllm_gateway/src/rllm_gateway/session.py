@@ -13,6 +13,8 @@ Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
 TASK, LABEL, TEMPERATURE, TOKENIZER = "task", "label", "temperature", "tokenizer"
 """Keys of a stored session's metadata."""
+VALIDATION = "val"
+"""The `LABEL` of what is not trained on."""
 NAME, GROUP = "name", "group"
 """Keys of a stored call's parameters: as `TracedCall.name` and `TracedCall.group`."""
 
