@@ -106,7 +106,7 @@ def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned:
     [
         ((), False, "Backend 'limited' does not sample while weights are updated"),
         ((), True, "Backend 'limited' does not sample while weights are updated"),
-        (("newest",), False, "cannot sample with older weights than the newest, or does not know which sampled what"),
+        (("newest",), False, "cannot sample with other weights than the newest, or does not say which weights sampled"),
         (("pinned",), True, "does not change weights within an attempt"),
     ],
 )

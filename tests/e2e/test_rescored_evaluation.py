@@ -79,7 +79,10 @@ def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, folder
 
 def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, folder: Path) -> None:
     rllm_here("eval", "guess", "--model", "tiny", "rllm.rollout.n_val=1", "--save", "guesses")
-    assert "were not scored by `rllm.reward`" in rllm_here("rescore", "guesses", "--reward", "exact").stderr
+    assert (
+        "have the rewards of the environment, and none of `rllm.reward`"
+        in rllm_here("rescore", "guesses", "--reward", "exact").stderr
+    )
     assert "guesses is a saved evaluation. Score it" in rllm_here("rescore", "guesses").stderr
     assert "no reward named 'exat'" in rllm_here("rescore", "guesses", "--reward", "exat").stderr
     assert (

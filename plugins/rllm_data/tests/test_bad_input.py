@@ -165,7 +165,8 @@ SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str]] = {
     "folder of two kinds": (
         make_folder_of_two_kinds,
         "folder",
-        "The folder folder holds files of several kinds: a.parquet and b.json. Name one file, or part them.",
+        "The folder folder holds files of several kinds: a.parquet and b.json. Name one file, or a folder for each "
+        "kind.",
     ),
 }
 

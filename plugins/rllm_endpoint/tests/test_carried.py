@@ -30,7 +30,7 @@ def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ids_of_a_tokenizer_are_refused() -> None:
-    with pytest.raises(RolloutError, match="no messages of its renderer"):
+    with pytest.raises(RolloutError, match="a prompt that its renderer did not make"):
         CarriedMessages().asked([1, 2, 3])
 
 

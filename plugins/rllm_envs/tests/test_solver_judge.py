@@ -280,7 +280,7 @@ def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
 
 def test_an_environment_that_goes_on_after_one_answer_is_refused() -> None:
     engine = ScriptedEngine(in_turn("7$", "7$"))
-    with pytest.raises(ConfigError, match="end with one answer, and the one of this run goes on") as caught:
+    with pytest.raises(ConfigError, match="ends after one answer, and this one did not end") as caught:
         asyncio.run(SolverJudge(context(engine, lambda: Paid({"7": 1.0}, done=False))).run({}, "t:0"))
     assert "multi_turn_workflow" in caught.value.hint
 

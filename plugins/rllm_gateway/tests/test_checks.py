@@ -165,7 +165,7 @@ def test_without_any_token_there_is_no_gateway_to_attach_to(tmp_path: Path, monk
             SdkSection(store=StoreSection(path="x"), proxy=ProxySection(mode="external")),
             "the gateway has a store of its own",
         ),
-        (SdkSection(proxy=ProxySection(mode="external", port=65535)), "at the port behind it"),
+        (SdkSection(proxy=ProxySection(mode="external", port=65535)), "at the next port"),
     ],
 )
 def test_keys_that_do_not_go_with_the_mode_are_refused(sdk: SdkSection, problem: str) -> None:

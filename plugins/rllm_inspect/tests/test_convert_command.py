@@ -87,7 +87,7 @@ def test_words_that_are_no_overrides_and_values_known_at_the_run_are_listed(conv
     ("name", "text", "message"),
     [
         ("run.sh", "echo hello\n", "run.sh starts no training"),
-        ("run.yaml", "- a\n", "its top level is no mapping"),
+        ("run.yaml", "- a\n", "its top level is not a mapping"),
         ("run.yaml", "a: [\n", "YAML error in run.yaml"),
         ("run.yaml", "rllm: {backend: nowhere}\n", "nowhere"),
     ],

@@ -57,7 +57,7 @@ def test_an_example_of_a_right_answer_is_right(generator: str, place: str) -> No
     ("failure", "said"),
     [
         (ModuleNotFoundError("No module named 'cv2'", name="cv2"), r"needs the package 'cv2'.* Run: pip install cv2"),
-        (ConnectionError("no route to host"), r"needs what is not on this machine: no route to host"),
+        (ConnectionError("no route to host"), r"cannot be loaded on this machine: no route to host"),
     ],
 )
 def test_a_generator_that_needs_more_than_is_here_is_refused(

@@ -28,7 +28,7 @@ def _params(generator: str = "chain_sum", **options: Any) -> ReasoningGymParams:
         ({"config": {"min_term": 3}}, r"config\.min_term: .* no such option. Did you mean 'min_terms'"),
         ({"config": {"min_terms": "3"}}, r"config\.min_terms is '3': input should be a valid integer"),
         ({"config": {"min_terms": 9, "max_terms": 3}}, r"refuses its options .*: max_terms must be >= min_terms"),
-        ({"config": {"seed": 3}}, r"config\.seed is not set there. Set rllm\.env\.env_args\.seed"),
+        ({"config": {"seed": 3}}, r"config\.seed: another key sets this\. Set rllm\.env\.env_args\.seed"),
         ({"config": {"size": 3}}, r"Set rllm\.env\.env_args\.train_size and val_size"),
         ({"level": 99}, r"level is 99, and the curriculum of 'chain_sum' ends with level"),
         ({"generator": "acre", "level": 1}, r"level is set, and generator 'acre' has no curriculum"),

@@ -66,7 +66,7 @@ def test_a_family_whose_special_tokens_the_model_lacks_is_refused() -> None:
         ({"config": "zzz"}, "has no family 'zzz'", "Its families: deepseek-r1"),
         ({"config": "default"}, "has no family 'default'", ""),
         ({"config": "qwen3", "options": {"thinking": 1}}, "of family 'qwen3': thinking: Extra inputs", "Fix"),
-        ({"options": {"thinking_retention": "all"}}, "rllm.renderer.config is not", "name it"),
+        ({"options": {"thinking_retention": "all"}}, "rllm.renderer.config is not", "Set rllm.renderer.config"),
     ],
 )
 def test_options_are_looked_at_before_anything_is_loaded(params: Any, message: str, hint: str) -> None:

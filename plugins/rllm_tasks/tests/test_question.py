@@ -67,7 +67,7 @@ def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
         ({"messages": [{"role": ["user"], "content": "2+2?"}]}, {}, r"has a message of role \['user'\]"),
         ({"messages": [{"role": "user", "content": 3}]}, {}, "has a message with the content 3"),
         ({"messages": ["hello"]}, {}, "which is not a prompt"),
-        ({"messages": [*MESSAGES, {"role": "assistant", "content": "4"}]}, {}, "ends with an answer"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "4"}]}, {}, "ends with a message of the assistant"),
         ({"question": "2+2?"}, {"template": "{qestion}"}, "names column 'qestion' of a task, which is not there"),
         ({"messages": MESSAGES}, {"template": "{messages}!"}, "which is no text"),
     ],

@@ -46,7 +46,7 @@ def _message(composed: Compose, *words: str) -> str:
         (
             "rllm.trainer.train_batch_size=1",
             "`train_batch_size` is not a key of rllm.trainer (`rllm.trainer.train_batch_size` from command line). "
-            "Did you mean `rllm.trainer.total_batches`? A key of that name is `data.train_batch_size`.",
+            "Did you mean `rllm.trainer.total_batches`? There is also `data.train_batch_size`.",
         ),
         (
             "rllm.workflow.max_step=1",

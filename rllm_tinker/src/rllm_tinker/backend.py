@@ -128,12 +128,12 @@ class TinkerBackend(Backend):
             self._trainer = await self._service.resume(state.path)
         except BackendError as error:
             raise CheckpointError(
-                f"The state that {folder} names cannot be taken up. {error.message}",
-                f"It was kept by {state.service}; "
+                f"The state that {folder} names cannot be loaded. {error.message}",
+                f"{state.service} stored it; "
                 + (
                     f"its files are below training.default_local_dir={self._config.training.default_local_dir}."
                     if state.service == LOCAL
-                    else "look whether it has expired there."
+                    else "check there whether it has expired."
                 ),
             ) from error
         self._starts_from_base = state.starts_from_base
@@ -141,8 +141,8 @@ class TinkerBackend(Backend):
             return
         if state.reference is None and not state.starts_from_base:
             raise CheckpointError(
-                f"The run of {folder} started from weights of its own without a reference model, so none was kept.",
-                "Leave rllm.algorithm.kl_beta as it was, or start a new run with it.",
+                f"{folder} has no reference model: its run began with saved weights and needed none.",
+                "Resume with rllm.algorithm.kl_beta as it was, or start a new run with another.",
             )
         await self._refer_to(self._service, state.reference)
 

@@ -22,14 +22,14 @@ def explained(error: BaseException, what: str) -> BackendError:
                 "Set TINKER_API_KEY to a key of that service.",
             )
         case 402:
-            return BackendError(f"{what}: the service wants to be paid ({status}): {said}.", RESUME)
+            return BackendError(f"{what}: the service asks for payment ({status}): {said}.", f"Pay there. {RESUME}")
         case 404:
             return BackendError(
                 f"{what}: the service does not know it ({status}): {said}.",
                 "Check tinker_base_url and the names in the configuration.",
             )
         case 410:
-            return BackendError(f"{what}: the service has it no longer ({status}): {said}.", RESUME)
+            return BackendError(f"{what}: the service no longer has it ({status}): {said}.", RESUME)
         case 429:
             return BackendError(
                 f"{what}: the service limits how much may be asked of it ({status}): {said}.",

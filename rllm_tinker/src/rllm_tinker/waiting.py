@@ -84,8 +84,8 @@ class Waiting:
                 seen = now if problem is None else seen
                 if problem is not None and now - seen >= self._patience:
                     raise BackendError(
-                        f"{what} was given up: {problem}, for {self._patience:g} s now.",
-                        "Look after the server, then go on from the newest checkpoint with --resume.",
+                        f"{what} has no answer: {problem}, for {self._patience:g} s.",
+                        "Check the server, then go on from the newest checkpoint with --resume.",
                     )
                 if now - started >= self._longest:
                     raise BackendError(

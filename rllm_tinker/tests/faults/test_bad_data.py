@@ -124,7 +124,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
         pytest.raises(BackendError) as caught,
     ):
         connection.ask(sample_after_another_client(running.url))
-    assert "Sampling: the service has it no longer (410): The weights of sampling session " in caught.value.message
+    assert "Sampling: the service no longer has it (410): The weights of sampling session " in caught.value.message
     assert "have expired: this server keeps the 1 sets used last (--max-snapshots)" in caught.value.message
     assert caught.value.hint == "Go on from the newest checkpoint with --resume."
 
@@ -181,6 +181,6 @@ def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServ
     server.service.checkpoints.delete(checkpoint)
     ended = train(server.url, "rllm.trainer.total_batches=2", "--resume")
     assert ended.code == 1
-    assert "names cannot be taken up. " in ended.error
+    assert "names cannot be loaded. " in ended.error
     assert f"No checkpoint {checkpoint}" in ended.error
-    assert f"It was kept by {server.url}; look whether it has expired there." in ended.error
+    assert f"{server.url} stored it; check there whether it has expired." in ended.error

@@ -28,19 +28,19 @@ def check_attention(native: dict[str, Any]) -> None:
     how = attention(model)
     if how == FLASH and find_spec("flash_attn") is None:
         raise ConfigError(
-            f"verl attends by {FLASH}, and flash-attn is not installed.",
+            f"verl uses {FLASH} for attention, and flash-attn is not installed.",
             f"Install flash-attn (docs/backends/verl.md says how), or set {HOW}=sdpa.",
         )
     for key, size in _sequence_parallel(native):
         if not is_flash(how):
             raise ConfigError(
-                f"`{key}` is {size}, and `{HOW}` is {how}: verl exchanges heads in flash attention alone, so that each "
-                "GPU would attend to its own part of a sequence.",
+                f"`{key}` is {size}, and `{HOW}` is {how}: only in flash attention does verl exchange heads, and "
+                "without it each GPU would attend to its own part of a sequence.",
                 f"Set {HOW}={FLASH}, or {key}=1.",
             )
         if not model["use_remove_padding"]:
             raise ConfigError(
-                f"`{key}` is {size}, and `{MODEL}.use_remove_padding` is false: verl splits packed rows alone.",
+                f"`{key}` is {size}, and `{MODEL}.use_remove_padding` is false: verl splits only packed rows.",
                 f"Leave use_remove_padding=true, or set {key}=1.",
             )
 

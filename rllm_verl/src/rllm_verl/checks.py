@@ -121,13 +121,13 @@ def _check_lora(native: dict[str, Any]) -> None:
     model = _at(native, "actor_rollout_ref.model")
     if model["lora"]["rank"] and _at(native, f"{ACTOR}.strategy") != "megatron":
         raise ConfigError(
-            f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, which Megatron alone reads.",
+            f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, which only Megatron reads.",
             "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules.",
         )
     if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == OF_THE_CPU:
         raise ConfigError(
             f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, and the rollout server for CPUs takes "
-            "merged weights alone.",
+            "only merged weights.",
             "Set actor_rollout_ref.model.lora.merge=true.",
         )
 

@@ -94,9 +94,10 @@ class Cluster:
                 f"{wanted.nodes * wanted.per_node} GPUs; the Ray cluster has {found or 'none'} (by node).",
                 "Ask for fewer, or start Ray on more nodes. Without a GPU: --profile cpu.",
             )
-        if sum(each.get("CPU", 0) >= wanted.per_node for each in resources) < wanted.nodes:
+        enough = sum(each.get("CPU", 0) >= wanted.per_node for each in resources)
+        if enough < wanted.nodes:
             raise ConfigError(
-                f"Each worker takes a CPU by Ray's count; there are not {wanted.nodes} nodes with {wanted.per_node}.",
+                f"Ray reserves one CPU per worker: {wanted.nodes} nodes must have {wanted.per_node} each, {enough} do.",
                 "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
             )
 
@@ -134,7 +135,7 @@ def _require_environment(environment: Mapping[str, str]) -> None:
     missing = {name: value for name, value in environment.items() if there.get(name) != value}
     if missing:
         raise ConfigError(
-            "This program has started Ray by itself, and without environment variables that the workers need: "
+            "This program started Ray without environment variables that the workers need: "
             f"{', '.join(f'{name}={value}' for name, value in missing.items())}.",
             "Give them to ray.init as runtime_env={'env_vars': {…}}, or leave ray.init to the backend.",
         )

@@ -84,7 +84,7 @@ def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> Bac
     names = ", ".join(f"{process.name} (process {process.pid} on {process.node})" for process in dead)
     return BackendError(
         f"While {doing}: {names or 'a process of the run'} died.",
-        f"Its log says why, or the system's: a process killed for memory leaves no word. {RESUME}",
+        f"Its log says why, or the system's: a process killed for memory writes nothing. {RESUME}",
         log_tails(dead or processes),
     )
 

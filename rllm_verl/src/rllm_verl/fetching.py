@@ -73,8 +73,8 @@ def _write_adapter(tensors: dict[str, Any], meta: dict[str, Any], into: Path) ->
     rows = {tensor.shape[0] for name, tensor in tensors.items() if ".lora_A." in name}
     if rows != {meta["r"]}:
         raise CheckpointError(
-            f"The parts of the adapter have together {sorted(rows)} rows, and its rank is {meta['r']}.",
-            "Only what all workers share evenly can be put together (fsdp_config.fsdp_size=-1).",
+            f"The shards of the adapter have {sorted(rows)} rows together, and its rank is {meta['r']}.",
+            "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
         )
     save_file(
         {name.replace(OF_ONE_ADAPTER, "."): each for name, each in tensors.items()}, into / "adapter_model.safetensors"
@@ -93,7 +93,7 @@ def _write_whole(tensors: dict[str, Any], files: Path, into: Path) -> None:
     found = {tensor.shape[0] for name, tensor in tensors.items() if name.endswith("embed_tokens.weight")}
     if found - {rows}:
         raise CheckpointError(
-            f"The parts of the embedding have together {sorted(found)} rows, and the model has {rows}.",
-            "Only what all workers share evenly can be put together (fsdp_config.fsdp_size=-1).",
+            f"The shards of the embedding have {sorted(found)} rows together, and the model has {rows}.",
+            "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
         )
     save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})

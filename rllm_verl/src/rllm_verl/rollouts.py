@@ -93,7 +93,7 @@ class VerlEngine:
     def _completion(self, answer: Any) -> Completion:
         tokens = np.asarray(answer.token_ids, np.int32)
         if answer.stop_reason in ("aborted", "abort") or not len(tokens):
-            raise RolloutError("A rollout server gave up a reply.", "Look at its log, if this happens again.")
+            raise RolloutError("A rollout server aborted a reply.", "Look at its log if this happens again.")
         if answer.log_probs is None or len(answer.log_probs) != len(tokens):
             raise BackendError(
                 "A rollout server answered without log-probs.",

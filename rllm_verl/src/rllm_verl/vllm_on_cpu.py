@@ -26,7 +26,7 @@ def check_vllm_on_cpu(native: dict[str, Any]) -> None:
     role = native["actor_rollout_ref"]
     if (role["rollout"]["engine_kwargs"].get(VLLM) or {}).get("enable_sleep_mode") is not False:
         raise ConfigError(
-            f"`{ROLLOUT}.name` is {VLLM} on a CPU, where vLLM has no memory of a device to put away.",
+            f"`{ROLLOUT}.name` is {VLLM} on a CPU, where vLLM cannot free the memory of a device.",
             f"Choose --profile {PROFILE}, which sets what vLLM needs there.",
         )
     if role["model"]["path"] == "tiny":

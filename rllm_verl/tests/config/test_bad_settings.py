@@ -62,7 +62,7 @@ def test_sequences_are_split_over_gpus_with_flash_attention_alone(
     flash = ("rllm.profile=cpu", f"{key}=2", f"{ATTENTION}=flash_attention_2")
     monkeypatch.setattr("rllm_verl.attention.find_spec", lambda name: name)
     check_config(run(*flash).backend_config)
-    with pytest.raises(ConfigError, match="verl splits packed rows alone"):
+    with pytest.raises(ConfigError, match="verl splits only packed rows"):
         check_config(run(*flash, "actor_rollout_ref.model.use_remove_padding=false").backend_config)
 
 

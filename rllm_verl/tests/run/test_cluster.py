@@ -69,7 +69,7 @@ class TestOnACluster:
     def test_more_workers_than_ray_counts_cpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         node = {"Alive": True, "Resources": {"GPU": 4.0, "CPU": 2.0}}
         monkeypatch.setattr(ray, "nodes", lambda: [node])
-        with pytest.raises(ConfigError, match=r"there are not 1 nodes with 4\. Start Ray with more: --num-cpus"):
+        with pytest.raises(ConfigError, match=r"1 nodes must have 4 each, 0 do\. Start Ray with more: --num-cpus"):
             Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
 
     def test_a_cluster_whose_workers_would_lack_a_variable_is_refused(self) -> None:

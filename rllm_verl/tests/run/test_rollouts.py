@@ -117,7 +117,7 @@ def test_a_reply_without_log_probs_is_refused(engine: Callable[..., VerlEngine],
 
 def test_a_reply_that_was_given_up_may_be_asked_for_again(engine: Callable[..., VerlEngine], server: Any) -> None:
     client = Client(lambda: server.answer.remote(token_ids=[], log_probs=[], stop_reason="aborted"))
-    with pytest.raises(RolloutError, match="gave up a reply"):
+    with pytest.raises(RolloutError, match="aborted a reply"):
         generate(engine(client), [5])
 
 

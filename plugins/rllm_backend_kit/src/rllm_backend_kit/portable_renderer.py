@@ -66,8 +66,8 @@ def save_renderer(renderer: Renderer, folder: Path) -> None:
     origin = _ORIGINS.get(renderer)
     if origin is None:
         raise ConfigError(
-            f"Another process cannot load the renderer {type(renderer).__name__}: nobody noted what made it.",
-            "The backend makes its renderer with `rllm_backend_kit.renderers.make_renderer`.",
+            f"The renderer {type(renderer).__name__} cannot be saved for another process: what made it is not known.",
+            "Let the backend make it with `rllm_backend_kit.renderers.make_renderer`.",
         )
     setup, chosen = origin.setup, origin.chosen
     setup.tokenizer.save_pretrained(folder / TOKENIZER)

@@ -77,9 +77,11 @@ def note_clipping(means: Means, rows: RowRoles, inputs: LossInput, plan: UpdateP
         choice = plan.losses[role]
         if choice.plugin.load_clipped is None:
             continue
-        who = f"What counts the clipped tokens of loss {choice.plugin.name!r} for role {role!r}"
+        who = f"`load_clipped` of loss {choice.plugin.name!r} for role {role!r}"
         with failures_as(LossError, who):
             clipped = choice.plugin.load_clipped()(tokens, choice.params)
         if not isinstance(clipped, Tensor) or clipped.dtype != torch.bool or clipped.shape != tokens.logprobs.shape:
-            raise LossError(f"{who} returned no bool for each token.", "Return a tensor like inputs.logprobs > bound.")
+            raise LossError(
+                f"{who} did not return one bool per token.", "Return a tensor like inputs.logprobs > bound."
+            )
         means.add("actor/clip_fraction", clipped.float())

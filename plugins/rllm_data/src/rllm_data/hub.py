@@ -46,8 +46,8 @@ def _explained(name: str, error: Exception) -> ConfigError:
 
     if isinstance(error, GatedRepoError):
         return ConfigError(
-            f"The hub does not give the data set {name!r} to everybody.",
-            "Accept its terms there, and run `hf auth login`.",
+            f"The data set {name!r} is gated: the hub gives it to accounts that have accepted its terms.",
+            "Accept them on its page, and run `hf auth login`.",
         )
     if isinstance(error, RepositoryNotFoundError):
         return ConfigError(

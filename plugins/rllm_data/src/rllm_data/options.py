@@ -69,5 +69,7 @@ class HfParams(Params):
     @model_validator(mode="after")
     def _divided(self) -> Self:
         if self.part == "val" and self.val_fraction is None:
-            raise ValueError("part is val, and val_fraction is not set: nothing is divided")
+            raise ValueError(
+                "part is val, and val_fraction is not set, which divides the rows: set it, or leave part out"
+            )
         return self

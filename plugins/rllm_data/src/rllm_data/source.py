@@ -103,7 +103,7 @@ def _folder(path: Path) -> Source:
     if len(found) > 1:
         examples = " and ".join(str(file.relative_to(path)) for file in found.values())
         raise ConfigError(
-            f"The folder {path} holds files of several kinds: {examples}.", "Name one file, or part them."
+            f"The folder {path} holds files of several kinds: {examples}.", "Name one file, or a folder for each kind."
         )
     return Source("folder", str(path))
 

@@ -114,8 +114,8 @@ class CarriedMessages:
         asked = self._prompts.get(tuple(int(each) for each in prompt_ids))
         if asked is None:
             raise RolloutError(
-                "The backend 'endpoint' was given token ids that are no messages of its renderer.",
-                "Workflows for it build prompts with `engine.renderer.prompt(messages)` alone.",
+                "The backend 'endpoint' was given a prompt that its renderer did not make.",
+                "Let the workflow build every prompt with `engine.renderer.prompt(messages)`.",
             )
         return asked
 

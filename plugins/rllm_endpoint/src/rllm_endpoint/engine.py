@@ -46,7 +46,7 @@ class EndpointEngine:
             BackendError: see `EndpointClient.complete`.
         """
         if sampling.stop:
-            raise RolloutError("The backend 'endpoint' cannot end a reply at a text.", "Sample without stop texts.")
+            raise RolloutError("The backend 'endpoint' has no stop texts.", "Sample without SamplingParams.stop.")
         asked = self.renderer.asked(prompt_ids)
         try:
             answer = await self._client.complete(self._body(asked, sampling))

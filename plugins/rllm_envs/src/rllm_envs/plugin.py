@@ -35,7 +35,7 @@ def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
             raise ConfigError(
                 f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
                 f"number in {' and '.join(columns)}.",
-                "Leave the dataset out: the environment has tasks. Or train `question`, which asks your own.",
+                "Leave the dataset out: the environment has tasks. Or train `question`, which asks tasks of a dataset.",
             )
 
     return check

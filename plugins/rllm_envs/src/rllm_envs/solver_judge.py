@@ -54,7 +54,7 @@ class SolverJudge(Workflow):
         reasons = {answer.termination_reason for answer in answers}
         if TerminationReason.MAX_TURNS_EXCEEDED in reasons:
             raise ConfigError(
-                "Workflow solver_judge is for environments that end with one answer, and the one of this run goes on.",
+                "Workflow solver_judge needs an environment that ends after one answer, and this one did not end.",
                 "Choose another environment, or rllm.workflow.name=multi_turn_workflow.",
             )
         if TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED in reasons:  # all were asked the same

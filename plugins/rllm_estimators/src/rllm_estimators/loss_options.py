@@ -57,7 +57,9 @@ class DppoParams(Params):
         0.2, gt=0, description="Tokens that are being made less likely are followed up to this divergence."
     )
     max_divergence_high: float | None = Field(
-        None, gt=0, description="The same for tokens being made likelier; null means max_divergence."
+        None,
+        gt=0,
+        description="The same for tokens that are being made likelier; null means max_divergence.",
     )
     clip_ratio_c: float = Field(20.0, gt=0, description="Importance weights above this are cut off.")
 

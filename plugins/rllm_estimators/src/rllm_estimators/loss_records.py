@@ -19,7 +19,7 @@ from rllm_estimators.loss_options import (
     SapoParams,
 )
 
-OF_SEQUENCES = "the paper's with loss_agg_mode=seq-mean-token-mean"
+OF_SEQUENCES = "loss_agg_mode=seq-mean-token-mean is the paper's"
 
 
 def _from(module: str, name: str) -> Callable[[], Any]:

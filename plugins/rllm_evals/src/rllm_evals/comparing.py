@@ -95,7 +95,7 @@ def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Env
     problems = list(_different_tasks(sides, first[0], second[0]))
     if problems:
         raise ConfigError(
-            f"The two have different tasks of {name}: {'; '.join(problems)}.",
+            f"{first[0]} and {second[0]} have different tasks of {name}: {'; '.join(problems)}.",
             "Only the same tasks can be paired: finish both evaluations, with the same data.",
         )
     tasks = list(sides[0].outcomes)

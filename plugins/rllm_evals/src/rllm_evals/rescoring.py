@@ -85,12 +85,12 @@ def _require_scored(folder: Path, name: str, environment: Environment) -> None:
     counts = {len(saved.scores) for saved in read_attempts(folder, environment)}
     if max(counts, default=0) > 1:
         raise ConfigError(
-            f"Attempts at {name} have several replies that are rewarded, as with the workflow solver_judge.",
-            "Only attempts with one can be scored anew.",
+            f"Attempts at {name} have several rewarded replies, as with the workflow solver_judge.",
+            "Only attempts with one rewarded reply can be scored again.",
         )
     if counts <= {0}:
         raise ConfigError(
-            f"The attempts at {name} were not scored by `rllm.reward`: the environment pays.",
+            f"The attempts at {name} have the rewards of the environment, and none of `rllm.reward`.",
             "Evaluate once more with --reward NAME.",
         )
 

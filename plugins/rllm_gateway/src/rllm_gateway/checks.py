@@ -48,7 +48,7 @@ def _check_external(sdk: SdkSection) -> None:
         )
     if proxy.port == LARGEST_PORT:
         raise ConfigError(
-            f"rllm.sdk.proxy.port is {LARGEST_PORT}, and runs attach at the port behind it.", "Choose a smaller one."
+            f"rllm.sdk.proxy.port is {LARGEST_PORT}, and runs attach at the next port.", "Choose a smaller one."
         )
     if proxy.admin_token is None and not TOKEN_FILE.expanduser().exists():
         raise ConfigError(

@@ -45,7 +45,7 @@ class Endpoint:
             if scope["method"] != "POST":
                 raise RefusedError(405, "invalid", "Requests of this API are sent with POST.")
             if gateway.in_flight > gateway.limits.in_flight:
-                raise RefusedError(429, "busy", "The gateway has as many requests in flight as it takes.")
+                raise RefusedError(429, "busy", "The gateway has its most requests in flight. Send the request again.")
             await self._respond(scope, receive, send)
         except RefusedError as refused:
             await send_error(send, refused, self._api.error(refused))
@@ -54,7 +54,7 @@ class Endpoint:
         except Exception as error:
             # Somebody's renderer or policy, or a fault of ours: the client is told, and the log says where.
             LOG.exception("a request failed")
-            failed = RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}.")
+            failed = RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. Its log says where.")
             await send_error(send, failed, self._api.error(failed))
         finally:
             gateway.in_flight -= 1

@@ -78,7 +78,12 @@ class Gateway:
                 async with asyncio.timeout(self.limits.policy_seconds):
                     await self._is_attached.wait()
             except TimeoutError:
-                raise RefusedError(503, "busy", "No run is attached to the gateway.", code="no_policy") from None
+                raise RefusedError(
+                    503,
+                    "busy",
+                    "No run is attached to the gateway. Send the request again when one trains.",
+                    code="no_policy",
+                ) from None
         assert self._attached is not None
         return self._attached
 

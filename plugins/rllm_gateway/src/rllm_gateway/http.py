@@ -50,7 +50,7 @@ def head_of(scope: Scope) -> Head:
     headers = dict(scope["headers"])
     named = scope["path_params"]
     if not ROLE.fullmatch(named["role"]):
-        raise invalid("The role in the path has letters, digits, '-', '_', '.' and '~', up to 64 of them.")
+        raise invalid("A role in the path is 1 to 64 letters, digits, '-', '_', '.' and '~'.")
     traceparent = headers.get(b"traceparent")
     return Head(
         session=named["session"],

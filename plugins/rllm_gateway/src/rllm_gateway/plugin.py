@@ -29,7 +29,7 @@ def _check(params: AgentParams) -> None:
 
     if (params.agent is None) == (params.command is None):
         raise ConfigError(
-            "Workflow agent runs one agent: a function or a program.",
+            "Workflow agent needs an agent, either a function or a program.",
             "Name a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
@@ -86,7 +86,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="agent",
-        summary="Somebody's agent, with any client of OpenAI's or Anthropic's APIs, unmodified.",
+        summary="An agent of yours, with any client of OpenAI's or Anthropic's APIs, unmodified.",
         params=AgentParams,
         load=_agent,
         check=_check,

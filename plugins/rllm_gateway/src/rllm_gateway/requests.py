@@ -51,10 +51,15 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
     if session.in_flight > most_in_flight:
         # What is refused now is tried again, and is no other request's answer then.
         session.lose(place.digest, ())
-        raise RefusedError(429, "busy", f"The session has {most_in_flight} requests in flight, the most at a time.")
+        raise RefusedError(
+            429, "busy", f"The session has {most_in_flight} requests in flight, its most. Send the request again."
+        )
     if session.sampled + asked.n > spec.max_calls:
         raise RefusedError(
-            403, "permission", f"The session has had its {spec.max_calls} calls.", code="max_calls_reached"
+            403,
+            "permission",
+            f"The session has made {spec.max_calls} calls, its most (rllm.agent.max_steps).",
+            code="max_calls_reached",
         )
     prompt = prompt_of(place, asked, attached.renderer, spec.accumulate_reasoning)
     for name, outcome in asked.outcomes.items():

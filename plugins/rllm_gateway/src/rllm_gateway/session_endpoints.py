@@ -46,7 +46,7 @@ def _answering(method: str, respond: Respond) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["method"] != method:
-                raise RefusedError(405, "invalid", f"This is asked with {method}.")
+                raise RefusedError(405, "invalid", f"Requests of this path are sent with {method}.")
             body = orjson.dumps(await respond(scope, receive))
         except RefusedError as refused:
             await send_error(send, refused, error_body(refused))

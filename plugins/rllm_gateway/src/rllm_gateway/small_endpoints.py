@@ -70,7 +70,7 @@ class _Simple:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["method"] != self._method:
-                raise RefusedError(405, "invalid", f"This is asked with {self._method}.")
+                raise RefusedError(405, "invalid", f"Requests of this path are sent with {self._method}.")
             head = head_of(scope)
             session = self._gateway.session(head.session, head.key)
             body = orjson.dumps(await self._respond(session, head, receive))

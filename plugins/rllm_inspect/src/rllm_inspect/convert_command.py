@@ -54,7 +54,9 @@ def _of_yaml(file: Path) -> dict[str, Any]:
 
     tree = read_yaml(file.read_text(encoding="utf-8"), str(file))
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} is no configuration: its top level is no mapping.")
+        raise ConfigError(
+            f"{file} is not a configuration: its top level is not a mapping.", "Name a YAML file of `key: value` lines."
+        )
     return dict(leaves_of(tree))
 
 

@@ -166,7 +166,7 @@ def _check_attention(model: Any, name: str) -> None:
     config = model.config
     if config._attn_implementation != "sdpa":
         raise ConfigError(
-            f"model.name={name!r} attends by {config._attn_implementation!r}; the local engine needs 'sdpa'.",
+            f"model.name={name!r} has the attention {config._attn_implementation!r}; the local engine needs 'sdpa'.",
             "Use a model with torch's scaled dot product attention, such as Llama or Qwen3.",
         )
     # Of models that do not say what each layer does, a window is meant for all of them.
@@ -179,7 +179,7 @@ def _check_attention(model: Any, name: str) -> None:
         )
     if not attends_as_told(model):
         raise ConfigError(
-            f"model.name={name!r} does not keep to the positions and attention masks that it is given.",
+            f"model.name={name!r} ignores the positions or the attention mask that it is given.",
             "The local engine and packed rows need that. Use another model, such as Llama or Qwen3.",
         )
 

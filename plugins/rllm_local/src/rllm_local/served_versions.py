@@ -57,7 +57,9 @@ class ServedVersions:
         engine = self._engines.get(version)
         if engine is None:
             served = ", ".join(map(str, sorted(self._engines)))
-            raise RolloutError(f"Version {version} of the weights is not served; {served} are.")
+            raise RolloutError(
+                f"Version {version} of the weights is not served any more.", f"Ask for one that is: {served}."
+            )
         return await engine.generate(prompt_ids, sampling, session=session)
 
     async def end_session(self, session: str) -> None:

@@ -82,7 +82,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                     )
 
     def test_episodes_do_not_share_state(self, params: Any) -> None:
-        """Two that are played in turns go as each would alone."""
+        """Two that are played by turns behave as each does alone."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         tasks = self._some_tasks(params)

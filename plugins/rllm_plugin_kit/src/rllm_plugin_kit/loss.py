@@ -138,7 +138,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 )
 
     def test_the_same_inputs_and_seed_give_the_same_losses(self, params: Any) -> None:
-        """Whatever the global random state, which stays as it was."""
+        """Its results do not depend on the global random state, and it leaves that as it was."""
         inputs = self._rows(0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)

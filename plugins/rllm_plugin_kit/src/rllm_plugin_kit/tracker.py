@@ -29,7 +29,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
 
     kind = "tracker"
     changes: ClassVar[frozenset[str]] = frozenset()
-    """What of the process it may change, in the words of the failure: for clients that put their own in place."""
+    """What the tracker may change in the process, each as the failed test names it: for clients that install
+    handlers or streams."""
 
     def read_back(self, folder: Path) -> Sequence[tuple[int, Mapping[str, float | None]]] | None:
         """What it has written, as (step, metrics) in order; None for a tracker that keeps nothing to be read here.

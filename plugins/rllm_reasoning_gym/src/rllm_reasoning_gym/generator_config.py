@@ -51,7 +51,7 @@ def read(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     types = get_type_hints(of)
     for option in config:
         if option in OWN:
-            raise ConfigError(f"{CONFIG_KEY}.{option} is not set there.", f"Set {OWN[option]}.")
+            raise ConfigError(f"{CONFIG_KEY}.{option}: another key sets this.", f"Set {OWN[option]}.")
         if option not in known:
             own = ", ".join(sorted(known.keys() - OWN.keys())) or "none"
             raise ConfigError(

@@ -69,7 +69,7 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"Generator {name!r} needs what is not on this machine: {error}.", "Choose another generator."
+            f"Generator {name!r} cannot be loaded on this machine: {error}.", "Choose another generator."
         ) from error
     except Exception as error:
         reason = f"{error}" or type(error).__name__

@@ -44,7 +44,8 @@ def check_params(params: RenderersParams) -> None:
     """Raise ConfigError for a family that the library does not have, or options that the family does not take."""
     if params.config is None and params.options:
         raise ConfigError(
-            "rllm.renderer.options is set, and rllm.renderer.config is not.", "Options belong to a family: name it."
+            "rllm.renderer.options is set, and rllm.renderer.config is not.",
+            "Set rllm.renderer.config to the family that the options are for.",
         )
     if params.config is not None:
         _config(params.config, params.options)

@@ -161,7 +161,10 @@ class _NoModel(Backend):
 
 
 def _nothing_but_episodes() -> RllmError:
-    return RllmError("Stored episodes are looked at again: there is no model to play with or to train.")
+    return RllmError(
+        "Stored episodes come without a model: nothing can be sampled, trained or saved.",
+        "Leave out what samples, trains or saves.",
+    )
 
 
 def _no_workflow(attempt: AttemptSetup) -> Workflow:

@@ -45,7 +45,7 @@ def _has_the_reply(prompt: str) -> str:
 
 def _leaves_out(body: dict[str, Any]) -> dict[str, Any]:
     if taken := sorted(OF_CLIENT & set(body)):
-        raise ValueError(f"{', '.join(taken)} cannot be set here")
+        raise ValueError(f"{', '.join(taken)} cannot be set here: other options of the judge do")
     return body
 
 
@@ -103,7 +103,7 @@ class JudgeParams(Params):
         if self.pattern is not None:
             RegexParams(pattern=self.pattern)
         if self.worst == self.best:
-            raise ValueError("worst and best are the same number")
+            raise ValueError("worst and best are the same number; they are the two ends of the scale")
         return self
 
 

@@ -93,7 +93,7 @@ def _messages(value: Any, column: str) -> list[Message]:
             raise ConfigError(f"Column {column!r} of a task has {said}.", "Give text, or a list of parts.")
     if value[-1]["role"] == "assistant":
         raise ConfigError(
-            f"Column {column!r} of a task ends with an answer, which the model is to give.",
+            f"Column {column!r} of a task ends with a message of the assistant, which the model must write.",
             "Leave the last message out, and put its text into a column that a reward reads.",
         )
     return list(value)

@@ -100,10 +100,10 @@ def _check(step: AdamStep) -> None:
     for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
         value = getattr(step, name)
         if not 0 <= value <= LARGEST:
-            raise RequestRefused(f"{name}={value}: needed is a number in float32 that is not negative.")
+            raise RequestRefused(f"{name} is {value}; it must be a number of 0 or more that float32 holds.")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(step, name) < 1:
-            raise RequestRefused(f"{name}={getattr(step, name)}: needed is a number of 0 to below 1.")
+            raise RequestRefused(f"{name} is {getattr(step, name)}; it must be at least 0 and below 1.")
     # Where a gradient has always been 0, AdamW divides 0 by eps, in float32.
     if not torch.finfo(torch.float32).tiny <= step.eps < math.inf:
-        raise RequestRefused(f"eps={step.eps}: needed is a number above 0 in float32, such as 1e-8.")
+        raise RequestRefused(f"eps is {step.eps}; it must be above 0 in float32, such as 1e-8.")

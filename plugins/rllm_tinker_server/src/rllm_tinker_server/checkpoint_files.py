@@ -132,7 +132,7 @@ def _check_format(found: object, what: str) -> None:
     if found == 1:
         raise RequestRefused(
             f"{what} is of format 1, which does not say which weights its base model had; loading it onto others would "
-            "give a wrong model without a word. Train it anew, or load it with peft: its files are what peft writes."
+            "silently give a wrong model. Train it again, or load it with peft: its files are what peft writes."
         )
     if found != FORMAT:
         raise RequestRefused(f"{what} is of format {found}; this server reads format {FORMAT}.")

@@ -98,7 +98,7 @@ class Checkpoints:
         """
         target = checkpoint.path.below(self.root)
         if self.exists(checkpoint.path) and not overwrite:
-            raise RequestRefused(f"There is a checkpoint {checkpoint.path}. Use another name, or overwrite=True.")
+            raise RequestRefused(f"A checkpoint {checkpoint.path} exists. Use another name, or overwrite=True.")
         with self._disk_faults(checkpoint.path):
             target.parent.mkdir(parents=True, exist_ok=True)
             beside = target.with_name(f".{target.name}.{uuid4().hex}.tmp")

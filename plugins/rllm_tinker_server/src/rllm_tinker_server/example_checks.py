@@ -37,7 +37,7 @@ def check_ids(ids: NDArray[np.integer], vocabulary: int, what: str) -> None:
 def _check_tokens(example: Example, base: BaseModel) -> None:
     tokens = example.tokens
     if tokens.ndim != 1:
-        raise RequestRefused(f"the model input has shape {tokens.shape}; needed is (n,).")
+        raise RequestRefused(f"the model input has shape {tokens.shape}; it must be (n,).")
     if not len(tokens):
         raise RequestRefused("the model input has no tokens.")
     if len(tokens) > base.max_context:
@@ -51,8 +51,8 @@ def _check_targets(example: Example, loss: Loss, name: str, base: BaseModel) -> 
     length, targets = len(example.tokens), example.targets
     if targets.ndim not in (1, 2) or len(targets) != length or not targets.size:
         raise RequestRefused(
-            f"target_tokens has shape {targets.shape} and the model input {length} tokens; needed is one target for "
-            f"each, ({length},)."
+            f"target_tokens has shape {targets.shape} and the model input {length} tokens; each token needs "
+            f"one target, ({length},)."
         )
     if targets.ndim == 2 and not loss.many_targets:
         raise RequestRefused(f"target_tokens has shape {targets.shape}; {name} takes one target for each position.")

@@ -150,7 +150,7 @@ def complete_config(name: str, given: Config) -> Config:
             has = f"It has {', '.join(known)}" if known else "It has none"
             raise RequestRefused(f"The loss {name} has no setting {key!r} in loss_fn_config. {has}.")
         if not (math.isfinite(value) and value >= 0):
-            raise RequestRefused(f"{key}={value} in loss_fn_config of {name}: needed is a number that is not negative.")
+            raise RequestRefused(f"{key} in loss_fn_config of {name} is {value}; it must be a number of 0 or more.")
     config = {**known, **given}
     if "clip_low_threshold" in config and config["clip_low_threshold"] > config["clip_high_threshold"]:
         raise RequestRefused(

@@ -70,7 +70,7 @@ def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleReques
     chunks = _chunks(found.get("prompt"))
     prompts = tuple(chunks) if seeds else (np.concatenate(chunks),) * count
     if len(prompts) != count:
-        raise RequestRefused(f"{count} samples with a seed each are asked for, and there are {len(prompts)} prompts.")
+        raise RequestRefused(f"The request has {count} seeds, one for each sample, and {len(prompts)} prompts.")
     top_of_prompt, top_of_samples = (_top(found, key, base.vocabulary) for key in TOP)
     wanted = bool(found.get("prompt_logprobs"))
     longest = max(map(len, prompts))
@@ -94,14 +94,16 @@ def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleReques
         top_of_samples=top_of_samples,
     )
     if request.most_tokens * max(top_of_prompt, top_of_samples) > MOST_TOP_NUMBERS:
-        raise RequestRefused(f"{' and '.join(TOP)} stand for too many numbers. Ask for fewer, or for fewer tokens.")
+        raise RequestRefused(
+            f"{' and '.join(TOP)} ask for more than {MOST_TOP_NUMBERS} numbers. Lower them, or ask for fewer tokens."
+        )
     return request
 
 
 def _top(found: Mapping[str, Any], key: str, vocabulary: int) -> int:
     number = optional_number_of(found, key) or 0
     if number > min(MOST_TOP, vocabulary):
-        raise RequestRefused(f"{key} is {number}; at most {min(MOST_TOP, vocabulary)} are told of a position.")
+        raise RequestRefused(f"{key} is {number}; a position has {min(MOST_TOP, vocabulary)} at most.")
     return number
 
 
@@ -166,7 +168,7 @@ def _real(params: Mapping[str, Any], name: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise RequestRefused(f"{name} is too large for a number with a point.") from error
+        raise RequestRefused(f"{name} is too large for a floating-point number.") from error
 
 
 def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
@@ -176,7 +178,7 @@ def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
     texts = [stop] if isinstance(stop, str) else stop
     if isinstance(texts, list) and texts and all(isinstance(part, str) for part in texts):
         if len(texts) > MOST_STOPS or max(map(len, texts)) > LONGEST_STOP:
-            raise RequestRefused(f"stop: {MOST_STOPS} texts of {LONGEST_STOP} letters are looked for at most.")
+            raise RequestRefused(f"stop has at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters.")
         return None, tuple(texts)
     if isinstance(stop, list) and all(isinstance(part, int) for part in stop):
         return frozenset(stop), ()

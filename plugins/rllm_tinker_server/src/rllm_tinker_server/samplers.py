@@ -133,7 +133,7 @@ class Samplers:
     def _check_prompt(self, prompt: NDArray[np.int32], *, room: int) -> None:
         base = self._host.base
         if prompt.ndim != 1 or not len(prompt):
-            raise RequestRefused(f"The prompt has shape {prompt.shape}; needed is one token at least, (n,).")
+            raise RequestRefused(f"The prompt has shape {prompt.shape}; it must be one token at least, (n,).")
         if len(prompt) + room > base.max_context:
             raise RequestRefused(
                 f"The prompt has {len(prompt)} tokens; {base.name} holds {base.max_context}, prompt and reply together."
@@ -172,15 +172,15 @@ def _check_settings(settings: SampleSettings, count: int) -> None:
     if count < 1:
         raise RequestRefused(f"{count} samples are asked for; ask for one at least.")
     if settings.max_tokens < 1:
-        raise RequestRefused(f"max_tokens={settings.max_tokens}: ask for one token at least.")
+        raise RequestRefused(f"max_tokens is {settings.max_tokens}; it must be 1 or more.")
     if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
         raise RequestRefused(
-            f"temperature={settings.temperature}: needed is 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+            f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
             f"{MAX_TEMPERATURE:g}."
         )
     if not 0 < settings.top_p <= 1:
-        raise RequestRefused(f"top_p={settings.top_p}: needed is a number above 0, and 1 at most.")
+        raise RequestRefused(f"top_p is {settings.top_p}; it must be above 0 and at most 1.")
     if settings.top_k < -1:
-        raise RequestRefused(f"top_k={settings.top_k}: needed is a number of tokens, or -1 for all.")
+        raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
     if "" in settings.stop_strings:
         raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")

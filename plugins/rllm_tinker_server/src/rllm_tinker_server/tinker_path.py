@@ -53,7 +53,7 @@ class TinkerPath:
         """The same; raises RequestRefused when no model is made from it."""
         if self.kind == EXTERNAL:
             raise RequestRefused(
-                f"{self} is for other programs. Load what save_state or save_weights_for_sampler saved."
+                f"{self} is an export for other programs. Load what save_state or save_weights_for_sampler saved."
             )
         return self
 

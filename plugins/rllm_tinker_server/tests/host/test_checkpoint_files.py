@@ -153,7 +153,7 @@ def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path
         (
             "model.json",
             '{"format": 1, "base_model": "tiny"}',
-            "format 1, .* does not say which weights .* Train it anew",
+            "format 1, .* does not say which weights .* Train it again",
         ),
         ("adapter_model.safetensors", None, "saved is damaged: its adapter_model.safetensors"),
         ("adapter_model.safetensors", "garbage", "saved is damaged: its adapter_model.safetensors"),

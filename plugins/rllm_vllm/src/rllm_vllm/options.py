@@ -50,5 +50,7 @@ class VllmOptions(Params):
     def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(OURS & value.keys())
         if taken:
-            raise ValueError(f"{', '.join(taken)} cannot be set here: options and the backend's settings decide it")
+            raise ValueError(
+                f"{', '.join(taken)} cannot be set here: options of the engine and settings of the backend decide it"
+            )
         return value

@@ -128,7 +128,7 @@ def _meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[
     if same and not close:
         return f"Did you mean {_either(same)}?"
     if same:
-        sentences.append(f"A key of that name is {_either(same)}.")
+        sentences.append(f"There is also {_either(same)}.")
     if not close:
         names = {key[-1] for key in keys}
         similar = get_close_matches(name, names, n=2, cutoff=0.75)

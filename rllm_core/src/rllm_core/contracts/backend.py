@@ -47,7 +47,7 @@ class Capabilities:
     """Whether prompts and replies are token ids of the model, so that another process can render prompts. False: they
     stand for messages, which this process alone knows."""
     overlap: frozenset[Overlap] = frozenset()
-    """Under which weights its own engine samples while `process` and `update` run and new weights are published.
+    """With which weights its own engine samples while `process` and `update` run.
     ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``newest``: the newest that are
     published, at each token (with `Completion.version_spans`) or at the begin of each call. Empty: none; asynchronous
     training is refused. Where settings decide, `BackendPlugin.check_run` refuses."""
@@ -154,7 +154,7 @@ class Footprint:
     """What a run will take of a machine, as far as it can be told before anything is loaded."""
 
     title: str
-    """What `rows` are, such as ``Memory on cuda:0, at most``."""
+    """Heading of `rows`, such as ``Memory on cuda:0, at most``."""
     rows: tuple[tuple[str, str], ...]
     """What, and how much."""
     warnings: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class SharedKey:
     spelled: tuple[tuple[Any, Any], ...] = ()
     """Values that are written differently, as (core's, backend's): ``((-1, None),)``."""
     while_null: str | None = None
-    """While the core's value is null the native key takes the value of this key of the core, instead of its own."""
+    """Another key of the core, which sets the native key while `rllm` is null."""
     deprecated: bool = True
     """Whether users who set the native path are told to set the core's instead."""
 
@@ -185,7 +185,7 @@ class SharedKey:
 class DerivedKey:
     """A native key that follows from others, unless a user sets it.
 
-    It may be the backend's `model_key`: the derived model is the one whose recipe an environment is asked for.
+    Where it is the backend's `model_key`, the derived model chooses the recipe of the environment.
     """
 
     native: str

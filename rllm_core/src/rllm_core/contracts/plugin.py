@@ -51,8 +51,8 @@ class Plugin(Generic[ParamsT]):
     for all keys of a section. A user's value for such a key stops the run when no chosen plugin honours it."""
     fixed_options: Mapping[str, object] = field(default_factory=dict)
     """Options of others of its kind that it lacks, by name, with the value that it acts by:
-    ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. A user's value of the core's key of
-    that name is then a warning where it says the same."""
+    ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. Where a user sets the core's key
+    of that name to this value, that is a warning; another value is an error."""
     check: Callable[[Any], None] | None = None
     """Takes the options and raises ConfigError for what is seen to be wrong without loading anything heavy, such as a
     file that is not there. Called by ``--dry-run``, ``rllm config validate`` and before a run starts."""

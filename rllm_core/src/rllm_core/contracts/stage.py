@@ -41,7 +41,7 @@ class StagePlugin(Plugin[ParamsT]):
     plays: bool = False
     """Whether it only plays episodes, so that asynchronous training may run it ahead of the update of an earlier step.
     It keeps nothing between steps, and comes before all stages that read or write the batch or the weights. It may run
-    for several steps at once; what it draws is a function of `TrainStep.task_batch`, as `global_step` may still
+    for several steps at once; it seeds what it draws with `TrainStep.task_batch`, since `global_step` may still
     change."""
     off_policy: bool = False
     """Whether its episodes were sampled by other weights than those that are trained. Each role then needs a loss with

@@ -35,7 +35,7 @@ class WorkflowContext:
     max_steps: int
     """Most turns of the attempt."""
     accumulate_reasoning: bool
-    """Whether thoughts stay in prompts after the user has spoken again; until then they do anyway."""
+    """Whether thoughts stay in prompts after the next message of the user; before it they always stay."""
     make_agent: Callable[[], Agent]
     """A fresh agent of the one chosen by name."""
     make_environment: Callable[[], Environment] | None

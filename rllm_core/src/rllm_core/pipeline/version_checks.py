@@ -21,8 +21,8 @@ def check_versions(episodes: Iterable[Episode], version: int | None) -> None:
             for step in trajectory.steps:
                 if step.weight_version != version or any(span.version != version for span in step.version_spans):
                     raise PipelineError(
-                        f"Attempt {episode.id!r} was to be sampled by version {version} of the weights, and a step of "
-                        f"it says {step.weight_version}.",
+                        f"Attempt {episode.id!r} was ordered from version {version} of the weights, and a step of it "
+                        f"has version {step.weight_version}.",
                         PASS_ON,
                     )
 

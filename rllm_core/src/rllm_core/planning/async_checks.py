@@ -70,8 +70,8 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
     elif section.pins_weights and "pinned" not in plan.overlap:
         yield refused(
             PARTIAL,
-            f"{who} cannot sample with older weights than the newest, or does not know which sampled what, and "
-            f"`{PARTIAL}` is false.",
+            f"{who} cannot sample with other weights than the newest, or does not say which weights sampled a token, "
+            f"and `{PARTIAL}` is false.",
             f"Set {PARTIAL}=true: attempts go on with new weights.",
         )
     elif not section.pins_weights and "newest" not in plan.overlap:

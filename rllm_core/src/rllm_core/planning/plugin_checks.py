@@ -42,7 +42,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
             yield refused(
                 LOSS,
                 f"Loss {name!r} was registered by this program, and backend {backend.name!r} computes losses in other "
-                "processes, which know what is installed alone.",
+                "processes, which see only installed plugins.",
                 "Put it into a package of its own: `rllm plugins new NAME --kind loss`, and install that.",
             )
         # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.

@@ -32,8 +32,8 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
         if mode is not None and loss.plugin.corrects_rollouts:
             yield refused(
                 key,
-                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the ratio to the "
-                "policy that sampled already: it would count twice.",
+                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the same ratio to "
+                "the policy that sampled: it would count twice.",
                 f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
             )
 

@@ -35,7 +35,7 @@ class DataSection(Section):
     )
     val_batch_size: Annotated[PositiveInt, PLAYING] = Field(32, description="Tasks per validation batch.")
     max_prompt_length: Annotated[PositiveInt, PLAYING] = Field(
-        2048, description="Most tokens a model call may start from."
+        2048, description="Most tokens in the prompt of a model call."
     )
     max_response_length: Annotated[PositiveInt, PLAYING] = Field(
         2048, description="Most tokens one model call may sample."

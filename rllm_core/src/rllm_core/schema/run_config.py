@@ -48,7 +48,7 @@ class RllmSection(Section):
     composed: list[dict[str, str]] | None = Field(
         None,
         description="Written into whole configurations (`config.yaml`, `build_train_config`): what you gave to make "
-        "them, and where. What is still as that gives it does not count as set by you.",
+        "them, and where. When such a file is read, what stands here counts as set by you, and what was changed since.",
     )
     backend: Annotated[str, Names("backend"), PLAYING] = Field(
         "local", description="Backend, by name; also written rllm/backend=NAME."

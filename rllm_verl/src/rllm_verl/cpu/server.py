@@ -99,7 +99,7 @@ class RolloutServer:
             if data is not None:
                 raise RolloutError(f"{kind} are not for the rollout server for CPUs.", "Send token ids alone.")
         if self._asleep:
-            raise BackendError("The rollout server has put its weights away.", "Publish weights first.")
+            raise BackendError("The rollout server sleeps: it has freed its weights.", "Sync weights to it first.")
         settings = self.settings
         request = sampling_request(
             request_id,

@@ -29,7 +29,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         # The log first: it is made after the store.
         if path.with_name(f"{path.name}-wal").exists() and not path.exists():
             raise StoreError(
-                f"{path} is gone and its log is not: {path.name}-wal.", "Bring it back, or move the log away."
+                f"{path} is missing, and its write-ahead log {path.name}-wal is there.",
+                "Restore the file, or move the log away.",
             )
         if not path.exists():
             _make(path)
@@ -100,7 +101,7 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
     """The `StoreError` of an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
-        return DamagedError(f"The store of calls {path} cannot be {done}: {error}.")
+        return DamagedError(f"The store of calls {path} cannot be {done}: {error}.", "Restore it from a copy.")
     hint = f"Other processes have written it for {BUSY_SECONDS:.0f} s." if name.startswith("SQLITE_BUSY") else ""
     return StoreError(f"The store of calls {path} cannot be {done}: {error}.", hint)
 

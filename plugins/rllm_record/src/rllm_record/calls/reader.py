@@ -60,7 +60,10 @@ class CallReader:
         with self._reading():
             rows = self._rows("sessions", "id", session)
             if not rows:
-                raise UnknownSessionError(f"The store of calls {self._path} has no session {session!r}.")
+                raise UnknownSessionError(
+                    f"The store of calls {self._path} has no session {session!r}.",
+                    "`rllm gateway sessions` lists them.",
+                )
             delivered = {row[1] for row in self._rows("deliveries", "session", session)}
             calls = self._rows("calls", "session", session)
             requests = {digest: self._request(digest) for digest in {row[2] for row in calls}}
@@ -136,7 +139,9 @@ class CallReader:
     def _request(self, digest: bytes) -> bytes:
         rows = self._rows("requests", "digest", digest)
         if not rows:
-            raise DamagedError(f"The store of calls {self._path} has lost the parameters of a request.")
+            raise DamagedError(
+                f"The store of calls {self._path} has lost the parameters of a request.", "Restore it from a copy."
+            )
         return bytes(rows[0][0])
 
     def _rows(self, table: str, column: str, value: Any) -> Sequence[Sequence[Any]]:
@@ -146,5 +151,7 @@ class CallReader:
         found = self._connection.execute(query, {} if value is None else {"value": value}).fetchall()
         for number, *values in found:
             if not agrees(values):
-                raise DamagedError(f"Record {number} of {table} in {self._path} is not what was written.")
+                raise DamagedError(
+                    f"Record {number} of {table} in {self._path} is damaged.", "Restore the file from a copy."
+                )
         return [values for _, *values in found]

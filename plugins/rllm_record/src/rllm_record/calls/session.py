@@ -77,7 +77,8 @@ class StoredSession:
             parent = self._by_id.get(row.parent)
             if parent is None:
                 raise DamagedError(
-                    f"session {self.session.id!r}: call {row.parent!r}, which {row.id!r} continues, is lost"
+                    f"session {self.session.id!r}: call {row.parent!r}, which {row.id!r} continues, is lost.",
+                    "Restore the store from a copy.",
                 )
             row = parent
             yield row

@@ -18,11 +18,13 @@ from rllm_record.calls.opening import connect_to_write, failure, transaction
 from rllm_record.calls.schema import INSERT
 
 _REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
-    "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(f"{where} has {_named(record)} already."),
+    "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(f"{where} already has {_named(record)}."),
     "SQLITE_CONSTRAINT_FOREIGNKEY": lambda where, record: UnknownSessionError(
-        f"{where} has nothing that {_named(record)} belongs to."
+        f"{where} does not have what {_named(record)} belongs to."
     ),
-    "SQLITE_CONSTRAINT_TRIGGER": lambda where, record: SealedError(f"{where}: {record.values[0]!r} has ended."),
+    "SQLITE_CONSTRAINT_TRIGGER": lambda where, record: SealedError(
+        f"{where}: session {record.values[0]!r} has ended, and takes no more."
+    ),
 }
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 

@@ -213,7 +213,7 @@ def sampler_of(file: Path) -> Sampler:
     try:
         marks = pq.read_schema(file).metadata or {}
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{file} cannot be read: {error}.") from error
+        raise RecordError(f"{file} cannot be read: {error}.", "Restore it from a copy.") from error
     tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
     return Sampler(
         tokenizer=None if tokenizer is None else tokenizer.decode(),
