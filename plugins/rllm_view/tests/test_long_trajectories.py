@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from ..made_runs import PROMPT, REPLY, Made
 from .addresses import of_episode
-from .conftest import Visit
+from .made_runs import PROMPT, REPLY, Made
+from .visiting import MadeRun, Visit
 
-MadeRun = Callable[..., tuple[Path, str]]
 TOKENS = 32_000
 MOST_NODES = 5_000
 UID = "0.0:task-0:0/0"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from ..made_runs import Made
 from .addresses import of_run
-from .conftest import Visit
+from .made_runs import Made
+from .visiting import MadeRun, Visit
 
-MadeRun = Callable[..., tuple[Path, str]]
 SCRIPT = "</script><script>window.hacked=1</script>"
 ELEMENTS = "<!--<img src=x onerror=window.hacked=1><svg onload=window.hacked=1>"
 CHARACTERS = "\u2028line\u2029\u202eright to left\x00\x1b[2J\ufeff&lt;b&gt;'\"`${window.hacked=1}"

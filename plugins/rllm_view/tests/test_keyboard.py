@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from ..made_runs import Made
 from .addresses import of_episode, of_run
-from .conftest import Visit
-
-MadeRun = Callable[..., tuple[Path, str]]
+from .made_runs import Made
+from .visiting import MadeRun, Visit
 
 
 def press(visit: Visit, *keys: str) -> None:
