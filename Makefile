@@ -36,6 +36,8 @@ TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis j
 TOOLS += tensorboardX tensorboard wandb
 # The clients that agents are written with: tests of the gateway run them.
 TOOLS += openai anthropic
+# Drives a Chromium that the machine has: tests of the pages of `rllm view`. Without one they are skipped.
+TOOLS += playwright
 # What builds packages: tests install those that `rllm plugins new` writes, without a network.
 TOOLS += hatchling editables
 # What `make test-wheels` makes its environments with.

@@ -1,14 +1,29 @@
-"""A run of three steps, read through what the pages ask."""
+"""A run of three steps, read through what the pages ask; and a real Chromium, driven by playwright.
+
+Without a browser its tests are skipped, and fail where CI=true.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rllm_view.reading.places import one_run
+from rllm_view.serving.app import KEY_VARIABLE
+
 from .asking import Asking
-from .made_runs import make_run
+from .made_runs import Made, make_run
+from .visiting import MadeRun, Visit
+
+KEY = "key-of-the-tests"
 
 
 @pytest.fixture
@@ -21,3 +36,67 @@ def ask(run: Path) -> Iterator[Asking]:
     asking = Asking(run)
     yield asking
     asking.library.close()
+
+
+def missing(what: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing")
+    pytest.skip(f"needs {what}")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright (pip install playwright)")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        missing("Chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # Sandboxes of processes need rights that containers do not have.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def folder_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def server(chromium: Any, folder_of_runs: Path) -> Iterator[str]:
+    """URL of a server that finds every run of these tests."""
+    place = folder_of_runs / "view.json"
+    command = [sys.executable, "-m", "rllm_core", "view", str(folder_of_runs), "--announce", str(place)]
+    with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        # Its first line comes once it answers.
+        assert process.stdout.readline()
+        yield json.loads(place.read_text())["url"]
+        process.terminate()
+
+
+@pytest.fixture
+def visit(chromium: Any, server: str) -> Iterator[Visit]:
+    """A fresh browser with the key. Whatever it complains of fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    found = Visit(context.new_page(), server)
+    found.open(f"#key={KEY}", "Runs")
+    yield found
+    context.close()
+    assert found.problems == []
+    assert {url for url in found.requests if not url.startswith(server)} == set()
+
+
+@pytest.fixture
+def made(folder_of_runs: Path, request: pytest.FixtureRequest) -> MadeRun:
+    """Makes a run, and gives its folder and its id."""
+
+    def make(what: Made | None = None, name: str = "run") -> tuple[Path, str]:
+        folder = make_run(folder_of_runs / request.node.name.replace("/", "-")[:80] / name, what)
+        return folder, one_run(folder).id
+
+    return make

@@ -15,7 +15,7 @@ from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
 from rllm_record.steps.version import VERSION, VERSION_KEY
 
 REPLY = 4
-"""Sampled tokens of a turn."""
+"""Sampled tokens of a turn, where nothing else is asked for."""
 PROMPT = 2
 """Tokens of prompt before each reply."""
 CLIP_FACTOR = 0.5
@@ -42,6 +42,7 @@ class Made:
     groups: int = 2
     members: int = 4
     turns: int = 2
+    reply: int = REPLY
     epochs: int = 2
     content: str = "tokens"
     traced: bool = True
@@ -121,7 +122,7 @@ def step_rows(step: int, made: Made) -> dict[str, list[dict[str, Any]]]:
             rows["episodes"].append(_episode(step, number, member, made))
             rows["fates"].append(_fate(step, number, uid, [each for each in uids if each != uid], member, made))
     if made.content == "tokens":
-        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + REPLY)]
+        rows["vocabulary"] = [{"id": id, "text": made.text("token", f" w{id}")} for id in range(PROMPT + made.reply)]
         trained = [row["trajectory"] for row in rows["fates"] if row["fate"] == "trained"]
         epochs: Sequence[int | None] = range(made.epochs) if made.traced else [None]
         rows["traces"] = [_trace(step, uid, epoch, made) for epoch in epochs for uid in trained]
@@ -143,10 +144,10 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
         "steps": [_turn(step, turn, made) for turn in range(made.turns)],
     }
     if made.content == "tokens":
-        places = range(made.turns * (PROMPT + REPLY))
+        places = range(made.turns * (PROMPT + made.reply))
         trajectory |= {
-            "ids": [at % (PROMPT + REPLY) for at in places],
-            "logprobs": [0.0 if at % (PROMPT + REPLY) < PROMPT else -1.0 - 0.01 * at for at in places],
+            "ids": [at % (PROMPT + made.reply) for at in places],
+            "logprobs": [0.0 if at % (PROMPT + made.reply) < PROMPT else -1.0 - 0.01 * at for at in places],
             "info": "{}",
         }
     return {
@@ -167,12 +168,12 @@ def _episode(step: int, number: int, member: int, made: Made) -> dict[str, Any]:
 
 
 def _turn(step: int, turn: int, made: Made) -> dict[str, Any]:
-    start = turn * (PROMPT + REPLY)
+    start = turn * (PROMPT + made.reply)
     row: dict[str, Any] = {
         "segment_start": 0,
         "prompt_start": start,
         "response_start": start + PROMPT,
-        "end": start + PROMPT + REPLY,
+        "end": start + PROMPT + made.reply,
         "weight_version": step,
         "version_spans": [],
         "finish_reason": made.text("finish_reason", "stop"),
@@ -210,7 +211,7 @@ def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made:
 
 
 def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
-    at = [turn * (PROMPT + REPLY) + PROMPT + k for turn in range(made.turns) for k in range(REPLY)]
+    at = [turn * (PROMPT + made.reply) + PROMPT + k for turn in range(made.turns) for k in range(made.reply)]
     advantage = 0.75 if uid.endswith(":0/0") else -0.25
     row: dict[str, Any] = {
         "trajectory": uid,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -141,6 +144,26 @@ def test_a_step_that_is_written_while_somebody_looks_is_there_at_the_next_look(a
     ask.library.runs()[0].index.refresh()
     assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 1, 2, 3]
     assert ask.of_run("curves")["panels"][0]["curves"][0]["steps"] == [0, 1, 2, 3]
+
+
+class SlowToStart(threading.Thread):
+    def start(self) -> None:
+        time.sleep(0.05)
+        super().start()
+
+
+def test_several_pages_may_ask_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = Asking(run)
+    index = asking.library.runs()[0].index
+    with ThreadPoolExecutor(8) as pool:
+        pool.submit(int).result()
+        monkeypatch.setattr("rllm_view.reading.index.threading.Thread", SlowToStart)
+        # A page asks for overview, curves and steps together.
+        index_all = [pool.submit(index.refresh_for, 10.0) for _ in range(8)]
+        assert [done.exception() for done in index_all] == [None] * 8
+
+    assert index.steps() == [0, 1, 2]
+    asking.library.close()
 
 
 def test_a_step_that_a_resumed_run_makes_again_is_counted_once(ask: Asking, run: Path) -> None:

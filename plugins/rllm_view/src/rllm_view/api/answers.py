@@ -64,11 +64,13 @@ def state(run: Run, query: Query) -> dict[str, Any]:
     recorded = fate_files(run.record)
     newest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
-    version = f"{len(lines)}-{len(recorded)}-{newest}"
+    # Steps that are read in behind an answer are new, too.
+    version = f"{len(lines)}-{len(recorded)}-{newest}-{len(run.index.steps())}-{len(run.index.problems)}"
     return {"version": version, "last_step": max(recorded, default=None), "name": run.place.name}
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:
+    _refresh(run)
     lines = run.lines()
     values = last_values(lines)
     return {

@@ -13,7 +13,13 @@ import click
 @click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on; 0: any.")
 @click.option("--announce", type=click.Path(path_type=Path, dir_okay=False), help="File that gets the URL as JSON.")
-def view(runs: tuple[Path, ...], port: int, announce: Path | None) -> None:
+@click.option(
+    "--static", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="Write one file instead."
+)
+@click.option(
+    "--episodes", default=100, show_default=True, type=click.IntRange(min=0), help="Most of a run in that file."
+)
+def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path | None, episodes: int) -> None:
     """Look into runs in the browser: curves, steps, groups, and each token down to its gradient.
 
     RUN is a run folder or a folder of runs (default: runs). Only this machine can connect, and only with the key that
@@ -23,7 +29,14 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None) -> None:
     Examples:
       rllm view
       rllm view runs/rllm-training/default --port 8000
+      rllm view runs/rllm-training/default --static run.html
     """
+    if static is not None:
+        from rllm_view.static import write_page
+
+        write_page(runs or (Path("runs"),), static, episodes)
+        click.echo(f"wrote {static}")
+        return
     from rllm_view.serving.app import KEY_VARIABLE
     from rllm_view.serving.serve import ServeOptions, serve
 

@@ -6,6 +6,8 @@ const place = () => document.getElementById("copy");
 
 export const isCopy = () => place() !== null;
 
+export const startOfCopy = () => place().dataset.start;
+
 async function opened() {
   if (data === null) {
     const bytes = Uint8Array.from(atob(place().textContent.trim()), (letter) => letter.charCodeAt(0));
@@ -26,6 +28,7 @@ export async function answerFromCopy(path, query) {
 }
 
 function lookUp(whole, [kind, id, what], query) {
+  if (kind === "about") return whole.about;
   if (kind === "runs" && id === undefined) return { runs: Object.values(whole.runs).map((run) => run.overview.run) };
   if (kind === "compare") return whole.compare ?? undefined;
   const run = whole.runs[id];
@@ -33,9 +36,15 @@ function lookUp(whole, [kind, id, what], query) {
   if (what === undefined) return run.overview;
   if (what === "state") return { version: "copy", name: run.overview.run.name };
   if (what === "attempts") return attemptsAmong(run, query);
-  if (what === "group") return run.group[query.step]?.[query.group];
+  if (what === "group") return partOf(run.group[query.step]?.[query.group], Number(query.offset ?? 0));
   if (what === "episode") return run.episode[query.step]?.[query.uid];
   return what === "step" ? run.step[query.step] : run[what];
+}
+
+const BESIDE = 8;
+
+function partOf(group, offset) {
+  return group && { ...group, offset, members: group.members.slice(offset, offset + BESIDE) };
 }
 
 const ORDER = {

@@ -3,7 +3,7 @@
 import { parsed, toRun } from "./address.js";
 import { attemptsPage } from "./attempts.js";
 import { comparePage } from "./compare.js";
-import { isCopy } from "./copy.js";
+import { isCopy, startOfCopy } from "./copy.js";
 import { el, put } from "./dom.js";
 import { episodePage } from "./episode.js";
 import { groupPage } from "./group.js";
@@ -34,6 +34,7 @@ function bar(place) {
   if (step !== undefined) crumbs.push(el("a", { href: `${toRun(id)}/step/${step}` }, `step ${step}`));
   put(document.getElementById("bar"),
     el("nav", { "aria-label": "where this is" }, crumbs.flatMap((crumb, at) => (at ? [" / ", crumb] : [crumb]))),
+    isCopy() && el("span", { class: "quiet" }, "a copy, of the newest steps"),
     el("button", { class: "plain", click: () => help().showModal() }, "keys ", el("kbd", {}, "?")));
 }
 
@@ -90,6 +91,7 @@ async function look() {
 }
 
 takeKey();
+if (isCopy() && location.hash === "") history.replaceState(null, "", startOfCopy());
 listen();
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

@@ -1,43 +1,16 @@
 // The tokens of a trajectory. Only what is near the screen has elements: 32,000 tokens need no 32,000 of them.
 
-import { el, shown } from "./dom.js";
+import { el, put, shown } from "./dom.js";
 import { count } from "./numbers.js";
+import { chunksOf } from "./pieces.js";
 
-const SIZE = 256;
-const LINE = 26;
-const LETTERS = 90;
 const SIGNS = { "\n": "⏎\n", "\t": "⇥\t" };
-
-// Parts of turns, each at most `SIZE` tokens long and preferably ended by a line's end.
-function partsOf(account) {
-  const parts = [];
-  const { texts } = account;
-  account.attempt.turns.forEach((turn, number) => {
-    for (const [kind, start, end] of [["prompt", turn.prompt_start, turn.response_start], ["reply", turn.response_start, turn.end]]) {
-      for (let at = start; at < end;) {
-        let stop = Math.min(end, at + SIZE);
-        for (let back = stop; stop < end && back > stop - 64; back -= 1) {
-          if (texts[back - 1].endsWith("\n")) { stop = back; break; }
-        }
-        parts.push({ number, turn, kind, start: at, end: stop, first: at === start, whole: end - start });
-        at = stop;
-      }
-    }
-  });
-  return parts;
-}
-
-function heightOf(part, texts) {
-  let letters = 0;
-  for (let at = part.start; at < part.end; at += 1) letters += texts[at].length;
-  return (part.first ? 34 : 0) + LINE * Math.ceil(letters / LETTERS);
-}
 
 export class TokenView {
   // `pick(position)` is called when a token is chosen.
   constructor(account, pick) {
     this.texts = account.texts;
-    this.parts = partsOf(account);
+    this.chunks = chunksOf(account);
     this.classes = [];
     this.at = null;
     this.node = el("div", {
@@ -47,38 +20,43 @@ export class TokenView {
         if (found) pick(Number(found.dataset.t));
       },
     });
-    this.parts.forEach((part, index) => {
-      part.node = el("div", { class: `part ${part.kind}`, "data-part": String(index) });
-      part.node.style.minHeight = `${heightOf(part, this.texts)}px`;
-      this.node.append(part.node);
-    });
     this.watch = new IntersectionObserver((entries) => entries.forEach((entry) => {
-      const part = this.parts[Number(entry.target.dataset.part)];
-      if (entry.isIntersecting) this.fill(part);
-      else this.empty(part);
+      const chunk = this.chunks[Number(entry.target.dataset.chunk)];
+      if (entry.isIntersecting) this.fill(chunk);
+      else this.empty(chunk);
     }), { rootMargin: "400px 0px" });
-    this.parts.forEach((part) => this.watch.observe(part.node));
+    this.chunks.forEach((chunk, index) => {
+      chunk.node = el("div", { "data-chunk": String(index) });
+      chunk.node.style.minHeight = `${chunk.height}px`;
+      this.node.append(chunk.node);
+      this.watch.observe(chunk.node);
+    });
   }
 
-  fill(part) {
-    if (part.filled) return;
-    part.filled = true;
+  fill(chunk) {
+    if (chunk.filled) return;
+    chunk.filled = true;
+    put(chunk.node, chunk.pieces.map((piece) => this.drawn(piece)));
+    chunk.node.style.minHeight = "";
+  }
+
+  empty(chunk) {
+    if (!chunk.filled) return;
+    chunk.filled = false;
+    chunk.node.style.minHeight = `${chunk.node.offsetHeight}px`;
+    chunk.node.replaceChildren();
+  }
+
+  drawn({ number, turn, kind, start, end, first, whole }) {
     const words = [];
-    for (let at = part.start; at < part.end; at += 1) {
-      words.push(el("span", { class: this.classOf(at), "data-t": String(at) }, shown(this.texts[at]).replace(/[\n\t]/g, (sign) => SIGNS[sign]) || "∅"));
+    for (let at = start; at < end; at += 1) {
+      const text = shown(this.texts[at]).replace(/[\n\t]/g, (sign) => SIGNS[sign]);
+      words.push(el("span", { class: this.classOf(at), "data-t": String(at) }, text || "∅"));
     }
-    const versions = part.kind === "reply" ? ` · weights ${part.turn.weight_version} · ended by ${part.turn.finish_reason ?? "nothing"}` : "";
-    part.node.replaceChildren(
-      ...(part.first ? [el("h3", {}, `turn ${part.number} · ${part.kind} · ${count(part.whole, "token", "tokens")}${versions}`)] : []),
+    const how = kind === "reply" ? ` · weights ${turn.weight_version} · ended by ${turn.finish_reason ?? "nothing"}` : "";
+    return el("div", { class: `part ${kind}` },
+      first && el("h3", {}, `turn ${number} · ${kind} · ${count(whole, "token", "tokens")}${how}`),
       el("div", { class: "run foreign" }, words));
-    part.node.style.minHeight = "";
-  }
-
-  empty(part) {
-    if (!part.filled) return;
-    part.filled = false;
-    part.node.style.minHeight = `${part.node.offsetHeight}px`;
-    part.node.replaceChildren();
   }
 
   classOf(at) {
@@ -95,14 +73,13 @@ export class TokenView {
   show(position) {
     const before = this.at;
     this.at = position;
+    const chunk = this.chunks.find((each) => each.start <= position && position < each.end);
+    if (chunk) this.fill(chunk);
     for (const at of [before, position]) {
       const word = at === null ? null : this.node.querySelector(`[data-t="${at}"]`);
       if (word) word.className = this.classOf(at);
     }
-    const part = this.parts.find((each) => each.start <= position && position < each.end);
-    if (!part) return;
-    this.fill(part);
-    this.node.querySelector(`[data-t="${position}"]`).scrollIntoView({ block: "center" });
+    this.node.querySelector(`[data-t="${position}"]`)?.scrollIntoView({ block: "center" });
   }
 
   leave() {

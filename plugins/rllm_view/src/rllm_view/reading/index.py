@@ -31,6 +31,7 @@ class StepIndex:
         self._connection.execute(index_rows.TABLES)
         self._lock = threading.RLock()
         self._refreshing = threading.Lock()
+        self._starting = threading.Lock()
         self._background: threading.Thread | None = None
         self._known: dict[int, FileState] = {}
         self.problems: dict[int, str] = {}
@@ -49,10 +50,13 @@ class StepIndex:
 
     def refresh_for(self, seconds: float) -> None:
         """Refresh for that long at most; what is missing then is taken in behind the caller's back."""
-        if self._background is None or not self._background.is_alive():
-            self._background = threading.Thread(target=self.refresh, name="rllm-view-index", daemon=True)
-            self._background.start()
-        self._background.join(seconds)
+        with self._starting:
+            background = self._background
+            if background is None or not background.is_alive():
+                background = threading.Thread(target=self.refresh, name="rllm-view-index", daemon=True)
+                background.start()
+                self._background = background
+        background.join(seconds)
 
     def ensure(self, steps: Iterable[int]) -> None:
         """Take in these steps now, where they are recorded and are not in the tables yet."""

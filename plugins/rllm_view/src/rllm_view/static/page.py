@@ -1,0 +1,84 @@
+"""The page as one file: style, script and answers in it, and a policy that lets nothing else run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from rllm_core.errors import ConfigError
+from rllm_core.files import write_atomically
+from rllm_view.api.answers import Answers
+from rllm_view.api.as_json import as_json
+from rllm_view.api.library import Library
+from rllm_view.pages.assets import assets
+from rllm_view.static.bundle import bundle
+from rllm_view.static.contents import contents_of
+
+EPISODES = 100
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>rllm view</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">to the content</a>
+<header id="bar"></header>
+<main id="main" tabindex="-1"><p class="quiet">loading …</p></main>
+<p id="said" role="status" aria-live="polite"></p>
+<noscript>This page is drawn by the script in it.</noscript>
+<script id="copy" type="application/octet-stream" data-start="{start}">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def write_page(folders: Sequence[Path], out: Path, episodes: int = EPISODES) -> None:
+    """Write the pages of runs as one file that a browser opens without a server.
+
+    Args:
+        folders: runs, and folders of runs.
+        out: the file, replaced as a whole.
+        episodes: most trajectories of each run that are there with their tokens: whole groups of the newest steps.
+
+    Raises:
+        ConfigError: the folders hold no run.
+        RecordError: a file of the record cannot be read.
+    """
+    library = Library(folders)
+    try:
+        runs = library.runs()
+        if not runs:
+            raise ConfigError(f"{', '.join(map(str, folders))}: there is no run.", "Name a run folder.")
+        contents = as_json(contents_of(Answers(library), episodes))
+    finally:
+        library.close()
+    start = f"#/run/{runs[0].place.id}" if len(runs) == 1 else "#/"
+    write_atomically(out, page_of(contents, start))
+
+
+def page_of(contents: bytes, start: str) -> str:
+    """The file. `contents` is JSON; `start` the address that it opens at."""
+    files = assets()
+    modules = {name.removesuffix(".js"): each.body.decode() for name, each in files.items() if name.endswith(".js")}
+    script, style = bundle(modules, "main"), files["style.css"].body.decode()
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    # As base64 there is nothing in it that ends the element, whatever a model wrote.
+    data = base64.b64encode(gzip.compress(contents, mtime=0)).decode()
+    return PAGE.format(policy=escape(policy), style=style, start=escape(start), data=data, script=script)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,71 @@
+"""Records that are being written, and records that were cut."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+import pandas
+import pytest
+
+from rllm_record.steps import RecordError
+
+from .asking import Asking
+from .made_runs import Made, make_run, write_step
+
+STEPS = 30
+
+
+def test_every_reader_sees_whole_steps_while_a_run_writes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(steps=1))
+    asking = Asking(run)
+    writer = threading.Thread(target=lambda: [write_step(run, step, Made()) for step in range(1, STEPS)])
+    writer.start()
+    looks = 0
+    try:
+        while writer.is_alive() or looks == 0:
+            looks += 1
+            counts = duckdb.sql(
+                f"SELECT step, count(*) AS n FROM read_parquet('{run}/record/fates/*.parquet') GROUP BY step"
+            ).fetchall()
+            assert {n for _, n in counts} == {8}
+            newest = max(step for step, _ in counts)
+            assert len(pandas.read_parquet(run / "record" / "episodes" / f"step_{newest:06d}.parquet")) == 8
+            assert asking.of_run("episode", step=str(newest), uid=f"{newest}.0:task-0:0/0")["texts"][2] == " w2"
+            assert asking.of_run("")["problems"] == []
+    finally:
+        writer.join()
+    asking.library.runs()[0].index.refresh()
+    assert [each["step"] for each in asking.of_run("steps")["steps"]] == list(range(STEPS))
+
+
+@pytest.mark.parametrize("kind", ["episodes", "fates"])
+def test_a_file_cut_anywhere_is_a_problem_of_its_step_alone(run: Path, kind: str) -> None:
+    place = run / "record" / kind / "step_000001.parquet"
+    whole = place.read_bytes()
+    asking = Asking(run)
+    for sixteenth in range(16):
+        place.write_bytes(whole[: len(whole) * sixteenth // 16])
+        asking.library.runs()[0].index.refresh()
+
+        assert [each["step"] for each in asking.of_run("steps")["steps"]] == [0, 2], sixteenth
+        assert asking.of_run("")["problems"][0].startswith("Step 1:"), sixteenth
+
+
+@pytest.mark.parametrize("kind", ["traces", "updates"])
+def test_a_trace_cut_anywhere_is_an_error_and_no_wrong_figure(run: Path, kind: str) -> None:
+    place = run / "record" / kind / "step_000001.parquet"
+    whole = place.read_bytes()
+    asking = Asking(run)
+    for sixteenth in range(16):
+        place.write_bytes(whole[: len(whole) * sixteenth // 16])
+        with pytest.raises(RecordError, match=kind):
+            asking.of_run("episode", step="1", uid="1.0:task-0:0/0")
+
+
+def test_metrics_cut_in_a_line_are_those_before_it(run: Path) -> None:
+    place = run / "metrics.jsonl"
+    place.write_bytes(place.read_bytes()[:-20])
+
+    assert [run["steps"] for run in Asking(run)("runs")["runs"]] == [2]

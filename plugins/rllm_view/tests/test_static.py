@@ -1,0 +1,133 @@
+"""One file that holds the pages and their answers."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_view.pages.assets import assets
+from rllm_view.static import write_page
+from rllm_view.static.bundle import bundle
+
+from .made_runs import Made, make_run
+from .test_hostile_texts import CHARACTERS, ELEMENTS, FIELDS, SCRIPT
+from .visiting import Visit
+
+
+def held(page: Path) -> dict[str, Any]:
+    """The answers in a page."""
+    (data,) = re.findall(r'<script id="copy"[^>]*>([^<]*)</script>', page.read_text())
+    found: dict[str, Any] = orjson.loads(gzip.decompress(base64.b64decode(data)))
+    return found
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Any:
+    """Opens a file in a browser that has no network."""
+    contexts = []
+
+    def open_file(file: Path) -> Visit:
+        context = chromium.new_context(viewport={"width": 1280, "height": 800}, offline=True)
+        contexts.append(context)
+        visit = Visit(context.new_page(), file.as_uri())
+        visit.page.goto(visit.url)
+        visit.page.locator("main h1").wait_for()
+        return visit
+
+    yield open_file
+    for context in contexts:
+        context.close()
+
+
+def test_a_file_opens_without_a_server_and_goes_from_curves_to_a_token(run: Path, tmp_path: Path, opened: Any) -> None:
+    write_page([run], tmp_path / "run.html")
+    visit = opened(tmp_path / "run.html")
+    page = visit.page
+
+    assert page.locator("path.curve").count() > 9
+    for keys, heading in [(["]"], "Step 2"), (["j", "Enter"], "task-0:agent"), (["j", "Enter"], "2.0:task-0:0/0")]:
+        for key in keys:
+            page.keyboard.press(key)
+        page.locator("main h1").filter(has_text=heading).wait_for()
+    page.keyboard.press("n")
+    page.get_by_role("heading", name="Token 10").wait_for()
+    page.goto(f"{visit.url}#/run/{page.url.split('/run/')[1].split('/')[0]}/attempts?text=TASK-1:3")
+    page.get_by_text("1 to 3 of 3").wait_for()
+
+    assert visit.problems == []
+    assert {url.partition("#")[0] for url in visit.requests} == {visit.url}
+
+
+@pytest.mark.parametrize("hostile", [SCRIPT, ELEMENTS, CHARACTERS], ids=["script", "elements", "characters"])
+def test_texts_in_a_file_stay_texts(tmp_path: Path, opened: Any, hostile: str) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(steps=1, texts=dict.fromkeys(FIELDS, hostile)))
+    write_page([run], tmp_path / "run.html")
+    visit = opened(tmp_path / "run.html")
+
+    visit.page.keyboard.press("]")
+    visit.page.get_by_text("Groups (").wait_for()
+
+    assert "window.hacked" in visit.text()
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"
+    assert visit.problems == []
+
+
+def test_a_file_holds_whole_groups_of_the_newest_steps(run: Path, tmp_path: Path) -> None:
+    write_page([run], tmp_path / "run.html", episodes=11)
+
+    (found,) = held(tmp_path / "run.html")["runs"].values()
+    assert {step: len(uids) for step, uids in found["episode"].items()} == {"2": 8}
+    assert {step: list(groups) for step, groups in found["group"].items()} == {"2": ["task-0:agent", "task-1:agent"]}
+    assert len(found["rows"]) == 24
+    assert list(found["step"]) == ["0", "1", "2"]
+
+
+def test_two_writings_of_one_run_are_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_page([run], tmp_path / name)
+
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None:
+    (run / "record" / "episodes" / "step_000001.parquet").write_bytes(b"PAR1")
+
+    write_page([run], tmp_path / "run.html")
+
+    (found,) = held(tmp_path / "run.html")["runs"].values()
+    assert list(found["step"]) == ["0", "2"]
+    assert found["overview"]["problems"][0].startswith("Step 1:")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run"):
+        write_page([tmp_path], tmp_path / "run.html")
+
+
+def test_every_module_is_in_the_script() -> None:
+    modules = {name.removesuffix(".js"): each.body.decode() for name, each in assets().items() if name.endswith(".js")}
+
+    script = bundle(modules, "main")
+
+    assert {f"module_{name}" for name in modules} <= set(re.findall(r"module_\w+", script))
+    assert "</script" not in script
+
+
+@pytest.mark.parametrize(
+    ("modules", "why"),
+    [
+        ({"main": 'import { a } from "./main.js";\n'}, "circle"),
+        ({"main": 'import a from "./b.js";\n', "b": ""}, "begins with 'import'"),
+        ({"main": "export default 1;\n"}, "begins with 'export'"),
+    ],
+)
+def test_what_cannot_be_one_script_is_refused(modules: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        bundle(modules, "main")

@@ -1,0 +1,38 @@
+"""Visit: a page of a browser with what went wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MILLISECONDS = 30_000
+"""Longest that a page may take to show something: it measures hangs."""
+MadeRun = Callable[..., tuple[Path, str]]
+"""Makes a run of `Made` under a name, and gives its folder and its id."""
+
+
+class Visit:
+    """One page of a browser."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.set_default_timeout(MILLISECONDS)
+        page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("dialog", lambda dialog: (self.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, address: str, heading: str | None = None) -> Any:
+        """Go to an address behind the #, and wait for a heading with that text."""
+        self.page.goto(f"{self.url}/{address}")
+        headings = self.page.locator("main h1")
+        (headings if heading is None else headings.filter(has_text=heading)).first.wait_for()
+        return self.page
+
+    def text(self) -> str:
+        """All that stands on the page."""
+        return str(self.page.locator("main").inner_text())
