@@ -177,6 +177,25 @@ def test_every_sampled_token_is_traced_once_an_epoch(
         assert set(trace.optimizer_step[trace.epoch == epoch].tolist()) == {2 * epoch, 2 * epoch + 1}
 
 
+def test_clipped_tokens_are_those_that_the_metric_counts(
+    build_tiny: Callable[[int], Any],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    filled: Callable[..., TokenBatch],
+) -> None:
+    batch = filled(roles=("solver", "judge"))
+    plan = make_plan({"solver": "ppo", "judge": "importance_sampling"}, roles=batch.roles, trace=True)
+
+    result = make_updater(build_tiny(0), **SETTINGS).update(batch, plan)
+
+    trace = traced(result)
+    says = batch.role[trace.row] == batch.roles.index("solver")
+    assert np.isnan(trace.clipped[~says]).all()
+    assert 0.0 < trace.clipped[says].mean() < 1.0
+    assert trace.clipped[says].mean() == pytest.approx(result.metrics["actor/clip_fraction"])
+    assert not trace.policy_part[trace.clipped == 1.0].any()
+
+
 def sequence_loss(inputs: LossInput, params: Any) -> torch.Tensor:
     """Each token's loss depends on all tokens of its row."""
     rows = inputs.row_ids.unique()

@@ -193,6 +193,7 @@ class Traces(Table):
             logprob=batch.sampling_logprobs[tokens],
             entropy=np.full_like(nothing, np.nan),
             weight=nothing,
+            clipped=nothing,
             policy_part=nothing,
             kl_part=nothing,
             entropy_part=nothing,

@@ -230,6 +230,7 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "logprob": [-1.0 - 0.01 * place + 0.1 * epoch for place in at],
         "entropy": [2.0] * len(at),
         "weight": [0.125] * len(at),
+        "clipped": [place == at[-1] for place in at],
         # Growing with the place, and 0 for the last one: the loss clips it.
         "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
         "kl_part": [0.0] * len(at),

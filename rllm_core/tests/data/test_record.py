@@ -14,7 +14,7 @@ from rllm_core.data.version_spans import VersionSpan
 
 WHOLE = dict.fromkeys(("row", "position", "epoch", "optimizer_step"), np.arange(3, dtype=np.int32))
 REAL = dict.fromkeys(
-    ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part"),
+    ("logprob", "entropy", "weight", "clipped", "policy_part", "kl_part", "entropy_part"),
     np.array([-1.0, -0.5, 0.0], np.float32),
 )
 

@@ -18,7 +18,10 @@ from rllm_verl.update import Updater
 
 TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 SETTINGS = {"num_minibatches": 2, "num_epochs": 2}
-COLUMNS = ("row", "position", "epoch", "optimizer_step", "logprob", "weight", "policy_part", "kl_part", "entropy_part")
+COLUMNS = (
+    *("row", "position", "epoch", "optimizer_step", "logprob", "weight", "clipped"),
+    *("policy_part", "kl_part", "entropy_part"),
+)
 
 
 @pytest.fixture

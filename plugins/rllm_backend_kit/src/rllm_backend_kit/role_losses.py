@@ -40,7 +40,7 @@ class RoleLosses:
         if len(batch.roles) == 1:
             return self._apply(batch.roles[0], inputs, plan)
         losses = torch.zeros_like(inputs.logprobs)
-        for role, chosen in _places_by_role(batch, inputs):
+        for role, chosen in places_by_role(batch, inputs):
             losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
         return losses
 
@@ -53,16 +53,7 @@ class RoleLosses:
         return checked(losses, inputs, who)
 
 
-def tokens_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, LossInput]]:
-    """The tokens of each role that has any."""
-    if len(rows.roles) == 1:
-        yield rows.roles[0], inputs
-        return
-    for role, chosen in _places_by_role(rows, inputs):
-        yield role, inputs.at(chosen)
-
-
-def _places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:
+def places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:
     """(n_sampled,) bool, where the tokens of each role are; roles without a token are left out."""
     roles = torch.from_numpy(rows.role).to(inputs.row_ids.device)[inputs.row_ids]
     for index, role in enumerate(rows.roles):

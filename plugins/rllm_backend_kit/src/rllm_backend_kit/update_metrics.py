@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rllm_backend_kit.clipped_tokens import clipped_tokens
 from rllm_backend_kit.loss_terms import LossTerms
-from rllm_backend_kit.role_losses import RowRoles, tokens_by_role
+from rllm_backend_kit.role_losses import RowRoles
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.errors import LossError, failures_as
 from rllm_core.updates.losses import log_ratio
 
 
@@ -66,22 +66,7 @@ def note_critic(means: Means, value_losses: Tensor, returns: Tensor) -> None:
     means.add("critic/value_loss", value_losses[~returns.isnan()])
 
 
-@torch.no_grad()
 def note_clipping(means: Means, rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> None:
-    """Note the share of clipped tokens, among those of roles with a loss that clips.
-
-    Raises:
-        LossError: what counts the tokens of a loss failed, or returned something else than one bool per token.
-    """
-    for role, tokens in tokens_by_role(rows, inputs):
-        choice = plan.losses[role]
-        if choice.plugin.load_clipped is None:
-            continue
-        who = f"`load_clipped` of loss {choice.plugin.name!r} for role {role!r}"
-        with failures_as(LossError, who):
-            clipped = choice.plugin.load_clipped()(tokens, choice.params)
-        if not isinstance(clipped, Tensor) or clipped.dtype != torch.bool or clipped.shape != tokens.logprobs.shape:
-            raise LossError(
-                f"{who} did not return one bool per token.", "Return a tensor like inputs.logprobs > bound."
-            )
-        means.add("actor/clip_fraction", clipped.float())
+    """Note the share of clipped tokens, among those of roles with a loss that clips. Raises as `clipped_tokens`."""
+    clipped = clipped_tokens(rows, inputs, plan)
+    means.add("actor/clip_fraction", clipped[~clipped.isnan()])

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.clipped_tokens import clipped_tokens
 from rllm_backend_kit.loss_terms import loss_terms, objective_parts, sampled_entropy
 from rllm_backend_kit.role_losses import RoleLosses, RowRoles
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
@@ -136,8 +137,13 @@ class UpdateTrace:
         self._append("epoch", np.full(len(source), number // self._steps_per_epoch, np.int32))
         self._append("optimizer_step", np.full(len(source), number, np.int32))
         unknown = torch.full_like(inputs.logprobs, torch.nan)
-        entropy = unknown if entropies is None else entropies
-        for name, values in ({"logprob": inputs.logprobs, "entropy": entropy, "weight": weights} | parts).items():
+        given = {
+            "logprob": inputs.logprobs,
+            "entropy": unknown if entropies is None else entropies,
+            "weight": weights,
+            "clipped": clipped_tokens(self._batch, inputs, self._plan),
+        }
+        for name, values in (given | parts).items():
             self._append(name, values.detach().float().cpu().numpy())
 
     def end_step(self, number: int, loss: float | None, *, loss_seed: int, learning_rate: float) -> None:

@@ -31,6 +31,8 @@ def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
         )
     if len(set(zip(trace.epoch.tolist(), tokens.tolist(), strict=True))) < trace.row.size:
         return "traces a token twice in one epoch", "Name every trained token once per epoch."
+    if not np.isin(trace.clipped[~np.isnan(trace.clipped)], (0.0, 1.0)).all():
+        return "says of a token that it is clipped by a part", "`clipped` is 1, 0, or NaN where the loss does not say."
     others = (trace.entropy, trace.weight, trace.policy_part, trace.kl_part, trace.entropy_part)
     if any(np.isinf(column).any() for column in others) or not (trace.logprob <= ROUNDING).all():
         return (

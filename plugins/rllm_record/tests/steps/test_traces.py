@@ -47,7 +47,7 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
         "epoch": epoch.astype(np.int32),
         "optimizer_step": epoch.astype(np.int32),
         "logprob": np.tile(batch.sampling_logprobs[tokens], epochs) - epoch.astype(np.float32),
-        **dict.fromkeys(("weight", "policy_part", "kl_part", "entropy_part", "entropy"), zeros),
+        **dict.fromkeys(("weight", "clipped", "policy_part", "kl_part", "entropy_part", "entropy"), zeros),
     }
     return TokenTrace(**(given | columns))
 
@@ -108,13 +108,23 @@ def test_figures_that_a_backend_does_not_give_are_null(tmp_path: Path) -> None:
     trajectory = played(-1.0, -2.0, -3.0)
     unknown = np.full(3, np.nan, np.float32)
     given = {"optimizer_steps": [OptimizerStep(epoch=0, number=0, loss=0.25)]}
-    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), entropy=unknown), **given)
+    batch = batch_of(trajectory)
+    files = recorded(tmp_path, trajectory, trace=trace_of(batch, entropy=unknown, clipped=unknown), **given)
 
     (row, _) = files.trace_table(0).to_pylist()
     (update,) = files.update_table(0).to_pylist()
 
     assert (row["entropy"], row["ref_logprob"], row["weight"]) == (None, None, [0.0, 0.0])
+    assert row["clipped"] is None
     assert (update["loss"], update["grad_norm"], update["loss_seed"]) == (0.25, None, None)
+
+
+def test_tokens_that_a_loss_clips_are_marked(tmp_path: Path) -> None:
+    trajectory = played(-1.0, -2.0, -3.0)
+    last_first = np.array([1.0, 0.0, 1.0], np.float32)
+    files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), clipped=last_first))
+
+    assert files.trace_table(0)["clipped"].to_pylist() == [[True, False], [True]]
 
 
 def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:

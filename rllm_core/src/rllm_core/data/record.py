@@ -144,6 +144,8 @@ class TokenTrace:
     """Entropy in nats of the distribution that the token is from, under the same weights; NaN where not computed."""
     weight: NDArray[np.float32]
     """What the token's loss counts in the loss of the optimiser step: that is the sum of weight times token loss."""
+    clipped: NDArray[np.float32]
+    """1 where the policy loss clips the token, 0 where it does not; NaN where the loss does not say."""
     policy_part: NDArray[np.float32]
     """Derivative of the policy loss by `logprob`."""
     kl_part: NDArray[np.float32]

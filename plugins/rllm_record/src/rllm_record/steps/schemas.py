@@ -103,6 +103,7 @@ TRACES = pa.schema(
         "positions": pa.list_(pa.int32()),
         "ids": pa.list_(pa.int32()),
         **{name: pa.list_(pa.float32()) for name in FIGURES},
+        "clipped": pa.list_(pa.bool_()),
     }
 )
 UPDATES = pa.schema(

@@ -57,7 +57,16 @@ def trace_table(update: RecordedUpdate) -> pa.Table:
         else:
             values = getattr(update.trace, name)[laid.order]
             columns[name] = laid.lists(values, laid.any(~np.isnan(values)))
+    columns["clipped"] = _clipped(laid, update.trace)
     return pa.table({field.name: _cast(columns[field.name], field.type) for field in TRACES})
+
+
+def _clipped(laid: _Layout, trace: TokenTrace | None) -> pa.Array:
+    """A list of bools, null where the loss does not say: all tokens of a row have one loss."""
+    if trace is None:
+        return pa.nulls(len(laid.row))
+    values = trace.clipped[laid.order]
+    return laid.lists(values == 1.0, laid.any(~np.isnan(values)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,7 +74,7 @@ def columns_of(attempt: Attempt, trace: Trace | None, reason: str) -> list[Colum
         *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
     ]
     for epoch in trace.epochs if trace is not None else ():
-        figures = _with_derived(epoch, known.get("old_logprob"), known.get("advantage"))
+        figures = _with_derived(epoch, known.get("old_logprob"))
         found += [_column(name, epoch.epoch, figures.get(name), NOT_BY_BACKEND) for name in OF_EPOCH]
     if trace is None or not trace.epochs:
         why = reason if trace is None else NOT_BY_BACKEND
@@ -103,9 +103,7 @@ def _of_sampled(attempt: Attempt) -> NDArray[np.float64]:
     return values
 
 
-def _with_derived(
-    epoch: EpochTrace, old: NDArray[np.float64] | None, advantage: NDArray[np.float64] | None
-) -> dict[str, NDArray[np.float64] | None]:
+def _with_derived(epoch: EpochTrace, old: NDArray[np.float64] | None) -> dict[str, NDArray[np.float64] | None]:
     figures = dict(epoch.figures)
     logprob, policy, kl = figures["logprob"], figures["policy_part"], figures["kl_part"]
     clip_factor = figures["clip_factor"]
@@ -114,9 +112,6 @@ def _with_derived(
             figures["ratio"] = np.exp(logprob - old)
     if policy is not None and clip_factor is not None:
         figures["push"] = -clip_factor * (policy + (0.0 if kl is None else kl))
-    if policy is not None and advantage is not None:
-        clipped = np.where((policy == 0.0) & (advantage != 0.0), 1.0, 0.0)
-        figures["clipped"] = np.where(np.isnan(policy) | np.isnan(advantage), np.nan, clipped)
     return figures
 
 

@@ -15,7 +15,7 @@ from rllm_view.reading.attempt import Attempt
 
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
 """Figures that every epoch has alike."""
-OF_EPOCH = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part")
+OF_EPOCH = ("logprob", "entropy", "weight", "clipped", "policy_part", "kl_part", "entropy_part")
 OF_STEP = ("loss", "grad_norm", "clip_factor", "learning_rate")
 Figures = Mapping[str, NDArray[np.float64] | None]
 """Name -> (n,) one number per token of the trajectory, NaN where it is not trained on; None: not recorded."""
