@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 import waiting_runs
+
+from rllm_core.errors import RllmError
+from rllm_local import engine as engine_module
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +56,27 @@ def test_one_version_samples_a_pinned_attempt(made: dict[str, Any]) -> None:
 def test_no_token_of_a_run_with_the_newest_weights_is_older_than_the_bound(made: dict[str, Any]) -> None:
     assert max(made["newest"]["stale"]) <= waiting_runs.STALENESS
     assert len(made["newest"]["stale"]) == waiting_runs.STEPS
+
+
+def _trained(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What came of a run of `waiting_runs` in this process."""
+    monkeypatch.chdir(tmp_path)
+    registry = waiting_runs.registry()
+    return waiting_runs.run(registry, "one", settings, steps=waiting_runs.STEPS, resume=False)
+
+
+@pytest.mark.parametrize("settings", [{}, waiting_runs.NEWEST], ids=["pinned", "newest"])
+def test_an_engine_that_fails_ends_the_run_by_name(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = itertools.count()
+    sample_next = engine_module.sample_next
+
+    def failing(*arguments: Any) -> Any:
+        if next(passes) > 40:
+            raise RuntimeError("the device is gone")
+        return sample_next(*arguments)
+
+    monkeypatch.setattr(engine_module, "sample_next", failing)
+    with pytest.raises(RllmError, match="the device is gone"):
+        _trained(settings, tmp_path, monkeypatch)

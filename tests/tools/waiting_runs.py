@@ -94,10 +94,10 @@ class Stalenesses(Observer):
             self.loop.stop()
 
 
-def run(registry: Registry, name: str, changes: Mapping[str, Any], *, steps: int, resume: bool) -> dict[str, Any]:
+def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, resume: bool) -> dict[str, Any]:
     """Make a run, or go on with one, and say what came of it."""
     settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
-    plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
+    plan = make_plan(compose(found, [layer_from_dotted(settings, "the test")]), found)
     tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
     folder = RunFolder.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
     observer = Stalenesses(steps)
@@ -110,10 +110,10 @@ def run(registry: Registry, name: str, changes: Mapping[str, Any], *, steps: int
     return {"digest": hashlib.sha256(weights).hexdigest(), "stale": observer.seen, "mixed": observer.mixed}
 
 
-def main() -> None:
-    """Make all runs and print what came of them."""
-    registry = Registry.load()
-    registry.add(
+def registry() -> Registry:
+    """What is installed, with the environment in it."""
+    found = Registry.load()
+    found.add(
         EnvironmentPlugin(
             name="waiting",
             summary="For tests.",
@@ -122,13 +122,19 @@ def main() -> None:
             defaults={"rllm.workflow.name": "multi_turn_workflow"},
         )
     )
-    made = {name: run(registry, name, {}, steps=STEPS, resume=False) for name in ("first", "second", "third")}
-    made["stopped"] = run(registry, "stopped", {}, steps=2, resume=False)
+    return found
+
+
+def main() -> None:
+    """Make all runs and print what came of them."""
+    found = registry()
+    made = {name: run(found, name, {}, steps=STEPS, resume=False) for name in ("first", "second", "third")}
+    made["stopped"] = run(found, "stopped", {}, steps=2, resume=False)
     (stopped,) = Path("runs").glob("*/stopped")
     shutil.copytree(stopped, stopped.with_name("again"), symlinks=True)
     for name in ("stopped", "again"):
-        made[f"{name}, resumed"] = run(registry, name, {}, steps=STEPS, resume=True)
-    made["newest"] = run(registry, "newest", NEWEST, steps=STEPS, resume=False)
+        made[f"{name}, resumed"] = run(found, name, {}, steps=STEPS, resume=True)
+    made["newest"] = run(found, "newest", NEWEST, steps=STEPS, resume=False)
     json.dump(made, sys.stdout)
 
 

@@ -140,6 +140,23 @@ def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
     assert _rows(folder, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
 
 
+def test_copies_that_sample_pinned_rounds_are_counted(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    settings = LocalConfig(model=TrainedModelSection(name=str(folder)))
+    ahead = {"enable": True, "staleness_threshold": 2}
+    run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
+    found = footprint(settings, run, frozenset())
+    assert found is not None
+    weights, copies = (_gibs(dict(found.rows)[name]) for name in ("weights", "weights that sample"))
+    assert copies == pytest.approx(3 * weights, rel=0.02)
+    assert "weights that sample" not in _rows(folder)
+
+
+def _gibs(text: str) -> float:
+    number, unit = text.split()
+    return float(number) / (1 if unit == "GiB" else 1024)
+
+
 def test_what_does_not_fit_is_a_warning_that_names_keys(tmp_path: Path) -> None:
     folder = _folder(tmp_path, hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
     found = footprint(LocalConfig(model=TrainedModelSection(name=str(folder))), RunConfig(), frozenset())

@@ -72,6 +72,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         reference="ref_logprobs" in needs,
         critic="values" in needs,
         widest_sequence=min(tokens, WIDEST) if run.rllm.rollout.n > 1 else 0,
+        copies=1 + run.rllm.async_training.staleness if run.rllm.async_training.pins_weights else 0,
     )
     return parts_of_memory(config, settings, load)
 
@@ -100,6 +101,7 @@ def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings
     helps = {
         "weights": [*rough, *trained],
         "float32 weights that are trained": trained,
+        "weights that sample": ["lower rllm.async_training.staleness_threshold", *rough],
         "reference model": trained,
         "AdamW's moments": trained,
         "gradients": trained,

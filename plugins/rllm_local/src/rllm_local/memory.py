@@ -37,6 +37,8 @@ class Load:
     critic: bool
     widest_sequence: int = 0
     """Positions of the longest sequence with several rows; 0: each row is one."""
+    copies: int = 0
+    """Of what is trained, to sample from."""
 
 
 def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
@@ -65,6 +67,7 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     parts = {
         "weights": count * size,
         "float32 weights that are trained": trained * 4 if rank or size == 2 else 0,
+        "weights that sample": load.copies * trained * size,
         "reference model": count * size if load.reference and not rank else 0,
         "AdamW's moments": 8 * trained,
         "gradients": 4 * trained,

@@ -64,7 +64,7 @@ class ServedVersions:
 
     async def end_session(self, session: str) -> None:
         """Free what is cached of a conversation."""
-        for engine in self._engines.values():
+        for engine in tuple(self._engines.values()):
             await engine.end_session(session)
 
     async def publish(self, version: int) -> None:
