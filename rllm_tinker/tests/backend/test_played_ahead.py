@@ -136,8 +136,9 @@ def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: R
         assert set(batch.versions[batch.loss_mask].tolist()) == {max(0, round - STALENESS)}
 
 
-def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run) -> None:
-    made = run("newest", 0, **{"rllm.async_training.partial_rollout": True})
+@pytest.mark.parametrize("kind", ["snapshot", "inflight"])
+def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run, kind: str) -> None:
+    made = run("newest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):
         batch = step.filled_batch

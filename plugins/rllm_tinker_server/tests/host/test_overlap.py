@@ -83,8 +83,14 @@ def _during_a_training_request(tmp_path: Path, ask: Callable[[Service], Any]) ->
     """Whether something is answered before a training request is, which waits for that answer."""
 
     async def play(service: Service) -> bool:
-        answered = threading.Event()
-        training = asyncio.create_task(service.in_worker(answered.wait, DEADLINE))
+        begun, answered = threading.Event(), threading.Event()
+
+        def train() -> bool:
+            begun.set()
+            return answered.wait(DEADLINE)
+
+        training = asyncio.create_task(service.in_worker(train))
+        assert await asyncio.to_thread(begun.wait, DEADLINE)
         await ask(service)
         answered.set()
         return await training
