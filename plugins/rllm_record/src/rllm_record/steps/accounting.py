@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Fate, FateName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_record.steps.estimated import estimates_of
+from rllm_record.steps.estimated import Estimate, estimates_of
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
 
 UNEXPLAINED = "unexplained"
@@ -73,32 +73,31 @@ class Accounting:
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
         origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
         fates: dict[int, RecordedFate] = {}
-        estimates = estimates_of(step)
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
-        for known, (trajectory, decision) in decided.items():
-            self._recognise(decision.group, origins)
-            fates[known] = _fate(
-                step, trajectory, origins, decision.fate, decision.rule, decision.group, dict(decision.numbers)
-            )
+        for group in {id(each.group): each.group for each in step.decisions}.values():
+            self._recognise(group, origins)
         for group in step.trajectory_groups:
             self._recognise(group, origins)
+        named = _Named(step, origins)
+        for known, (trajectory, decision) in decided.items():
+            fates[known] = _fate(
+                named, trajectory, decision.fate, decision.rule, decision.group, dict(decision.numbers)
+            )
+        for group in step.trajectory_groups:
             fate: FateName = "dropped" if step.skip_reason else "trained"
             rule = f"skipped/{step.skip_reason}" if step.skip_reason else ""
             for trajectory in group.trajectories:
                 if id(trajectory) not in fates:
-                    fates[id(trajectory)] = _fate(step, trajectory, origins, fate, rule, group, {})
+                    fates[id(trajectory)] = _fate(named, trajectory, fate, rule, group, {})
         for episode in step.generated:
             for trajectory in episode.trajectories:
                 if id(trajectory) not in fates:
-                    fates[id(trajectory)] = _fate(step, trajectory, origins, "dropped", UNEXPLAINED, None, {})
+                    fates[id(trajectory)] = _fate(named, trajectory, "dropped", UNEXPLAINED, None, {})
         self._waiting = [
             (trajectory, origins[known])
             for known, (trajectory, decision) in decided.items()
             if decision.fate == "waiting" and known in origins
         ]
-        for known, estimate in estimates.items():
-            if known in fates:
-                fates[known] = replace(fates[known], **estimate._asdict())
         trained = {known for known, recorded in fates.items() if recorded.fate.fate == "trained"}
         groups = () if step.batch is None else step.batch.groups
         in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
@@ -149,32 +148,63 @@ def _uid(step: int, number: int, episode: str) -> str:
     return f"{step}.{number}:{episode}"
 
 
+_NONE = Estimate()
+
+
+class _Named:
+    """Trajectories of a step by name, the others of their groups, and how their advantages came about."""
+
+    def __init__(self, step: TrainStep, origins: dict[int, Origin]) -> None:
+        self.step = step.global_step
+        self._step = step
+        self._origins = origins
+        self._groups: dict[int, tuple[dict[int, int], tuple[str, ...]]] = {}
+        self._estimates = estimates_of(step)
+
+    def origin(self, trajectory: Trajectory) -> Origin:
+        return _origin(self._step, trajectory, self._origins)
+
+    def estimate(self, trajectory: Trajectory) -> Estimate:
+        return self._estimates.get(id(trajectory), _NONE)
+
+    def peers(self, trajectory: Trajectory, group: TrajectoryGroup | None) -> tuple[str, ...]:
+        """Uids of the other trajectories of its group."""
+        if group is None:
+            return ()
+        if id(group) not in self._groups:
+            places = {id(member): place for place, member in enumerate(group.trajectories)}
+            self._groups[id(group)] = places, tuple(self.origin(member).uid for member in group.trajectories)
+        places, uids = self._groups[id(group)]
+        place = places.get(id(trajectory))
+        return uids if place is None else (*uids[:place], *uids[place + 1 :])
+
+
 def _fate(
-    step: TrainStep,
+    named: _Named,
     trajectory: Trajectory,
-    origins: dict[int, Origin],
     fate: FateName,
     rule: str,
     group: TrajectoryGroup | None,
     numbers: dict[str, float],
 ) -> RecordedFate:
-    origin = _origin(step, trajectory, origins)
-    members = [] if group is None else group.trajectories
-    peers = tuple(_origin(step, member, origins).uid for member in members if member is not trajectory)
+    origin, estimate = named.origin(trajectory), named.estimate(trajectory)
     return RecordedFate(
         fate=Fate(
-            step=step.global_step,
+            step=named.step,
             trajectory=origin.uid,
             fate=fate,
             rule=rule,
             numbers=numbers,
             group=None if group is None else group.group_id,
-            peers=peers,
+            peers=named.peers(trajectory, group),
         ),
         played_step=origin.played_step,
         round=origin.round,
         episode=origin.episode,
         name=origin.name,
+        estimator=estimate.estimator,
+        baseline=estimate.baseline,
+        advantage=estimate.advantage,
     )
 
 

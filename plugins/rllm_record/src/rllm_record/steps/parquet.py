@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,22 @@ import pyarrow.parquet as pq
 
 from rllm_core.files import sync_file
 from rllm_record.steps.errors import RecordError
+from rllm_record.steps.schemas import ENCODINGS
 from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
 
 GROUP_BYTES = 2**22
 """About how much of a file is read for one row of it, uncompressed."""
+
+_FORM: dict[str, Any] = {
+    "compression": "zstd",
+    # 6 % smaller than at level 1, in the same time.
+    "compression_level": 5,
+    # Files of a few hundred rows are smaller without, and written sooner.
+    "use_dictionary": False,
+    "write_statistics": False,
+    # The columns have types of Parquet's own: a reader needs no schema of Arrow beside them.
+    "store_schema": False,
+}
 
 
 def write_table(place: Path, table: pa.Table, marks: Mapping[bytes, str]) -> None:
@@ -28,11 +41,12 @@ def write_table(place: Path, table: pa.Table, marks: Mapping[bytes, str]) -> Non
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    marked = table.replace_schema_metadata({VERSION_KEY: str(VERSION), **marks})
     rows = max(1, table.num_rows * GROUP_BYTES // max(1, table.nbytes))
     try:
-        # Dictionaries of values make files of a few hundred rows larger, and slower to write.
-        pq.write_table(marked, beside, compression="zstd", use_dictionary=False, row_group_size=rows)
+        encodings = {path: how for path, how in ENCODINGS.items() if path.partition(".")[0] in table.column_names}
+        with pq.ParquetWriter(beside, table.schema, column_encoding=encodings or None, **_FORM) as writer:
+            writer.write_table(table, row_group_size=rows)
+            writer.add_key_value_metadata({VERSION_KEY: str(VERSION), **marks})
         sync_file(beside)
         beside.replace(place)
     finally:

@@ -121,3 +121,13 @@ UPDATES = pa.schema(
     }
 )
 VOCABULARY = pa.schema({"id": pa.int32(), "text": pa.string()})
+ENCODINGS = {
+    **dict.fromkeys(
+        ("uid", "trajectories.list.element.uid", "trajectories.list.element.own_uid"),
+        "DELTA_BYTE_ARRAY",
+    ),
+    **dict.fromkeys(("trajectory", "episode", "peers.list.element"), "DELTA_BYTE_ARRAY"),
+    **dict.fromkeys(("row", "optimizer_step", "positions.list.element"), "DELTA_BINARY_PACKED"),
+    **dict.fromkeys((f"{name}.list.element" for name in FIGURES), "BYTE_STREAM_SPLIT"),
+}
+"""Of columns by their path in a file: uids begin alike, positions follow each other, numbers have similar exponents."""

@@ -16,6 +16,9 @@ from rllm_record.steps.errors import RecordError
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
 from rllm_record.steps.schemas import Content
 
+# `json.dumps` with options makes an encoder each time, which takes longer than most values.
+_ENCODER = json.JSONEncoder(default=repr)
+
 
 def episode_rows(episodes: Sequence[PlayedEpisode], content: Content) -> list[dict[str, Any]]:
     """Rows of `EPISODES`; without texts and tokens where `content` is ``fates``."""
@@ -65,13 +68,12 @@ def _trajectory_row(played: PlayedTrajectory, content: Content) -> dict[str, Any
 
 def _prompt_starts(trajectory: Trajectory) -> list[int]:
     """Where the tokens begin that are new to the model in each step: behind the step before it, in its segment."""
-    starts: dict[int, int] = {}
-    end = 0
-    for index in sorted(range(len(trajectory.steps)), key=lambda index: trajectory.steps[index].span):
-        span = trajectory.steps[index].span
-        starts[index] = max(span.segment_start, end)
-        end = span.end
-    return [starts[index] for index in range(len(starts))]
+    spans = [step.span for step in trajectory.steps]
+    starts, end = [0] * len(spans), 0
+    for index in sorted(range(len(spans)), key=spans.__getitem__):
+        starts[index] = max(spans[index].segment_start, end)
+        end = spans[index].end
+    return starts
 
 
 def _message_row(message: Message) -> dict[str, str | None]:
@@ -85,11 +87,12 @@ def _message_row(message: Message) -> dict[str, str | None]:
 
 
 def _step_row(step: Step, prompt_start: int, content: Content) -> dict[str, Any]:
+    span = step.span
     row: dict[str, Any] = {
-        "segment_start": step.span.segment_start,
+        "segment_start": span.segment_start,
         "prompt_start": prompt_start,
-        "response_start": step.span.response_start,
-        "end": step.span.end,
+        "response_start": span.response_start,
+        "end": span.end,
         "weight_version": int(step.weight_version),
         "version_spans": [{"version": int(each.version), "tokens": int(each.tokens)} for each in step.version_spans],
         "finish_reason": step.info.get("finish_reason"),
@@ -233,7 +236,7 @@ def _real(value: object) -> float | None:
 
 def _json(value: Any) -> str:
     """ASCII, so that halves of surrogate pairs pass. What is not JSON data is kept as it prints."""
-    return json.dumps(value, default=repr)
+    return _ENCODER.encode(value)
 
 
 def _encodable(text: str) -> str:
