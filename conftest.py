@@ -46,7 +46,7 @@ def pytest_sessionfinish() -> None:
 def without_picture() -> Iterator[None]:
     """Runs draw no reward curve: a third of the time of a short one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rllm_trackers.report.draw_reward_curve", lambda *_: None)
+        patch.setattr("rllm_trackers.picture_tracker.draw_reward_curve", lambda *_: None)
         yield
 
 

@@ -32,6 +32,7 @@ DISTRIBUTIONS = (
     "rllm-tools",
     "rllm-trackers",
     "rllm-verl",
+    "rllm-view",
     "rllm-vllm",
 )
 """Whose plugins are on the page: those of this repository."""

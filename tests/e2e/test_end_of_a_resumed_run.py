@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import signal
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,14 @@ WORDS = (
 RUNS = Path("runs/rllm-training")
 
 
-def report_of(run: Path) -> dict[str, list[tuple[str, ...]]]:
-    """The tables of report.html by heading; what depends on the run's own name is left out."""
+def report_of(run: Path) -> dict[str, Any]:
+    """What report.html holds of validations, values and plugins; what depends on the run's own name is left out."""
     text = (run / "report.html").read_text(encoding="utf-8")
-    tables = {}
-    for heading, table in re.findall(r"<h2>([^<]*)</h2>\s*<table>(.*?)</table>", text, re.DOTALL):
-        rows = re.findall(r"<tr>(.*?)</tr>", table)
-        cells = [tuple(unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)) for row in rows]
-        tables[heading] = [row for row in cells if row[0] not in OWN]
-    return tables
+    (data,) = re.findall(r'<script id="copy"[^>]*>([^<]*)</script>', text)
+    (found,) = json.loads(gzip.decompress(base64.b64decode(data)))["runs"].values()
+    overview = found["overview"]
+    given = {each["key"]: (each["value"], each["origin"]) for each in overview["given"] if each["key"] not in OWN}
+    return {"validation": overview["validation"], "plugins": overview["plugins"], "given": given}
 
 
 OWN = ("rllm.trainer.experiment_name", "rllm.trainer.total_batches")
@@ -87,8 +87,8 @@ def test_table_report_and_files_are_those_of_the_run_that_was_never_stopped(
     assert f"{steps} steps, the last {more} of them in " in resumed.stdout
     assert f"{steps} steps in " in alone.stdout
     assert report_of(ours) == report_of(theirs)
-    assert len(report_of(ours)["Last validation"]) > 2
-    changed = {key: origin for key, _, origin in report_of(ours)["Values that are not the core's defaults"]}
+    assert len(report_of(ours)["validation"]) > 2
+    changed = {key: origin for key, (_, origin) in report_of(ours)["given"].items()}
     assert changed["rllm.rollout.n"] == changed["rllm.algorithm.eps_clip"] == "command line"
     assert changed["rllm.env.env_args.prompt"] == "recipe guess local/tiny"
     assert "rllm.trainer.seed" not in changed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 
+_KEPT = "\n\t"
 _said: set[str] = set()
 
 
@@ -28,3 +30,14 @@ def one_line(text: str, limit: int = 300) -> str:
     """`text` with all white space made single spaces, cut at `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def harmless(text: str) -> str:
+    """A foreign text whose control characters are shown and do nothing: escape sequences, bidi overrides, NUL."""
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character in _KEPT or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) > 0xFF else f"\\x{ord(character):02x}"

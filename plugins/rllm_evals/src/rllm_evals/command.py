@@ -35,6 +35,7 @@ class EvalCommand(click.Command):
     metavar="FOLDER",
     help="Keep every attempt in FOLDER as it ends. The same command again goes on where it stopped.",
 )
+@click.option("--show", type=click.IntRange(min=1), metavar="N", help="Print the first N games of each ENV as played.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def evaluate(
     words: tuple[str, ...],
@@ -42,6 +43,7 @@ def evaluate(
     files: tuple[str, ...],
     model_name: str | None,
     save: Path | None,
+    show: int | None,
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -58,6 +60,8 @@ def evaluate(
       rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
     Questions of a file:
       rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
+    See what is played, turn by turn:
+      rllm eval guess --model ./some-hf-folder --show 3
     Keep what is played, and go on after Ctrl-C or a crash:
       rllm eval guess --model ./some-hf-folder --save evals/first
     A server of OpenAI's chat API:
@@ -66,6 +70,7 @@ def evaluate(
     import json
 
     from rllm_evals.figures import figures_of
+    from rllm_evals.games import Games
     from rllm_evals.report import SCHEMA_VERSION, figures_as_json, print_figures
     from rllm_evals.saving import saving
     from rllm_evals.session import Session
@@ -75,8 +80,9 @@ def evaluate(
     jobs = jobs_of(words, model, model_name, files, flags)
     for job in jobs:
         _announce(job)
+    games = None if show is None else Games(show)
     with nullcontext() if save is None else saving(save, jobs) as keeper:
-        session = Session(jobs, keeper)
+        session = Session(jobs, keeper, games)
         if keeper is not None and session.kept:
             click.echo(f"{save} has {session.kept} attempts; {session.missing} are missing", err=True)
         code = 0
@@ -84,6 +90,9 @@ def evaluate(
             session.run()
         except StoppedError as error:
             code = error.exit_code
+    for line in () if games is None else games.lines():
+        # Whatever reads the JSON reads nothing else.
+        click.echo(line, err=as_json)
     figures = [each for name, outcomes in session.outcomes.items() for each in figures_of(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
     if as_json:

@@ -61,7 +61,7 @@ async def play_job(
     # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
     recorder = await call(Recorder, plan.rewards, blocking=True) if plan.rewards else None
     make_score = None if recorder is None else recorder.start_try
-    missing = _missing(job, done)
+    missing = missing_attempts(job, done)
     async with open_runner(plan, engine, make_score=make_score) as runner:
         players = [
             asyncio.ensure_future(_play(job, runner, recorder, missing, on_played))
@@ -75,8 +75,11 @@ async def play_job(
             await asyncio.gather(*players, return_exceptions=True)
 
 
-def _missing(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
-    """All first attempts of a task before those at the next: tasks that are made lazily are made once."""
+def missing_attempts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
+    """Tasks and numbers of attempts in the order in which they begin.
+
+    All attempts at a task come before those at the next: tasks that are made lazily are made once.
+    """
     for task in job.tasks:
         yield from ((task, index) for index in range(job.attempts_per_task) if (task.id, index) not in done)
 

@@ -8,8 +8,9 @@ from contextlib import aclosing
 from typing import Protocol
 
 from rllm_evals.engines import with_engines
+from rllm_evals.games import Games
 from rllm_evals.outcome import Outcome, outcome_of
-from rllm_evals.playing import Job, Played, play_job
+from rllm_evals.playing import Job, Played, missing_attempts, play_job
 from rllm_evals.progress import PlayProgress
 from rllm_evals.stopping import until_stopped
 
@@ -29,9 +30,10 @@ class Keeper(Protocol):
 class Session:
     """Plays jobs and collects how their attempts ended."""
 
-    def __init__(self, jobs: Sequence[Job], keeper: Keeper | None = None) -> None:
+    def __init__(self, jobs: Sequence[Job], keeper: Keeper | None = None, games: Games | None = None) -> None:
         self._jobs = jobs
         self._keeper = keeper
+        self._games = games
         self.outcomes: dict[str, list[Outcome]] = {
             job.name: [] if keeper is None else list(keeper.done(job)) for job in jobs
         }
@@ -64,12 +66,16 @@ class Session:
                     done = {(outcome.task_id, outcome.index) for outcome in outcomes}
                     correct = sum(outcome.correct for outcome in outcomes)
                     progress.begin(job.name, job.attempts, len(done), correct)
+                    if self._games is not None:
+                        self._games.expect(job.name, missing_attempts(job, done))
                     await play_job(job, engine, done, self._collecting(job, progress))
 
     def _collecting(self, job: Job, progress: PlayProgress) -> Callable[[Played], None]:
         def collect(played: Played) -> None:
             if self._keeper is not None:
                 self._keeper.keep(job, played)
+            if self._games is not None:
+                self._games.take(job.name, played)
             outcome = outcome_of(played.episode)
             self.outcomes[job.name].append(outcome)
             progress.advance(outcome.correct)

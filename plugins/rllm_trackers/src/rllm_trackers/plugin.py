@@ -1,4 +1,4 @@
-"""What rllm-trackers offers: the trackers `jsonl`, `tensorboard`, `wandb` and `report`."""
+"""What rllm-trackers offers: the trackers `jsonl`, `tensorboard`, `wandb` and `picture`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         load=needing("wandb", "wandb", _from("weights_and_biases", "WeightsAndBiasesTracker")),
     )
     yield TrackerPlugin(
-        name="report",
-        summary="reward_curve.png and report.html in the run folder, in every run.",
+        name="picture",
+        summary="reward_curve.png in the run folder, in every run.",
         params=NoParams,
-        load=_from("report", "ReportTracker"),
+        load=_from("picture_tracker", "PictureTracker"),
         every_run=True,
     )

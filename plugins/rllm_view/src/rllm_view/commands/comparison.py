@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from rllm_core.cli import print_table
-from rllm_view.commands.texts import figure, harmless
+from rllm_core.notices import harmless
+from rllm_view.commands.texts import figure
 
 
 def print_comparison(found: dict[str, Any], most_tasks: int) -> None:

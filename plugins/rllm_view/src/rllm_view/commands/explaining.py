@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllm_core.errors import ConfigError
+from rllm_core.notices import harmless
 from rllm_view.commands.playback import whole_facts
-from rllm_view.commands.texts import harmless
 from rllm_view.reading.account import Account
 from rllm_view.reading.columns import Column, strongest, value_at
 from rllm_view.reading.panel import Fact, facts_of, number, turn_of

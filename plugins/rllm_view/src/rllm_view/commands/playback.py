@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from rllm_view.commands.texts import harmless
+from rllm_core.notices import harmless
 from rllm_view.reading.account import Account
 from rllm_view.reading.attempt import Turn
 from rllm_view.reading.panel import facts_of

@@ -15,6 +15,7 @@ from rllm_view.api.answers import Answers
 from rllm_view.api.as_json import as_json
 from rllm_view.api.library import Library
 from rllm_view.pages.assets import assets
+from rllm_view.reading.settings import Given
 from rllm_view.static.bundle import bundle
 from rllm_view.static.contents import contents_of
 
@@ -42,13 +43,16 @@ PAGE = """<!doctype html>
 """
 
 
-def write_page(folders: Sequence[Path], out: Path, episodes: int = EPISODES) -> None:
+def write_page(
+    folders: Sequence[Path], out: Path, episodes: int = EPISODES, given: Sequence[Given] | None = None
+) -> None:
     """Write the pages of runs as one file that a browser opens without a server.
 
     Args:
         folders: runs, and folders of runs.
         out: the file, replaced as a whole.
         episodes: most trajectories of each run that are there with their tokens: whole groups of the newest steps.
+        given: values of the runs that are no defaults; None: those that their users gave.
 
     Raises:
         ConfigError: the folders hold no run.
@@ -59,11 +63,14 @@ def write_page(folders: Sequence[Path], out: Path, episodes: int = EPISODES) -> 
         runs = library.runs()
         if not runs:
             raise ConfigError(f"{', '.join(map(str, folders))}: there is no run.", "Name a run folder.")
-        contents = as_json(contents_of(Answers(library), episodes))
+        contents = contents_of(Answers(library), episodes)
+        if given is not None:
+            for run in contents["runs"].values():
+                run["overview"]["given"] = given
     finally:
         library.close()
     start = f"#/run/{runs[0].place.id}" if len(runs) == 1 else "#/"
-    write_atomically(out, page_of(contents, start))
+    write_atomically(out, page_of(as_json(contents), start))
 
 
 def page_of(contents: bytes, start: str) -> str:

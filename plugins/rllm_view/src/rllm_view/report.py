@@ -1,0 +1,58 @@
+"""The tracker `report`: report.html in the run folder, the pages of the run as one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from rllm_core.config import leaves
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.runs.run_folder import REPORT
+from rllm_view.reading.settings import Given
+from rllm_view.static import write_page
+
+EPISODES = 32
+"""With their tokens, in the page of a run that has ended: two groups of the demo, for half a second of CPU."""
+
+
+class ReportTracker(Observer):
+    """Writes the page after steps 1, 2, 4, 8, …, and when the run ends, however it ends.
+
+    So a page is never older than half of the run, and a run of any length writes few.
+    """
+
+    def __init__(self, run: TrackedRun, params: NoParams) -> None:
+        self._folder = run.folder
+        self._given = _changed(run)
+        self._began = False
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        """From here on what lies in the folder is this run's."""
+        self._began = True
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Validations have no step of their own; the end writes them."""
+        finished = global_step + 1
+        if finished > 0 and finished & (finished - 1) == 0 and "train/weight_version" in metrics:
+            self._write(episodes=0)
+
+    def close(self) -> None:
+        """The whole page, trajectories included."""
+        if self._began:
+            self._write(EPISODES)
+
+    def _write(self, episodes: int) -> None:
+        write_page([self._folder], self._folder / REPORT, episodes, self._given)
+
+
+def _changed(run: TrackedRun) -> list[Given]:
+    """Values that are not the core's defaults: a recipe sets some that no user gave."""
+    values = ((".".join(path), value) for path, value in leaves(dict(run.config)))
+    origins = run.origins
+    return [
+        Given(key=key, value=json.dumps(value), origin=origins[key])
+        for key, value in values
+        if origins.get(key, "default") != "default"
+    ]

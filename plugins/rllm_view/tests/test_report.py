@@ -1,0 +1,66 @@
+"""report.html, in the folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.runs.run_folder import REPORT
+from rllm_view.report import ReportTracker
+
+from .made_runs import Made, make_run, write_step
+from .test_static import held
+
+STEP = {"train/weight_version": 1.0}
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> TrackedRun:
+    folder = make_run(tmp_path / "p" / "r", Made(steps=1))
+    config = {"rllm": {"rollout": {"n": 8}, "trainer": {"seed": 1}}}
+    origins = {"rllm.rollout.n": "recipe", "rllm.trainer.seed": "default"}
+    return TrackedRun(folder=folder, project_name="p", experiment_name="r", config=config, origins=origins)
+
+
+def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: TrackedRun) -> None:
+    tracker = ReportTracker(tracked, NoParams())
+    tracker.on_train_start(1, 0)
+    tracker.close()
+
+    (found,) = held(tracked.folder / REPORT)["runs"].values()
+    assert found["overview"]["given"] == [{"key": "rllm.rollout.n", "value": "8", "origin": "recipe"}]
+    assert len(found["episode"]["0"]) == 8
+
+
+def test_pages_are_written_after_steps_that_double(tracked: TrackedRun) -> None:
+    tracker = ReportTracker(tracked, NoParams())
+    tracker.on_train_start(9, 0)
+    written = []
+    for step in range(9):
+        write_step(tracked.folder, step, Made())
+        (tracked.folder / REPORT).unlink(missing_ok=True)
+        tracker.log(step, STEP)
+        if (tracked.folder / REPORT).exists():
+            written.append(step + 1)
+
+    assert written == [1, 2, 4, 8]
+
+
+def test_a_validation_alone_writes_nothing(tracked: TrackedRun) -> None:
+    tracker = ReportTracker(tracked, NoParams())
+    tracker.on_train_start(9, 0)
+
+    tracker.log(0, {"val/guess/pass@1": 0.5})
+
+    assert not (tracked.folder / REPORT).exists()
+
+
+def test_a_run_that_never_began_leaves_what_another_left_there(tracked: TrackedRun) -> None:
+    (tracked.folder / REPORT).write_text("of another run")
+
+    ReportTracker(tracked, NoParams()).close()
+
+    assert (tracked.folder / REPORT).read_text() == "of another run"
