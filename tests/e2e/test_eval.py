@@ -109,10 +109,10 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
         (("guess", "guess"), "Environment 'guess' is named 2 times."),
         (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
         (("gues",), "no environment named 'gues'"),
-        (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect in `rllm eval`"),
+        (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect: this command plays"),
         (
             ("guess", "training.learning_rate=1"),
-            "`training.learning_rate` (from command line) has no effect in `rllm ev",
+            "`training.learning_rate` (from command line) has no effect: this command",
         ),
         (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
     ],

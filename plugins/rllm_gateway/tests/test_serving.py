@@ -26,6 +26,7 @@ from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.limits import Limits
 from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.listing import message_lines
 from rllm_gateway.session import SessionSpec
 from rllm_record.calls import CallStore
 
@@ -213,6 +214,21 @@ def test_a_session_is_shown_call_by_call(stored: list[str]) -> None:
         "reward of agent: 0.5",
         "closed",
     ]
+
+
+def test_thoughts_and_calls_of_tools_are_shown() -> None:
+    message = {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "Who knows?",
+        "tool_calls": [{"id": "c", "function": {"name": "look_up", "arguments": '{"word": "proof"}'}}],
+    }
+    assert list(message_lines(message)) == [
+        "    assistant thinks: Who knows?",
+        '    assistant calls look_up: {"word": "proof"}',
+    ]
+    assert list(message_lines({"role": "tool", "content": "x" * 3000})) == [f"    tool: {'x' * 2000}…"]
+    assert list(message_lines({"role": "assistant", "content": None})) == ["    assistant: "]
 
 
 def test_calls_are_exported_with_whole_prompts(stored: list[str], world: World, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _refuse_training_keys(play: PlayPlan) -> None:
     for key in sorted(composed.by_user - shared):
         if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
             raise ConfigError(
-                f"`{key}` (from {COMMAND_LINE}) has no effect in `rllm eval`, which plays and does not train.",
+                f"`{key}` (from {COMMAND_LINE}) has no effect: this command plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
             )
 

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from rllm_core.errors import ConfigError
+from rllm_gateway.digests import REASONING
 from rllm_gateway.session import LABEL, VALIDATION
 from rllm_record.calls import CallReader, CallRow, SessionSummary, StoredSession
 
@@ -91,17 +92,27 @@ def call_lines(stored: StoredSession) -> Iterator[str]:
             f"weights {call.weight_version}, {call.finish_reason}{seen}"
         )
         for message in (*row.messages, row.reply):
-            yield from _message_lines(message)
+            yield from message_lines(message)
     for reward in stored.rewards:
         yield f"reward of {reward.role}: {reward.value:g}"
     yield OPEN if stored.end is None else stored.end.ending
 
 
-def _message_lines(message: Any) -> Iterator[str]:
-    said = str(message.get("content", ""))
-    yield f"    {message['role']}: {said[:SHOWN]}{'…' if len(said) > SHOWN else ''}"
-    for call in message.get("tool_calls", ()):
-        yield f"        calls {call['function']['name']} {call['function']['arguments']}"
+def message_lines(message: Any) -> Iterator[str]:
+    """What a message says: thoughts, text, calls of tools."""
+    thoughts = message.get(REASONING)
+    if thoughts:
+        yield f"    {message['role']} thinks: {_shortened(thoughts)}"
+    said, calls = message.get("content"), message.get("tool_calls", ())
+    if said or not calls:
+        yield f"    {message['role']}: {_shortened(said or '')}"
+    for call in calls:
+        yield f"    {message['role']} calls {call['function']['name']}: {_shortened(call['function']['arguments'])}"
+
+
+def _shortened(said: Any) -> str:
+    text = str(said)
+    return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
 
 
 def exported(reader: CallReader, run: str | None) -> Iterator[bytes]:
