@@ -74,8 +74,8 @@ class RolloutEngineSection(Section):
     )
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
-        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one place that "
-        "the service updates. Here nothing is sampled meanwhile, so that rollouts are the same.",
+        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one set of "
+        "sampling weights that the service overwrites. Nothing is sampled during that: rollouts are the same.",
     )
 
 
