@@ -129,7 +129,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         ),
         (
             divides_by_the_deviation,
-            "it_works_on_next_to_nothing",
+            "it_works_on_the_smallest_batches",
             "estimator 'mine', given one group of one, returned 1 advantages that are NaN or infinite in float32. "
             "Guard divisions against groups of one and groups of equal rewards.",
         ),
@@ -157,7 +157,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (counts_prompts, "what_the_model_only_read_does_not_matter", "Count only tokens where `inputs.loss_mask` is"),
         (
             nothing_for_nothing,
-            "it_works_on_next_to_nothing",
+            "it_works_on_the_smallest_batches",
             "estimator 'mine' failed on no group at all: ValueError: need at least one array to concatenate. Such "
             "batches occur in training; give an advantage for each of their trajectories.",
         ),

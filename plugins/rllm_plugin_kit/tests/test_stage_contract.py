@@ -194,7 +194,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         ),
         (
             record(LooksAtAdvantages, reads="batch"),
-            "it_works_on_what_it_reads_alone",
+            "it_needs_only_what_it_declares_to_read",
             "stage 'mine' failed on a step with nothing but what it reads: AttributeError",
         ),
         (
@@ -221,7 +221,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
             "do, do nothing.",
         ),
         (record(NotANumber), "its_metrics_are_finite_numbers", "gives metric 'mine/nan' the value nan."),
-        (record(NotAsync), "it_works_on_what_it_reads_alone", "Write `async def __call__(self, step)`."),
+        (record(NotAsync), "it_needs_only_what_it_declares_to_read", "Write `async def __call__(self, step)`."),
         (record(Forgets), RESUMED, "goes on differently when it is resumed after step 0. Put everything"),
         (record(KeepsMoreThanItSays), RESUMED, "take all of it up in load_state_dict."),
         (record(KeepsObjects), RESUMED, "has a state that is not JSON data: Object of type set"),
@@ -232,7 +232,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         ),
         (
             record(TakesOptionsAlone),
-            "it_works_on_what_it_reads_alone",
+            "it_needs_only_what_it_declares_to_read",
             "What `load` returns is called with the context of the run and the options.",
         ),
         (
@@ -251,7 +251,7 @@ def test_a_stage_may_ask_for_another_context(complaint: Any) -> None:
         def __init__(self, context: StageContext, params: NoParams) -> None:
             assert context.seed == 7
 
-    test = "it_works_on_what_it_reads_alone"
+    test = "it_needs_only_what_it_declares_to_read"
     assert "AssertionError" in complaint(StageContract, record(LooksAtTheSeed), test)
     seven = {"context": lambda self: stage_context(seed=7)}
     assert "AssertionError" not in complaint(StageContract, record(LooksAtTheSeed), test, **seven)

@@ -104,7 +104,7 @@ def _message(composed: Compose, *words: str) -> str:
             "expected text that matches the pattern ^[\\w-][\\w.-]*$.",
         ),
         ("training.betas=[1, x]", '`training.betas.1` is "x" (from command line): expected a number.'),
-        ("rllm.backend=needy", "`endpoint` must be given, and no layer gives it."),
+        ("rllm.backend=needy", "`endpoint` has no value, and must have one: set it in a file or on the command line."),
     ],
 )
 def test_one_problem_is_one_sentence(composed: Compose, word: str, message: str) -> None:
@@ -189,7 +189,10 @@ class Options(Params):
         ({"few": [1, 2, 3]}, "`x.y.few` is [1, 2, 3] (from o): expected at most 2 items."),
         ({"limit": "some"}, "`x.y.limit` is \"some\" (from o): expected a number or 'none'."),
         ({"schedule": {"kind": "cosine", "end": "x"}}, '`x.y.schedule.end` is "x" (from o): expected a number.'),
-        ({"schedule": {"kind": "linear"}}, "`x.y.schedule.slope` must be given, and no layer gives it."),
+        (
+            {"schedule": {"kind": "linear"}},
+            "`x.y.schedule.slope` has no value, and must have one: set it in a file or on the command line.",
+        ),
         ({"low": 5}, '`x.y` is {"low": 5} (from o): low is above high.'),
         ({"colours": 1}, "`colours` is not a key of x.y (`x.y.colours` from o). Did you mean `x.y.colour`?"),
     ],

@@ -74,8 +74,8 @@ class RolloutEngineSection(Section):
     )
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
-        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one place that "
-        "the service updates. Rollouts are the same where nothing is sampled meanwhile. Where rounds are played ahead, "
+        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one set of "
+        "sampling weights that the service overwrites. Rollouts are the same where nothing is sampled meanwhile. Where rounds are played ahead, "
         "`inflight` needs `rllm.async_training.partial_rollout`, and tokens count as of the oldest version they may "
         "be of.",
     )

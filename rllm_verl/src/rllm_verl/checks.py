@@ -105,7 +105,7 @@ def _check_rollout(native: dict[str, Any]) -> None:
     for name in ("data_parallel_size", "pipeline_model_parallel_size"):
         if rollout[name] != 1:
             raise ConfigError(
-                f"`{ROLLOUT}.{name}` is {rollout[name]}, and a rollout server is split by tensors alone here.",
+                f"`{ROLLOUT}.{name}` is {rollout[name]}, and rollout servers have only tensor parallelism here.",
                 "Leave it at 1; more GPUs than tensor_model_parallel_size make more servers.",
             )
     gpus = _at(native, "trainer.n_gpus_per_node") * _at(native, "trainer.nnodes")

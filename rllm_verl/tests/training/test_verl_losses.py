@@ -123,5 +123,5 @@ def test_vanilla_with_clipping_as_ours_is_our_ppo(
 def test_elsewhere_they_are_refused() -> None:
     nothing = torch.zeros(0)
     inputs = LossInput(logprobs=nothing, old_logprobs=nothing, advantages=nothing, row_ids=nothing.long())
-    with pytest.raises(LossError, match="'vanilla' runs in verl's workers alone"):
+    with pytest.raises(LossError, match="'vanilla' runs only in verl's workers"):
         VerlPolicyLoss("vanilla")(inputs, None)

@@ -54,7 +54,7 @@ class SapoParams(Params):
 
 class DppoParams(Params):
     max_divergence: float = Field(
-        0.2, gt=0, description="Tokens that are being made less likely are followed up to this divergence."
+        0.2, gt=0, description="Tokens that are being made less likely are trained on up to this divergence."
     )
     max_divergence_high: float | None = Field(
         None,

@@ -37,7 +37,7 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
     )
     yield LossPlugin(
         name="dppo_tv",
-        summary="Follows a token while its probability is within max_divergence of the old one.",
+        summary="Trains on a token while its probability is within max_divergence of the old one.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_tv"),
         load_clipped=_from("losses_weighted", "dppo_tv_clipped"),
@@ -45,7 +45,7 @@ def loss_records() -> Iterator[LossPlugin[Any]]:
     )
     yield LossPlugin(
         name="dppo_kl",
-        summary="Follows a token while the divergence of its probability from the old one is within max_divergence.",
+        summary="Trains on a token while the divergence of its probability from the old one is within max_divergence.",
         params=DppoParams,
         load=_from("losses_weighted", "dppo_kl"),
         load_clipped=_from("losses_weighted", "dppo_kl_clipped"),

@@ -108,7 +108,8 @@ def read_attempts(folder: Path, environment: Environment) -> Iterator[SavedAttem
             yield attempt_from_line(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RllmError(
-                f"{file}, line {number}: no attempt of this version ({error}).", "Use the rllm-evals that wrote it."
+                f"{file}, line {number}: this rllm-evals cannot read the attempt ({error}).",
+                "Use the rllm-evals that wrote it.",
             ) from error
 
 

@@ -45,7 +45,9 @@ class Endpoint:
             if scope["method"] != "POST":
                 raise RefusedError(405, "invalid", "Requests of this API are sent with POST.")
             if gateway.in_flight > gateway.limits.in_flight:
-                raise RefusedError(429, "busy", "The gateway has its most requests in flight. Send the request again.")
+                raise RefusedError(
+                    429, "busy", "The gateway has reached its limit of requests in flight. Send the request again."
+                )
             await self._respond(scope, receive, send)
         except RefusedError as refused:
             await send_error(send, refused, self._api.error(refused))

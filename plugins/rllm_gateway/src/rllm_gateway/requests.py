@@ -52,13 +52,13 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
         # What is refused now is tried again, and is no other request's answer then.
         session.lose(place.digest, ())
         raise RefusedError(
-            429, "busy", f"The session has {most_in_flight} requests in flight, its most. Send the request again."
+            429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
         )
     if session.sampled + asked.n > spec.max_calls:
         raise RefusedError(
             403,
             "permission",
-            f"The session has made {spec.max_calls} calls, its most (rllm.agent.max_steps).",
+            f"The session has made {spec.max_calls} calls, its limit (rllm.agent.max_steps).",
             code="max_calls_reached",
         )
     prompt = prompt_of(place, asked, attached.renderer, spec.accumulate_reasoning)

@@ -67,7 +67,7 @@ class EstimatorContract(EstimatorCalls):
         for group in groups:
             self.tokens(params, self.groups([group]), f"one group with rewards {[member.reward for member in group]}")
 
-    def test_it_works_on_next_to_nothing(self, params: Any) -> None:
+    def test_it_works_on_the_smallest_batches(self, params: Any) -> None:
         nothing_said: tuple[tuple[int, int], ...] = ((2, 0),)
         for case, members in {
             "no group at all": [],

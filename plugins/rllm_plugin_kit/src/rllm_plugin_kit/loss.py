@@ -97,7 +97,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             self._check_same(losses[places], self._losses(params, part, "a micro-batch"), "losses")
             self._check_same(gradient[places], self._gradient(params, part, "a micro-batch"), "gradients")
 
-    def test_which_tokens_it_clips_is_a_bool_for_each_whatever_the_micro_batch(self, params: Any) -> None:
+    def test_it_says_which_tokens_it_clips_in_any_micro_batch(self, params: Any) -> None:
         if self.plugin.load_clipped is None:
             pytest.skip("it says nothing of clipped tokens")
         function = self.plugin.load_clipped()

@@ -54,7 +54,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                     f"Add {field!r} to `reads` in its record, so that the order of stages can be checked.",
                 )
 
-    def test_it_works_on_what_it_reads_alone(self, params: Any) -> None:
+    def test_it_needs_only_what_it_declares_to_read(self, params: Any) -> None:
         self._run(self._stage(params), self._step(self.plugin.reads), "a step with nothing but what it reads")
 
     def test_it_works_on_a_step_without_anything_in_it(self, params: Any) -> None:

@@ -28,7 +28,7 @@ class ReasoningGymParams(Params):
         description="Level of every attribute of the generator's curriculum, or the highest that an attribute has.",
     )
     curriculum: dict[str, int] = Field(
-        default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}; above `level`."
+        default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}; they override `level`."
     )
     train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Tasks to train on.")
     val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Tasks to validate on.")

@@ -116,7 +116,7 @@ def _source_of_math(params: MathParams) -> dict[str, str]:
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="question",
-        summary="Ask the questions of a dataset, one answer each; rllm.reward pays.",
+        summary="Ask the questions of a dataset, one answer each, rewarded by rllm.reward.",
         params=QuestionParams,
         load=_question,
         blocking=False,

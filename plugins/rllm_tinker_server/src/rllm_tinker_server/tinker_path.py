@@ -32,7 +32,7 @@ class TinkerPath:
         if not _MODEL_ID.fullmatch(self.model_id):
             raise RequestRefused(f"{self.model_id!r} is not the id of a model, such as 0f1e…:train:0.")
         if self.kind not in KINDS:
-            raise RequestRefused(f"{self.kind!r} is no kind of checkpoint; there are {', '.join(KINDS)}.")
+            raise RequestRefused(f"{self.kind!r} is not a kind of checkpoint; kinds are {', '.join(KINDS)}.")
         if not is_name(self.name):
             raise RequestRefused(
                 f"{self.name[:200]!r} cannot name a checkpoint: use 1 to 128 letters, digits, '.', '_' and '-', "

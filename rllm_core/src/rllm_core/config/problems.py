@@ -75,7 +75,9 @@ def describe(
         if detail["type"] == "extra_forbidden":
             unknown.append(unknown_key(path, origin(path), keys))
         elif detail["type"] == "missing":
-            unknown.append(f"`{_dotted(path)}` must be given, and no layer gives it.")
+            unknown.append(
+                f"`{_dotted(path)}` has no value, and must have one: set it in a file or on the command line."
+            )
         else:
             # The variants of a union (a number, or the text "none") each report their own error.
             wrong.setdefault(path, (detail["input"], []))[1].append(detail)

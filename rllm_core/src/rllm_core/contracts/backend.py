@@ -77,7 +77,7 @@ class RolloutCorrection:
     floor: float
     """Tokens or sequences whose ratio is below this weigh 0."""
     beyond_cap: Literal["truncate", "mask"]
-    """Whether what is above the cap weighs `cap` or 0."""
+    """Whether a ratio above the cap weighs its token by `cap` or by 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,8 @@ class UpdateResult:
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """In order, where `UpdatePlan.trace` asks for them."""
     made_with: UpdatePlan | None = None
-    """What was made, where settings of the backend leave terms of the plan out; None: the plan."""
+    """The plan that the update followed, where settings of the backend leave out terms of the plan that was asked for;
+    None: it followed that plan."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:

@@ -32,7 +32,7 @@ class LossInput:
     but which other rows are here is chance (micro-batches, ranks): a loss that looked at them would depend on it."""
     sampling_logprobs: Tensor | None = None
     """float32, log-probs as the sampler reported them, NaN for a token of which it reported none. None where a backend
-    has none apart from `old_logprobs`. A loss that cannot do without them says so in `LossPlugin.needs`."""
+    keeps only `old_logprobs`. A loss that cannot do without them says so in `LossPlugin.needs`."""
     ref_logprobs: Tensor | None = None
     """float32, log-probs under the reference model; None unless a plugin's `needs` asks for them."""
     seed: int = 0

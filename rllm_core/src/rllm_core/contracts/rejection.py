@@ -58,5 +58,5 @@ class RejectionPlugin(Plugin[ParamsT]):
 
     load: Callable[[], Callable[[Any], RejectionMode]]
     updates_waited: int = 0
-    """Most updates that groups wait for to be trained on. In asynchronous training so many fewer rounds are played
-    ahead, and a mode that keeps groups longer ends the run."""
+    """Most updates for which a group waits before it is trained on. Asynchronous training plays that many rounds fewer
+    ahead. A mode that keeps a group longer ends such a run."""
