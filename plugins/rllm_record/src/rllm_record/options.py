@@ -9,6 +9,14 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 
 
+class JournalParams(Params):
+    """Of the observer `journal`."""
+
+    keep: Literal["unfinished", "off"] = Field(
+        "unfinished", description="`unfinished`: model calls of rounds that no checkpoint holds; `off`: none."
+    )
+
+
 class RecordParams(Params):
     """Of the tracker `record`."""
 
