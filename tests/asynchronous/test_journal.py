@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from scripted_world import ahead
 
 from rllm_core.contracts.observer import Observer, ObserverPlugin
-from rllm_core.errors import CheckpointError
+from rllm_core.errors import CheckpointError, RllmError
 from rllm_record.journal.errors import JournalError
 
 SAVING = {
@@ -177,3 +179,30 @@ def test_an_observer_may_join_runs_that_do_not_name_it(world: Any, planned: Any,
     names = [entry.plugin.name for entry in planned({}).observers]
     assert names == (["joiner"] if joins else [])
     assert [entry.plugin.name for entry in planned({"rllm.trainer.observers": ["joiner"]}).observers] == ["joiner"]
+
+
+def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    noted = run(settings, stop_after=4).folder / "journal" / "checkpoints.jsonl"
+    lines = noted.read_text().splitlines()
+    noted.write_text(f"{lines[0]}\n{lines[1][:20]}")
+    run(settings, resume=True, stop_after=3)
+    assert [json.loads(line)["step"] for line in noted.read_text().splitlines()] == [2, 4, 6, 7]
+    assert noted.read_text().splitlines()[:2] == lines
+
+
+def test_notes_of_steps_that_are_made_again_are_forgotten(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    made = run(settings, stop_after=4)
+    shutil.rmtree(made.folder / "checkpoints" / "step_000004")
+    run(settings, resume=True, stop_after=1)
+    lines = (made.folder / "journal" / "checkpoints.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 3]
+
+
+def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    made = run(settings, stop_after=2)
+    (made.folder / "journal" / "checkpoints.jsonl").write_text("{}\n")
+    with pytest.raises(RllmError, match="holds a line that is not what was written"):
+        run(settings, resume=True)

@@ -185,7 +185,10 @@ def test_plugins_list_names_commands_and_their_distribution(rllm, install_comman
 def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
     install_command("third-party", "act")
     install_command("another", "play")
-    ours = "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-gateway,rllm-rescore,rllm-plugin-kit,rllm-view"
+    ours = (
+        "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-gateway,rllm-record,rllm-rescore,rllm-plugin-kit,"
+        "rllm-view"
+    )
 
     checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
 

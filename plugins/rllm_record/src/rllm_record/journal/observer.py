@@ -10,16 +10,16 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
+from rllm_record.journal.checkpoints import FOLDER, append_checkpoint, forget_checkpoints, noted_steps
 from rllm_record.journal.engine import JournalEngine
 from rllm_record.journal.segments import Segments
 from rllm_record.options import JournalParams
 
-FOLDER = "journal"
-
 
 def make_journal(params: JournalParams) -> Observer:
     """The journal of a run; an observer that does nothing where that is asked for."""
-    return Observer() if params.keep == "off" else Journal()
+    kept = {"off": Observer, "unfinished": Journal, "run": WholeJournal}
+    return kept[params.keep]()
 
 
 class Journal(Observer):
@@ -76,6 +76,22 @@ class Journal(Observer):
     def on_train_end(self, global_step: int) -> None:
         if self._segments is not None:
             self._segments.close()
+
+
+class WholeJournal(Journal):
+    """Keeps the calls of all rounds, and what each checkpoint holds."""
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        super().on_train_start(total_steps, first_step)
+        if self._run is not None:
+            forget_checkpoints(self._run.folder, first_step)
+            # A run that was killed between the two has the checkpoint, and no word of it here.
+            if first_step and first_step not in noted_steps(self._run.folder):
+                append_checkpoint(self._run.folder, first_step, self._taken)
+
+    def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
+        if self._run is not None:
+            append_checkpoint(self._run.folder, finished_steps, self._taken)
 
 
 def digest_of_config(run: TrackedRun) -> str:

@@ -17,6 +17,11 @@ OPEN_FILES = 32
 SUFFIX = ".calls"
 
 
+def path_of_round(folder: Path, round: int) -> Path:
+    """The file of a round in the folder of a journal."""
+    return folder / f"{round:06d}{SUFFIX}"
+
+
 @dataclass
 class _Segment:
     """What is known of a file without reading it."""
@@ -55,7 +60,7 @@ class Segments:
         """
         segment = self._segments.get(round)
         if segment is None:
-            segment = self._segments[round] = _Segment(self._folder / f"{round:06d}{SUFFIX}")
+            segment = self._segments[round] = _Segment(path_of_round(self._folder, round))
         if not segment.has_config:
             segment.has_config = True
             self._write(segment, self._config)
@@ -85,7 +90,7 @@ class Segments:
     def require(self, counts: Mapping[int, int]) -> None:
         """Raise JournalError where a round has fewer whole records than that."""
         for round, expected in counts.items():
-            path = self._folder / f"{round:06d}{SUFFIX}"
+            path = path_of_round(self._folder, round)
             there = self._segments[round].records if round in self._segments else 0
             if there < expected:
                 raise JournalError(
