@@ -206,3 +206,16 @@ def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
     (made.folder / "journal" / "checkpoints.jsonl").write_text("{}\n")
     with pytest.raises(RllmError, match="holds a line that is not what was written"):
         run(settings, resume=True)
+
+
+def test_attempts_that_ended_at_their_time_limit_end_there_again(run: Any) -> None:
+    settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
+    whole = run(settings, "whole")
+    run(settings, stop_after=3)
+    rest = run(settings, resume=True)
+    endings = [
+        [(episode.id, episode.termination_reason.value) for step in steps for episode in step.generated]
+        for steps in (whole.steps[3:5], rest.steps[:2])
+    ]
+    assert endings[0] == endings[1]
+    assert "timeout" in {ending for _, ending in endings[0]}

@@ -12,7 +12,7 @@ import pytest
 from scripted_world import ahead
 
 from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, decoded
+from rllm_record.journal.records import CONFIG, KeptCall, decoded
 
 SETTINGS = {
     "rllm.trainer.save_freq": 2,
@@ -47,7 +47,8 @@ def timed(run: Any, settings: dict[str, Any]) -> tuple[Any, float]:
 def kept(folder: Path) -> set[int]:
     """Seeds of the calls in the journal."""
     bodies = [body for path in (folder / "journal").glob("*.calls") for body in read_frames(path).records]
-    return {decoded(body).seed for body in bodies if not body.startswith(CONFIG)}
+    calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
+    return {call.seed for call in calls if isinstance(call, KeptCall)}
 
 
 @pytest.mark.parametrize("number", KILLS)

@@ -11,7 +11,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.version_spans import VersionSpan
 from rllm_record.journal.errors import JournalError
 from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import checksum_of_call, decoded, encoded
+from rllm_record.journal.records import KeptCall, checksum_of_call, decoded, encoded
 from rllm_record.journal.segments import OPEN_FILES, Segments
 
 PROMPT = np.array([3, 1, 4], np.int32)
@@ -61,6 +61,7 @@ def written(folder: Path) -> Path:
 )
 def test_a_call_is_read_as_it_was_answered(made: Completion) -> None:
     call = decoded(encoded(2**63 - 1, 2**32 - 1, made))
+    assert isinstance(call, KeptCall)
     assert (call.seed, call.asked) == (2**63 - 1, 2**32 - 1)
     assert call.completion.token_ids.tobytes() == made.token_ids.tobytes()
     assert call.completion.logprobs.tobytes() == made.logprobs.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +17,9 @@ from rllm_core.data.version_spans import VersionSpan
 
 CONFIG = b"config 1 "
 """Begins a record that says which configuration the calls behind it were made with; the number is of the schema."""
-_CALL = b"c"
+_ANSWERED, _UNANSWERED = b"a", b"u"
 _FIXED = struct.Struct("<cQIBqIH")
+_FAILED = struct.Struct("<cQI?")
 _SPAN = struct.Struct("<qI")
 _IDS, _LOGPROBS = np.dtype("<i4"), np.dtype("<f4")
 _FINISH: tuple[Literal["stop", "length"], ...] = ("stop", "length")
@@ -38,6 +40,17 @@ class KeptCall:
         """The newest version of the weights that sampled a token of it."""
         versions = [span.version for span in self.completion.version_spans]
         return max(versions, default=self.completion.weight_version)
+
+
+@dataclass(frozen=True)
+class KeptFailure:
+    """A call that was not answered."""
+
+    seed: int
+    asked: int
+    """As of `KeptCall`."""
+    error: str | None
+    """What the engine raised; None: whoever had asked went away, as at a time limit."""
 
 
 def checksum_of_call(prompt_ids: NDArray[np.int32], sampling: SamplingParams) -> int:
@@ -66,7 +79,7 @@ def encoded(seed: int, asked: int, completion: Completion) -> bytes:
     """The body of a call's record."""
     spans = completion.version_spans
     fixed = _FIXED.pack(
-        _CALL,
+        _ANSWERED,
         seed,
         asked,
         _FINISH.index(completion.finish_reason),
@@ -82,8 +95,17 @@ def _bytes(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return (array if array.dtype == dtype else array.astype(dtype)).tobytes()
 
 
-def decoded(body: bytes) -> KeptCall:
+def encoded_failure(seed: int, asked: int, error: BaseException) -> bytes:
+    """The body of the record of a call that ended with an error."""
+    gone = isinstance(error, asyncio.CancelledError)
+    return _FAILED.pack(_UNANSWERED, seed, asked, gone) + str(error).encode("utf-8", "replace")
+
+
+def decoded(body: bytes) -> KeptCall | KeptFailure:
     """The call of a record."""
+    if body.startswith(_UNANSWERED):
+        _, seed, asked, gone = _FAILED.unpack_from(body)
+        return KeptFailure(seed, asked, None if gone else body[_FAILED.size :].decode())
     _, seed, asked, finish, version, tokens, spans = _FIXED.unpack_from(body)
     place = _FIXED.size + spans * _SPAN.size
     return KeptCall(

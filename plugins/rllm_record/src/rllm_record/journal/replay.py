@@ -18,9 +18,10 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_record.journal.checkpoints import FOLDER, KeptCheckpoint, kept_checkpoints, newest_digests
+from rllm_record.journal.engine import fail_again
 from rllm_record.journal.errors import JournalError
 from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, checksum_of_call, decoded
+from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, checksum_of_call, decoded
 from rllm_record.journal.segments import path_of_round
 
 OVERRIDES = (
@@ -109,7 +110,7 @@ class ReplayEngine:
         self._engine = engine
         self._run = run
         self._last_round = last_round
-        self._known: dict[int, dict[int, KeptCall]] = {}
+        self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
 
     @property
     def renderer(self) -> Renderer:
@@ -138,16 +139,19 @@ class ReplayEngine:
                 f"The journal of {self._run} has no reply to the prompt in {session!r} of round {sampling.round}.",
                 "The run had no journal then, or the environment, the workflow or a value of the run has changed.",
             )
+        if isinstance(kept, KeptFailure):
+            await fail_again(kept)
         return kept.completion
 
     async def end_session(self, session: str) -> None:
         await self._engine.end_session(session)
 
-    def _calls(self, round: int) -> dict[int, KeptCall]:
+    def _calls(self, round: int) -> dict[int, KeptCall | KeptFailure]:
         """Of calls that were made again, the last: weights that were made again sampled it."""
         if round not in self._known:
             path = path_of_round(self._run / FOLDER, round)
             bodies = read_frames(path).records if path.is_file() else []
             calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
-            self._known[round] = {call.seed: call for call in calls}
+            failures = {call.seed: call for call in calls if isinstance(call, KeptFailure)}
+            self._known[round] = failures | {call.seed: call for call in calls if isinstance(call, KeptCall)}
         return self._known[round]

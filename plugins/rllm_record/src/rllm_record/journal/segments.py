@@ -11,7 +11,7 @@ from pathlib import Path
 from rllm_core.files import sync_folder
 from rllm_record.journal.errors import WITHOUT, JournalError
 from rllm_record.journal.frames import framed, read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, decoded
+from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, decoded
 
 OPEN_FILES = 32
 SUFFIX = ".calls"
@@ -66,20 +66,23 @@ class Segments:
             self._write(segment, self._config)
         self._write(segment, body)
 
-    def calls(self, round: int, up_to_version: int) -> dict[int, KeptCall]:
+    def calls(self, round: int, up_to_version: int) -> dict[int, KeptCall | KeptFailure]:
         """Calls of a round by seed: those of this configuration, and those that weights up to a version sampled, which
-        are the same under each.
+        are the same under each. Calls that ended with an error only where there is no answer.
 
         Raises:
             JournalError: a record is not what was written.
         """
-        segment, known, same = self._segments.get(round), dict[int, KeptCall](), False
+        segment, known, same = self._segments.get(round), dict[int, KeptCall | KeptFailure](), False
         for body in [] if segment is None else read_frames(segment.path).records:
             if body.startswith(CONFIG):
                 same = body == self._config
                 continue
             call = decoded(body)
-            if same or call.newest_version <= up_to_version:
+            if isinstance(call, KeptFailure):
+                # Asked again, a call may have been answered before or after.
+                known.setdefault(call.seed, call)
+            elif same or call.newest_version <= up_to_version:
                 known[call.seed] = call
         return known
 
