@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,11 +97,16 @@ def planned(world: Registry) -> MakePlan:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> Run:
-    """Make a run of these settings, in a folder of its own; `name` goes on in, or begins, a named one."""
+    """Make a run of these settings, in a folder of its own; `name` goes on in, or begins, a named one. `cut_after` so
+    many seconds it is over, with nothing saved."""
     monkeypatch.chdir(tmp_path)
 
     def make(
-        settings: Mapping[str, Any], name: str = "one", resume: bool = False, stop_after: int | None = None
+        settings: Mapping[str, Any],
+        name: str = "one",
+        resume: bool = False,
+        stop_after: int | None = None,
+        cut_after: float | None = None,
     ) -> Made:
         plan = planned({"rllm.trainer.experiment_name": name, **settings})
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
@@ -112,7 +118,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
             )
 
             async def fit() -> float:
-                await loop.fit_async()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(loop.fit_async(), cut_after)
                 return asyncio.get_running_loop().time()
 
             made.seconds = virtual_time.run(fit())

@@ -70,6 +70,8 @@ class ScriptedEngine:
         self.max_context = 1000
         self.sampled = 0
         self.validated: list[int] = []
+        self.answered: list[int] = []
+        """Seeds of the calls of training that have been answered."""
         self._settings, self._served = settings, served
         self._weights: dict[int, str] = {}
         self._version = 0
@@ -101,6 +103,8 @@ class ScriptedEngine:
         self.sampled += len(tokens)
         if session.startswith("val"):
             self.validated += versions
+        if sampling.round is not None:
+            self.answered.append(sampling.seed)
         spans = [VersionSpan(version, versions.count(version)) for version in sorted(set(versions))]
         return Completion(
             token_ids=np.array(tokens, np.int32),

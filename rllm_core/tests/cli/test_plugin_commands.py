@@ -185,9 +185,12 @@ def test_plugins_list_names_commands_and_their_distribution(rllm, install_comman
 def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
     install_command("third-party", "act")
     install_command("another", "play")
-    ours = "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-gateway,rllm-rescore,rllm-plugin-kit,rllm-record"
+    ours = (
+        "rllm-local,rllm-envs,rllm-tinker-server,rllm-evals,rllm-gateway,rllm-record,rllm-rescore,rllm-plugin-kit,"
+        "rllm-view"
+    )
 
-    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},rllm-view,another")
+    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
 
     assert checked.returncode == 0
     assert "note: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout

@@ -162,3 +162,39 @@ def test_seconds_in_which_training_waited_are_not_played_ahead(monkeypatch: pyte
         await world.rounds.close()
 
     _run(body())
+
+
+def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None:
+    async def body() -> None:
+        world = World(ahead=2)
+        world.rounds.start(9)
+        settling = asyncio.ensure_future(world.rounds.settle())
+        world.end(0, 2)
+        await _settled()
+        assert not settling.done()
+        world.end(1)
+        assert [step.task_batch for step in await settling] == [0, 1, 2]
+        assert (world.rounds.taken, world.begun) == (0, [0, 1, 2])
+        assert (await world.rounds.take()).task_batch == 0
+        await world.rounds.close()
+
+    _run(body())
+
+
+def test_settling_raises_what_a_round_raised() -> None:
+    async def body() -> None:
+        world = World(ahead=2)
+        world.rounds.start(9)
+        world.fail(1)
+        with pytest.raises(ZeroDivisionError, match="round 1"):
+            await world.rounds.settle()
+        await world.rounds.close()
+
+    _run(body())
+
+
+def test_settling_without_a_round_under_way_waits_for_nothing() -> None:
+    async def body() -> None:
+        assert await World(ahead=2).rounds.settle() == []
+
+    _run(body())

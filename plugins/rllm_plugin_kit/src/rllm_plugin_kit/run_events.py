@@ -47,6 +47,7 @@ def events(first_step: int = 0, last_step: int = STEPS) -> Iterator[Event]:
         if (number + 1) % STEPS_PER_EPOCH == 0:
             yield Event("on_epoch_end", (number // STEPS_PER_EPOCH,))
             yield from _validation(number + 1)
+    yield Event("on_checkpoint", (last_step, last_step))
     yield Event("on_train_end", (last_step,))
 
 

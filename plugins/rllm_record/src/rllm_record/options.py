@@ -9,6 +9,16 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 
 
+class JournalParams(Params):
+    """Of the observer `journal`."""
+
+    keep: Literal["unfinished", "run", "off"] = Field(
+        "unfinished",
+        description="`unfinished`: model calls of rounds that no checkpoint holds; `run`: those of all rounds, and the "
+        "digests of all checkpoints, for `rllm replay`; `off`: none.",
+    )
+
+
 class RecordParams(Params):
     """Of the tracker `record`."""
 

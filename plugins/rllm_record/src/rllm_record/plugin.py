@@ -1,13 +1,15 @@
-"""What rllm-record offers: the tracker `record`, in every run."""
+"""What rllm-record offers: the tracker `record`, in every run, and the observer `journal`, in asynchronous ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.plugins import hookimpl
-from rllm_record.options import RecordParams
+from rllm_core.schema.run_config import RunConfig
+from rllm_record.options import JournalParams, RecordParams
 
 requires_api = 1
 
@@ -18,6 +20,16 @@ def _recorder() -> Callable[..., Any]:
     return make_recorder
 
 
+def _journal() -> Callable[..., Any]:
+    from rllm_record.journal.observer import make_journal
+
+    return make_journal
+
+
+def _plays_ahead(config: RunConfig) -> bool:
+    return config.rllm.async_training.staleness > 0
+
+
 @hookimpl
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
@@ -26,4 +38,15 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         params=RecordParams,
         load=_recorder,
         every_run=True,
+    )
+
+
+@hookimpl
+def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
+    yield ObserverPlugin(
+        name="journal",
+        summary="A resumed run samples no call again that was finished; in every asynchronous run.",
+        params=JournalParams,
+        load=_journal,
+        joins=_plays_ahead,
     )

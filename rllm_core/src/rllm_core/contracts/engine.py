@@ -46,6 +46,8 @@ class SamplingParams:
     weight_version: int | None = None
     """The version of the weights that samples, one of those that are served (`RunContext.versions_served`); None: the
     newest at each token, or at the begin of the call; see `Capabilities.overlap`."""
+    round: int | None = None
+    """Which round of training asks, from 0; None: none does, as in a validation. It changes nothing that is sampled."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):

@@ -87,7 +87,7 @@ class _Planner:
             estimators=estimators,
             losses=losses,
             trackers=self._trackers(config.trainer.logger),
-            observers=self._pick_all("observer", config.trainer.observers, "rllm.trainer.observers"),
+            observers=self._observers(config.trainer.observers),
             stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
         )
 
@@ -132,6 +132,17 @@ class _Planner:
         others = [entry.qualified_name for entry in always if entry.qualified_name not in names]
         shared, where = shared_options(self._composed.config, "tracker"), "a tracker of every run"
         return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
+
+    def _observers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+        """Those that are chosen, and those that join such a run."""
+        chosen = self._pick_all("observer", choices, "rllm.trainer.observers")
+        names = {entry.registered.qualified_name for entry in chosen}
+        others = [
+            entry.qualified_name
+            for entry in self._registry.all("observer")
+            if entry.qualified_name not in names and entry.plugin.joins and entry.plugin.joins(self._composed.config)
+        ]
+        return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
 
     def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
         """A plugin whose name and options are separate keys of a section."""

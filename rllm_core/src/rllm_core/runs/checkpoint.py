@@ -79,6 +79,10 @@ class CheckpointStore:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
+    def oldest_state(self) -> dict[str, Any]:
+        """The trainer's part of the oldest checkpoint that is kept and can be read; one was saved before."""
+        return next(state for state in map(_state_of, self._all()) if state is not None)
+
     def newest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint whose files are all as they were written; None when there is none at all.
 
@@ -124,6 +128,15 @@ class CheckpointStore:
         if not usable:
             return "No earlier checkpoint exists. Make room or choose another rllm.trainer.output_dir, and start again."
         return f"{usable[-1]} is intact: make room, then continue from it with --resume."
+
+
+def _state_of(folder: Path) -> dict[str, Any] | None:
+    """The trainer's part of a checkpoint; None: it is damaged."""
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state
 
 
 def _step_of(folder: Path) -> int:

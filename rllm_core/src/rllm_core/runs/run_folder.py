@@ -25,7 +25,7 @@ PLUGINS = "plugins.json"
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", "record", PICTURE, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
@@ -30,6 +31,7 @@ from rllm_core.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
+from rllm_core.training.observer_states import ObserverStates
 from rllm_core.training.rounds import Rounds
 from rllm_core.training.run_sources import RunSources
 from rllm_core.training.schedule import TaskSchedule
@@ -81,6 +83,9 @@ class TrainingLoop:
         )
         chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
+        self._states = ObserverStates(plan.observers, chosen)
+        self._begun_with: dict[int, int] = {}
+        """Versions of the weights that rounds began with which an earlier start has played, by round."""
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
             self._observers.append(_episode_log(folder, logging.episode_log_dir))
@@ -120,6 +125,22 @@ class TrainingLoop:
     def _staleness(self) -> int:
         return self.plan.config.rllm.async_training.staleness
 
+    @property
+    def _pins_weights(self) -> bool:
+        return self.plan.config.rllm.async_training.pins_weights
+
+    @property
+    def _plays_again(self) -> bool:
+        """Whether a resumed run plays the rounds that were under way as they were: by weights that no checkpoint has,
+        so that what these sampled is answered from what is kept of it."""
+        return self._pins_weights and self._states.answers_again
+
+    def _around(self, engine: RolloutEngine) -> RolloutEngine:
+        """What attempts sample with: the engine, and what observers have put around it."""
+        for observer in self._observers:
+            engine = observer.around_engine(engine, self._tracked_run())
+        return engine
+
     def stop(self) -> None:
         """End after the current step, with a checkpoint. While rewards or the backend start, end at once: nothing has
         changed then."""
@@ -141,7 +162,7 @@ class TrainingLoop:
             # Before anything starts: the wrong checkpoint is refused in seconds.
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(scorer_of(self.plan))
-            engine = await self._unless_stopped(backend.start(self._run_context()))
+            engine = self._around(await self._unless_stopped(backend.start(self._run_context())))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
                 pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
                 self.has_begun = True
@@ -205,7 +226,8 @@ class TrainingLoop:
                     await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
                     await self._save(parts)
-            await parts.rounds.close()
+            if not self._plays_again:
+                await parts.rounds.close()
             await self._save(parts)
         self._tell("on_train_end", self._finished)
 
@@ -252,7 +274,7 @@ class TrainingLoop:
             tasks=self._schedule.batch(index),
             task_batch=index,
             renderer=renderer,
-            weight_version=self._weight_version,
+            weight_version=self._begun_with.get(index, self._weight_version),
         )
 
     async def _validate(self, parts: _Parts) -> None:
@@ -279,21 +301,26 @@ class TrainingLoop:
     async def _save(self, parts: _Parts) -> None:
         if self._saved == self._finished:
             return
+        begun = await parts.rounds.settle() if self._plays_again else []
         state = {
             "finished_steps": self._finished,
             "drawn_task_batches": parts.rounds.taken,
             "weight_version": self._weight_version,
             "seed": self._settings.seed,
             "staleness": self._staleness,
+            "pins_weights": self._pins_weights,
+            "begun_with": [step.weight_version for step in begun],
             "tasks": self._schedule.digest(),
             "sources": self._sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
             "validated_after": self._validated_after,
+            "observers": self._states.state_dict(),
         }
         self.folder.sync()
         await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
+        self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
 
     def _find_checkpoint(self, backend: Backend) -> Checkpoint | None:
         """The newest usable checkpoint, if this is a resumed run that has one.
@@ -321,6 +348,12 @@ class TrainingLoop:
                 f"{self._staleness}.",
                 "Resume with rllm.async_training as it was.",
             )
+        if checkpoint.state["pins_weights"] != self._pins_weights:
+            was = str(not checkpoint.state["pins_weights"]).lower()
+            raise CheckpointError(
+                f"{checkpoint.folder} was made with rllm.async_training.partial_rollout={was}, this run has the other.",
+                "Resume with rllm.async_training as it was.",
+            )
         self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
         backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
         return checkpoint
@@ -338,13 +371,20 @@ class TrainingLoop:
         self._store.point_latest_at(checkpoint.folder)
         await backend.load(checkpoint.backend_folder)
         pipeline.load_state_dict(checkpoint.state["stages"])
+        self._states.load_state_dict(checkpoint.state["observers"])
         self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         self._validated_after = checkpoint.state.get("validated_after")
         await backend.publish(self._weight_version)
         self.folder.forget_after(self._finished)
-        return int(checkpoint.state["drawn_task_batches"])
+        drawn = int(checkpoint.state["drawn_task_batches"])
+        if begun := checkpoint.state["begun_with"]:
+            if self._plays_again:
+                self._begun_with = dict(enumerate(begun, drawn))
+            else:
+                self._warn(f"the {len(begun)} rounds that were under way are played again, with newer weights")
+        return drawn
 
     def _run_context(self) -> RunContext:
         return RunContext(

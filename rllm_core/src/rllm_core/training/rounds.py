@@ -69,6 +69,16 @@ class Rounds:
         first.step.played_ahead = max(0.0, played - waited)
         return first.step
 
+    async def settle(self) -> list[TrainStep]:
+        """Wait until all that is under way has been played; the steps of those rounds, in order.
+
+        Raises what the first round that failed raised.
+        """
+        if playing := [each.playing for each in self._under_way]:
+            await asyncio.wait(playing, return_when=asyncio.FIRST_EXCEPTION)
+        self._raise_failures()
+        return [each.step for each in self._under_way]
+
     def _raise_failures(self) -> None:
         for each in self._under_way:
             if each.playing.done():

@@ -1,0 +1,38 @@
+"""`rllm replay`: whether the updates of a run follow from what its journal holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rllm_record.journal.replay import Compared
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def replay(run: Path) -> None:
+    """Make the updates of RUN again from its journal, and compare the weights.
+
+    RUN is a run folder with a journal of the whole run: rllm.trainer.observers=[{name: journal, keep: run}]. The
+    workflow runs again; nothing is sampled. RUN is only read. Exit code 1: a checkpoint has other weights.
+
+    \b
+      rllm train guess 'rllm.trainer.observers=[{name: journal, keep: run}]' rllm.trainer.save_freq=20
+      rllm replay runs/rllm-training/default
+    """
+    from rllm_record.journal.replay import replay as replayed
+
+    checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared))).checkpoints
+    differing = [compared.step for compared in checkpoints if compared.differing]
+    if differing:
+        click.echo(f"the first of {len(differing)} checkpoints with other weights is that after step {differing[0]}")
+        raise SystemExit(1)
+    click.echo(f"{len(checkpoints)} checkpoints, all with the same weights")
+
+
+def _line(compared: Compared) -> str:
+    after = f"after step {compared.step}"
+    return f"{after}: other {', '.join(compared.differing)}" if compared.differing else f"{after}: the same weights"

@@ -1,0 +1,109 @@
+"""What an attempt is answered, by what the journal has of its call and by whether the weights are still there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import virtual_time
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import RolloutError
+from rllm_record.journal.engine import JournalEngine
+from rllm_record.journal.errors import JournalError
+from rllm_record.journal.segments import Segments
+
+
+class Engine:
+    """Counts what it is asked; may raise, or never answer."""
+
+    renderer: Any = None
+    max_context = 9
+
+    def __init__(self, error: Exception | None = None, silent: bool = False) -> None:
+        self.asked = 0
+        self._error, self._silent = error, silent
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        self.asked += 1
+        if self._silent:
+            await asyncio.Event().wait()
+        if self._error is not None:
+            raise self._error
+        ids, logprobs = np.array([self.asked], np.int32), np.array([-1], np.float32)
+        return Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop", weight_version=3)
+
+    async def end_session(self, session: str) -> None:
+        pass
+
+
+def call(seed: int = 1, round: int | None = 0) -> SamplingParams:
+    return SamplingParams(max_tokens=4, seed=seed, round=round, weight_version=3)
+
+
+def ask(engine: Engine, folder: Path, *calls: SamplingParams, first_version: int = 0, prompt: int = 5) -> list[int]:
+    """The tokens of the answers of a start of the run."""
+
+    async def start() -> list[int]:
+        journal, segments = JournalEngine(engine), Segments(folder, "a")
+        journal.open(segments, first_version)
+        try:
+            async with asyncio.timeout(60):
+                return [int((await journal.generate([prompt], each, session="s")).token_ids[0]) for each in calls]
+        finally:
+            segments.close()
+
+    return virtual_time.run(start())
+
+
+def test_a_kept_call_is_answered_without_the_engine(tmp_path: Path) -> None:
+    assert ask(Engine(), tmp_path, call(1), call(2)) == [1, 2]
+    again = Engine()
+    assert ask(again, tmp_path, call(2), call(1), first_version=9) == [2, 1]
+    assert again.asked == 0
+
+
+def test_another_prompt_is_sampled(tmp_path: Path) -> None:
+    ask(Engine(), tmp_path, call())
+    again = Engine()
+    ask(again, tmp_path, call(), prompt=6)
+    assert again.asked == 1
+
+
+def test_calls_outside_of_rounds_are_not_kept(tmp_path: Path) -> None:
+    ask(Engine(), tmp_path, call(round=None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_that_is_not_kept_is_refused_where_its_weights_are_gone(tmp_path: Path) -> None:
+    again = Engine()
+    with pytest.raises(JournalError, match="Version 3 of the weights is gone, and the journal has no reply of it"):
+        ask(again, tmp_path, call(), first_version=4)
+    assert again.asked == 0
+
+
+def test_a_call_that_failed_fails_again_where_its_weights_are_gone(tmp_path: Path) -> None:
+    with pytest.raises(RolloutError):
+        ask(Engine(RolloutError("the prompt is too long")), tmp_path, call())
+    with pytest.raises(RolloutError, match="the prompt is too long"):
+        ask(Engine(), tmp_path, call(), first_version=4)
+
+
+def test_a_call_that_was_given_up_is_not_answered_where_its_weights_are_gone(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        ask(Engine(silent=True), tmp_path, call())
+    again = Engine()
+    with pytest.raises(TimeoutError):
+        ask(again, tmp_path, call(), first_version=4)
+    assert again.asked == 0
+
+
+@pytest.mark.parametrize("before", [Engine(RolloutError("no")), Engine(silent=True)], ids=["failed", "given up"])
+def test_a_call_without_an_answer_is_sampled_where_its_weights_are_there(tmp_path: Path, before: Engine) -> None:
+    with pytest.raises((RolloutError, TimeoutError)):
+        ask(before, tmp_path, call())
+    assert ask(Engine(), tmp_path, call()) == [1]
+    assert ask(Engine(silent=True), tmp_path, call(), first_version=4) == [1]

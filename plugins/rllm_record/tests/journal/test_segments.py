@@ -1,0 +1,191 @@
+"""A journal's files: what was written is read, what was cut off ends before it, what changed is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.data.version_spans import VersionSpan
+from rllm_record.journal.errors import JournalError
+from rllm_record.journal.frames import read_frames
+from rllm_record.journal.records import KeptCall, checksum_of_call, decoded, encoded
+from rllm_record.journal.segments import OPEN_FILES, Segments
+
+PROMPT = np.array([3, 1, 4], np.int32)
+SAMPLING = SamplingParams(max_tokens=8, seed=7, round=2)
+
+
+def completion(version: int = 5, tokens: int = 3) -> Completion:
+    logprobs = np.array([-0.1, np.nan, -1e-38], np.float32)[:tokens]
+    return Completion(
+        token_ids=np.arange(tokens, dtype=np.int32), logprobs=logprobs, finish_reason="stop", weight_version=version
+    )
+
+
+def body(seed: int, version: int = 5) -> bytes:
+    return encoded(seed, checksum_of_call(PROMPT, SAMPLING), completion(version))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def written(folder: Path) -> Path:
+    """The file of a round with two calls, behind the record of their configuration."""
+    segments = Segments(folder, "a")
+    segments.append(2, body(1))
+    segments.append(2, body(2))
+    segments.close()
+    return folder / "000002.calls"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        completion(),
+        completion(tokens=0),
+        Completion(
+            token_ids=np.array([2**31 - 1, 0], np.int32),
+            logprobs=np.array([-np.inf, 0.0], np.float32),
+            finish_reason="length",
+            weight_version=3,
+            version_spans=(VersionSpan(4, 1), VersionSpan(3, 1)),
+        ),
+    ],
+    ids=["unknown log-prob", "no token", "two versions"],
+)
+def test_a_call_is_read_as_it_was_answered(made: Completion) -> None:
+    call = decoded(encoded(2**63 - 1, 2**32 - 1, made))
+    assert isinstance(call, KeptCall)
+    assert (call.seed, call.asked) == (2**63 - 1, 2**32 - 1)
+    assert call.completion.token_ids.tobytes() == made.token_ids.tobytes()
+    assert call.completion.logprobs.tobytes() == made.logprobs.tobytes()
+    assert call.completion.token_ids.dtype == np.int32
+    assert call.completion.logprobs.dtype == np.float32
+    assert call.completion.finish_reason == made.finish_reason
+    assert call.completion.version_spans == made.version_spans
+    assert call.newest_version == max([span.version for span in made.version_spans], default=made.weight_version)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SamplingParams(max_tokens=9),
+        SamplingParams(max_tokens=8, temperature=0.5),
+        SamplingParams(max_tokens=8, stop=("x",)),
+        SamplingParams(max_tokens=8, weight_version=0),
+    ],
+    ids=["max_tokens", "temperature", "stop", "weight_version"],
+)
+def test_another_way_to_sample_is_another_call(other: SamplingParams) -> None:
+    assert checksum_of_call(PROMPT, other) != checksum_of_call(PROMPT, SAMPLING)
+
+
+def test_another_prompt_is_another_call() -> None:
+    assert checksum_of_call(PROMPT[:2], SAMPLING) != checksum_of_call(PROMPT, SAMPLING)
+
+
+def test_calls_are_found_by_round_and_seed(written: Path, folder: Path) -> None:
+    segments = Segments(folder, "a")
+    assert segments.calls(2, 0).keys() == {1, 2}
+    assert segments.calls(3, 0) == {}
+
+
+def test_calls_of_another_configuration_count_up_to_a_version(written: Path, folder: Path) -> None:
+    segments = Segments(folder, "b")
+    segments.append(2, body(3, version=9))
+    segments.append(2, body(4, version=4))
+    assert segments.calls(2, 4).keys() == {3, 4}
+    assert segments.calls(2, 5).keys() == {1, 2, 3, 4}
+    assert Segments(folder, "a").calls(2, 4).keys() == {1, 2, 4}
+
+
+def test_a_file_that_is_cut_off_anywhere_has_the_records_before(written: Path, folder: Path) -> None:
+    content = written.read_bytes()
+    ends = [0]
+    for length in range(len(content) + 1):
+        written.write_bytes(content[:length])
+        whole = read_frames(written)
+        if whole.length > ends[-1]:
+            ends.append(whole.length)
+        assert (len(whole.records), whole.length) == (len(ends) - 1, ends[-1])
+    assert len(ends) - 1 == 3
+
+
+def test_what_follows_a_cut_is_read_again(written: Path, folder: Path) -> None:
+    written.write_bytes(written.read_bytes()[:-5])
+    segments = Segments(folder, "a")
+    segments.append(2, body(8))
+    segments.close()
+    assert Segments(folder, "a").calls(2, 0).keys() == {1, 8}
+
+
+def test_every_flipped_bit_is_named_by_record(written: Path) -> None:
+    content = written.read_bytes()
+    ends = _ends(written)
+    for place in range(len(content)):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[place] ^= 1 << bit
+            written.write_bytes(changed)
+            number = next(number for number, end in enumerate(ends) if place < end)
+            with pytest.raises(JournalError, match=rf"Record {number} of .*000002\.calls is not what was written"):
+                read_frames(written)
+
+
+def test_a_record_that_is_left_out_is_damage(written: Path) -> None:
+    content, ends = written.read_bytes(), _ends(written)
+    written.write_bytes(content[: ends[0]] + content[ends[1] :])
+    with pytest.raises(JournalError, match="Record 1 of"):
+        read_frames(written)
+
+
+def test_fewer_records_than_were_counted_are_refused(written: Path, folder: Path) -> None:
+    segments = Segments(folder, "a")
+    counts = segments.counts(after=1)
+    assert counts == {2: 3}
+    segments.require(counts)
+    with pytest.raises(JournalError, match=r"has 3 whole records, and the checkpoint was written when there were 4"):
+        segments.require({2: 4})
+    with pytest.raises(JournalError, match=r"000009\.calls has 0 whole records"):
+        segments.require({9: 1})
+
+
+def test_earlier_rounds_are_dropped(written: Path, folder: Path) -> None:
+    segments = Segments(folder, "a")
+    segments.append(3, body(1))
+    segments.drop_before(3)
+    assert [path.name for path in folder.iterdir()] == ["000003.calls"]
+    assert segments.counts(after=-1) == {3: 2}
+
+
+def test_more_rounds_are_written_than_files_are_open(folder: Path) -> None:
+    segments = Segments(folder, "a")
+    for turn in range(2):
+        for round in range(OPEN_FILES + 5):
+            segments.append(round, body(turn))
+    segments.sync()
+    segments.close()
+    assert set(Segments(folder, "a").counts(after=-1).values()) == {3}
+
+
+def test_a_folder_that_may_not_be_written_ends_the_run(folder: Path) -> None:
+    segments = Segments(folder, "a")
+    folder.rmdir()
+    with pytest.raises(JournalError, match="cannot be written: No such file or directory"):
+        segments.append(0, body(1))
+
+
+def _ends(path: Path) -> list[int]:
+    """Where each record ends."""
+    content, ends = path.read_bytes(), list[int]()
+    for length in range(1, len(content) + 1):
+        path.write_bytes(content[:length])
+        if (end := read_frames(path).length) and end not in ends:
+            ends.append(end)
+    return ends

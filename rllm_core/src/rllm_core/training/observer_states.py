@@ -1,0 +1,35 @@
+"""What observers of a run keep in its checkpoints, and whether they answer model calls again after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.observer import Observer, ObserverPlugin
+
+
+class ObserverStates:
+    """The states of the observers that a run has chosen, by qualified name."""
+
+    def __init__(self, chosen: Sequence[Chosen[ObserverPlugin[Any]]], observers: Sequence[Observer]) -> None:
+        """`observers`: what each of `chosen` has made."""
+        self._observers = {
+            entry.registered.qualified_name: observer for entry, observer in zip(chosen, observers, strict=True)
+        }
+
+    @property
+    def answers_again(self) -> bool:
+        """Whether one of them answers calls of rounds after a resume as it did before."""
+        return any(observer.answers_again for observer in self._observers.values())
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Those that have any."""
+        states = {name: observer.state_dict() for name, observer in self._observers.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Observers may come and go: a state without an observer is left alone."""
+        for name, state in states.items():
+            if name in self._observers:
+                self._observers[name].load_state_dict(state)

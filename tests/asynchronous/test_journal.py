@@ -1,0 +1,221 @@
+"""Runs that were cut off go on with what was finished: pinned ones as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+from rllm_core.contracts.observer import Observer, ObserverPlugin
+from rllm_core.errors import CheckpointError, RllmError
+from rllm_record.journal.errors import JournalError
+
+SAVING = {
+    "rllm.trainer.save_freq": 2,
+    "rllm.trainer.total_batches": 8,
+    "rllm.rollout.n": 2,
+    "rllm.record": "off",
+    "script.spread": 1.0,
+}
+DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
+WITHOUT = {"rllm.trainer.observers": [{"name": "journal", "keep": "off"}]}
+CUTS = [
+    0.05,
+    0.45,
+    0.8,
+    *(pytest.param(share, marks=pytest.mark.long) for share in (0.15, 0.3, 0.55, 0.65, 0.9, 0.97)),
+]
+"""Shares of the seconds that an undisturbed run takes."""
+
+
+def played(made: Any) -> list[set[str]]:
+    return [{episode.task_id for episode in step.generated} for step in made.steps]
+
+
+def files(made: Any) -> list[Path]:
+    return sorted((made.folder / "journal").iterdir())
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("settings", [ahead(1), ahead(3), {**ahead(3), **DYNAMIC}], ids=["S1", "S3", "S3 dynamic"])
+def test_a_pinned_run_that_was_cut_off_ends_with_the_weights_of_an_undisturbed_one(
+    run: Any, settings: Any, cut: float
+) -> None:
+    whole = run({**SAVING, **settings}, "whole")
+    run({**SAVING, **settings}, cut_after=cut * whole.seconds)
+    assert run({**SAVING, **settings}, resume=True).digest == whole.digest
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+def test_no_finished_call_is_sampled_again(run: Any, partial: bool) -> None:
+    whole = run({**SAVING, **ahead(2, partial)}, "whole")
+    sampled = list[int]()
+    for share in (0.3, 0.6):
+        part = run({**SAVING, **ahead(2, partial)}, resume=bool(sampled), cut_after=share * whole.seconds)
+        sampled += part.backend.engine.answered
+    sampled += run({**SAVING, **ahead(2, partial)}, resume=True).backend.engine.answered
+    assert sorted(sampled) == sorted(whole.backend.engine.answered)
+
+
+def test_a_run_that_was_cut_off_twice_ends_with_the_weights_of_an_undisturbed_one(run: Any) -> None:
+    settings = {**SAVING, **ahead(3)}
+    whole = run(settings, "whole")
+    run(settings, cut_after=0.5 * whole.seconds)
+    run(settings, resume=True, cut_after=0.2 * whole.seconds)
+    assert run(settings, resume=True).digest == whole.digest
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_newest_loses_and_doubles_no_task(run: Any, cut: float) -> None:
+    settings = {**SAVING, **ahead(2, partial=True)}
+    whole = run(settings, "whole")
+    first, rest = run(settings, cut_after=cut * whole.seconds), run(settings, resume=True)
+    kept = first.steps[: 8 - len(rest.steps)]
+    assert played(first)[: len(kept)] + played(rest) == played(whole)
+    assert all(step.metrics["staleness/max"] <= 2 for step in rest.steps)
+
+
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_a_pinned_run_that_was_stopped_samples_what_is_left_alone(run: Any, stop_after: int) -> None:
+    whole = run(ahead(3), "whole")
+    tokens = whole.backend.engine.sampled
+    first = run(ahead(3), stop_after=stop_after).backend.engine.sampled
+    rest = run(ahead(3), resume=True)
+    assert rest.digest == whole.digest
+    assert first + rest.backend.engine.sampled == tokens
+
+
+def test_a_run_that_takes_turns_has_a_journal_where_it_asks_for_one(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": ["journal"]}
+    whole = run(settings, "whole")
+    first = run(settings, cut_after=0.6 * whole.seconds)
+    sampled = set(first.backend.engine.answered)
+    rest = run(settings, resume=True)
+    assert rest.digest == whole.digest
+    assert not sampled & set(rest.backend.engine.answered)
+    assert not (run(SAVING, "other").folder / "journal").exists()
+
+
+def test_calls_of_a_validation_are_not_kept(run: Any) -> None:
+    settings = {**ahead(2), "rllm.trainer.test_freq": 2, "data.max_response_length": 4}
+    made = run({**settings, "rllm.trainer.observers": ["journal"]})
+    assert made.backend.engine.validated
+    assert files(made) == []
+
+
+def test_rounds_that_no_checkpoint_goes_on_with_are_dropped(run: Any) -> None:
+    made = run({**SAVING, **ahead(2), "rllm.trainer.keep_checkpoints": 2}, stop_after=6)
+    assert [path.stem for path in files(made)] == ["000004", "000005", "000006", "000007"]
+
+
+def test_without_a_journal_the_rounds_are_played_again(run: Any) -> None:
+    run({**SAVING, **ahead(2)}, stop_after=3)
+    rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
+    assert rest.warnings == ["the 2 rounds that were under way are played again, with newer weights"]
+    assert [step.task_batch for step in rest.steps] == [3, 4, 5, 6, 7]
+
+
+def test_a_flipped_bit_is_refused_by_record(run: Any) -> None:
+    made = run({**SAVING, **ahead(2)}, stop_after=3)
+    path = files(made)[-1]
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match=rf"Record 8 of .*{path.name} is not what was written"):
+        run({**SAVING, **ahead(2)}, resume=True)
+
+
+def test_a_journal_that_lacks_what_the_checkpoint_counted_is_refused(run: Any) -> None:
+    made = run({**SAVING, **ahead(2)}, stop_after=3)
+    path = files(made)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(JournalError, match=rf"{path.name} has 8 whole records, .* when there were 9"):
+        run({**SAVING, **ahead(2)}, resume=True)
+
+
+def test_a_journal_that_is_gone_is_refused(run: Any) -> None:
+    made = run({**SAVING, **ahead(2)}, stop_after=3)
+    for path in files(made):
+        path.unlink()
+    with pytest.raises(JournalError, match="has 0 whole records"):
+        run({**SAVING, **ahead(2)}, resume=True)
+
+
+def test_what_follows_the_last_checkpoint_is_read_up_to_its_last_whole_record(run: Any) -> None:
+    settings = {**SAVING, **ahead(1)}
+    whole = run(settings, "whole")
+    made = run(settings, cut_after=0.6 * whole.seconds)
+    path = files(made)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run(settings, resume=True).digest == whole.digest
+
+
+def test_another_way_to_choose_weights_is_refused(run: Any) -> None:
+    run({**SAVING, **ahead(2)}, stop_after=3)
+    with pytest.raises(CheckpointError, match=r"was made with rllm\.async_training\.partial_rollout=false"):
+        run({**SAVING, **ahead(2, partial=True)}, resume=True)
+
+
+def test_calls_of_weights_of_another_configuration_are_sampled_again(run: Any) -> None:
+    settings, other = {**SAVING, **ahead(2)}, {"rllm.algorithm.norm_adv_by_std_in_grpo": False}
+    until_saved = run(settings, "stopped", stop_after=2)
+    run(settings, "cut", cut_after=until_saved.seconds + 2.0)
+    expected = run({**settings, **other}, "stopped", resume=True)
+    made = run({**settings, **other}, "cut", resume=True)
+    assert (made.digest, len(made.steps)) == (expected.digest, 6)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_an_observer_may_join_runs_that_do_not_name_it(world: Any, planned: Any, joins: bool) -> None:
+    world.add(
+        ObserverPlugin(
+            name="joiner", summary="For tests.", load=lambda: lambda params: Observer(), joins=lambda config: joins
+        )
+    )
+    names = [entry.plugin.name for entry in planned({}).observers]
+    assert names == (["joiner"] if joins else [])
+    assert [entry.plugin.name for entry in planned({"rllm.trainer.observers": ["joiner"]}).observers] == ["joiner"]
+
+
+def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    noted = run(settings, stop_after=4).folder / "journal" / "checkpoints.jsonl"
+    lines = noted.read_text().splitlines()
+    noted.write_text(f"{lines[0]}\n{lines[1][:20]}")
+    run(settings, resume=True, stop_after=3)
+    assert [json.loads(line)["step"] for line in noted.read_text().splitlines()] == [2, 4, 6, 7]
+    assert noted.read_text().splitlines()[:2] == lines
+
+
+def test_notes_of_steps_that_are_made_again_are_forgotten(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    made = run(settings, stop_after=4)
+    shutil.rmtree(made.folder / "checkpoints" / "step_000004")
+    run(settings, resume=True, stop_after=1)
+    lines = (made.folder / "journal" / "checkpoints.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 3]
+
+
+def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
+    settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
+    made = run(settings, stop_after=2)
+    (made.folder / "journal" / "checkpoints.jsonl").write_text("{}\n")
+    with pytest.raises(RllmError, match="holds a line that is not what was written"):
+        run(settings, resume=True)
+
+
+def test_attempts_that_ended_at_their_time_limit_end_there_again(run: Any) -> None:
+    settings = {**SAVING, **ahead(2), "rllm.agent.trajectory_timeout": 2.0}
+    whole = run(settings, "whole")
+    run(settings, stop_after=3)
+    rest = run(settings, resume=True)
+    endings = [
+        [(episode.id, episode.termination_reason.value) for step in steps for episode in step.generated]
+        for steps in (whole.steps[3:5], rest.steps[:2])
+    ]
+    assert endings[0] == endings[1]
+    assert "timeout" in {ending for _, ending in endings[0]}

@@ -1,0 +1,75 @@
+"""Runs that are killed, at whatever instant, and resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+from rllm_record.journal.frames import read_frames
+from rllm_record.journal.records import CONFIG, KeptCall, decoded
+
+SETTINGS = {
+    "rllm.trainer.save_freq": 2,
+    "rllm.trainer.total_batches": 8,
+    "rllm.rollout.n": 2,
+    "rllm.record": "off",
+    "script.spread": 1.0,
+}
+KILLS = [*range(2), *(pytest.param(number, marks=pytest.mark.long) for number in range(2, 30))]
+
+
+@pytest.fixture
+def killed_run(run: Any) -> Any:
+    """Begin a run in another process and kill it at an instant drawn from as long as `whole` took."""
+
+    def make(settings: dict[str, Any], seconds: float) -> None:
+        process = multiprocessing.get_context("fork").Process(target=run, args=(settings,))
+        process.start()
+        time.sleep(seconds)
+        process.kill()
+        process.join()
+
+    return make
+
+
+def timed(run: Any, settings: dict[str, Any]) -> tuple[Any, float]:
+    """An undisturbed run, and how long it takes here: of no importance to what a test demands."""
+    begun = time.monotonic()
+    return run(settings, "whole"), time.monotonic() - begun
+
+
+def kept(folder: Path) -> set[int]:
+    """Seeds of the calls in the journal."""
+    bodies = [body for path in (folder / "journal").glob("*.calls") for body in read_frames(path).records]
+    calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
+    return {call.seed for call in calls if isinstance(call, KeptCall)}
+
+
+@pytest.mark.parametrize("number", KILLS)
+def test_a_pinned_run_that_was_killed_ends_with_the_weights_of_an_undisturbed_one(
+    run: Any, killed_run: Any, number: int
+) -> None:
+    settings = {**SETTINGS, **ahead(1 + number % 3)}
+    whole, seconds = timed(run, settings)
+    killed_run(settings, random.Random(number).uniform(0, seconds))
+    assert run(settings, resume=True).digest == whole.digest
+
+
+@pytest.mark.parametrize("number", KILLS)
+def test_a_killed_run_loses_and_doubles_nothing(run: Any, killed_run: Any, number: int) -> None:
+    settings = {**SETTINGS, **ahead(1 + number % 3, partial=True)}
+    whole, seconds = timed(run, settings)
+    killed_run(settings, random.Random(-number).uniform(0, seconds))
+    known = kept(whole.folder.with_name("one"))
+    rest = run(settings, resume=True)
+    assert not known & set(rest.backend.engine.answered)
+    left = len(rest.steps)
+    tasks = [[[episode.id for episode in step.generated] for step in made.steps] for made in (whole, rest)]
+    assert tasks[1] == tasks[0][8 - left :]
+    assert [step.task_batch for step in rest.steps] == list(range(8 - left, 8))

@@ -1,0 +1,10 @@
+"""Every observer of ours is held to the contract of observers."""
+
+from __future__ import annotations
+
+from rllm_plugin_kit import ObserverContract
+
+
+class TestJournal(ObserverContract):
+    name = "rllm-record/journal"
+    options = ({}, {"keep": "off"})

@@ -1,0 +1,113 @@
+"""`rllm replay`: the updates of a run follow from its journal, or what does not is named."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+WORDS = (
+    "train",
+    "guess",
+    "rllm.trainer.observers=[{name: journal, keep: run}]",
+    "rllm.trainer.total_batches=6",
+    "rllm.trainer.save_freq=2",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.val_before_train=false",
+    "rllm.rollout.n=4",
+    "rllm.rollout.n_val=1",
+    "data.train_batch_size=8",
+)
+AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
+NEWEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
+SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "rllm-training" / "default"
+
+
+@pytest.fixture
+def trained(forked_rllm: Any, folder: Path) -> Path:
+    made = forked_rllm(*WORDS)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    replayed = forked_rllm("replay", str(trained))
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert replayed.stdout == SAME + "3 checkpoints, all with the same weights\n"
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("terms", [AHEAD, pytest.param(NEWEST, marks=pytest.mark.long)], ids=["pinned", "newest"])
+def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
+    start_forked_rllm: Any, forked_rllm: Any, folder: Path, terms: tuple[str, ...]
+) -> None:
+    process = start_forked_rllm(*WORDS, *terms)
+    deadline = time.monotonic() + 200
+    while not (folder / "checkpoints" / "step_000002").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    resumed = forked_rllm(*WORDS, *terms, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    replayed = forked_rllm("replay", str(folder))
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert replayed.stdout == SAME + "3 checkpoints, all with the same weights\n"
+
+
+def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
+    _other_weights(trained)
+    replayed = forked_rllm("replay", str(trained))
+    assert replayed.returncode == 1
+    assert "after step 2: the same weights\nafter step 4: other backend/model/model.safetensors\n" in replayed.stdout
+    assert replayed.stdout.endswith("the first of 1 checkpoints with other weights is that after step 4\n")
+    file = trained / "journal" / "000003.calls"
+    content = file.read_bytes()
+
+    file.write_bytes(content[:-1])
+    replayed = forked_rllm("replay", str(trained))
+    assert replayed.returncode == 1
+    assert "has no reply to the prompt in" in replayed.stderr
+    assert "of round 3" in replayed.stderr
+    assert file.read_bytes() == content[:-1]
+
+    file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+    replayed = forked_rllm("replay", str(trained))
+    assert replayed.returncode == 1
+    assert f"Record {_calls(content) - 1} of {file} is not what was written" in replayed.stderr
+
+
+def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, folder: Path, trained: Path) -> None:
+    (trained / "journal" / "checkpoints.jsonl").unlink()
+    replayed = forked_rllm("replay", str(trained))
+    assert replayed.returncode == 1
+    assert "has no journal of a whole run with a checkpoint" in replayed.stderr
+    assert "observers=[{name: journal, keep: run}]" in replayed.stderr
+
+
+def _other_weights(run: Path) -> None:
+    """Say that the second checkpoint had others."""
+    path = run / "journal" / "checkpoints.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["sha256"]["backend/model/model.safetensors"] = "0" * 64
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def _calls(content: bytes) -> int:
+    """Records of a file, by its heads: length, number and two checksums of 4 bytes each."""
+    place = count = 0
+    while place < len(content):
+        place, count = place + 16 + int.from_bytes(content[place : place + 4], "little"), count + 1
+    return count
