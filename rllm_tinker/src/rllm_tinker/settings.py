@@ -75,9 +75,9 @@ class RolloutEngineSection(Section):
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
         description="How weights are published: as a snapshot of each step, or, with `inflight`, into one set of "
-        "sampling weights that the service overwrites. Rollouts are the same where nothing is sampled meanwhile. Where rounds are played ahead, "
-        "`inflight` needs `rllm.async_training.partial_rollout`, and tokens count as of the oldest version they may "
-        "be of.",
+        "sampling weights that the service overwrites. Rollouts are the same where nothing is sampled meanwhile. Where "
+        "rounds are played ahead, `inflight` needs `rllm.async_training.partial_rollout`, and tokens count as of the "
+        "oldest version they may be of.",
     )
 
 
