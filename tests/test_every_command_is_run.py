@@ -19,6 +19,7 @@ RUN_BY = {
     "docs/how-to/configure.md": ("tests/e2e/test_python_in_the_guides.py", COMMANDS_TEST),
     "docs/how-to/data-sets.md": ("tests/e2e/test_data_sets_guide.py",),
     "docs/how-to/evaluate.md": ("tests/e2e/test_evaluate_guide.py",),
+    "docs/how-to/look-into-a-run.md": ("tests/e2e/test_look_into_a_run_guide.py",),
     "docs/how-to/own-data.md": ("tests/e2e/test_own_data.py",),
     "docs/how-to/own-environment.md": ("tests/e2e/test_own_environment.py",),
     "docs/how-to/plugin.md": ("tests/e2e/test_scaffold.py", COMMANDS_TEST),
