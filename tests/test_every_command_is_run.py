@@ -23,6 +23,7 @@ RUN_BY = {
     "docs/how-to/evaluate.md": ("tests/e2e/test_evaluate_guide.py",),
     "docs/how-to/from-rllm.md": ("tests/e2e/test_coming_from.py",),
     "docs/how-to/from-verl.md": ("tests/e2e/test_coming_from.py",),
+    "docs/how-to/look-into-a-run.md": ("tests/e2e/test_look_into_a_run_guide.py",),
     "docs/how-to/own-data.md": ("tests/e2e/test_own_data.py",),
     "docs/how-to/own-environment.md": ("tests/e2e/test_own_environment.py",),
     "docs/how-to/plugin.md": ("tests/e2e/test_scaffold.py", COMMANDS_TEST),

@@ -11,6 +11,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/configure",
             "how-to/evaluate",
             "how-to/rescore",
+            "how-to/look-into-a-run",
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",
