@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
 from rllm_trackers import tensorboard
 from rllm_trackers.options import TensorboardParams
 from rllm_trackers.tensorboard import TensorboardTracker
@@ -41,11 +42,11 @@ def _scalars(folder: Path, tag: str = "value") -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in _read(folder).Scalars(tag)]
 
 
-def _configs(folder: Path) -> list[tuple[int, str]]:
+def _texts(folder: Path, tag: str) -> list[tuple[int, str]]:
     # The reader that TensorBoard itself uses for what is no number.
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder)).Reload().Tensors("config/text_summary")
+    events = EventAccumulator(str(folder)).Reload().Tensors(f"{tag}/text_summary")
     return [(event.step, event.tensor_proto.string_val[0].decode()) for event in events]
 
 
@@ -64,7 +65,7 @@ def test_every_metric_is_a_scalar_under_its_own_name(run: TrackedRun) -> None:
 
 def test_the_config_is_a_text(run: TrackedRun, write: Write) -> None:
     write(range(1), 0)
-    ((step, text),) = _configs(run.folder / "tensorboard")
+    ((step, text),) = _texts(run.folder / "tensorboard", "config")
     assert step == 0
     assert text.startswith("```yaml\nrllm:\n  rollout:\n    n: 8\n")
     assert text.endswith("data: null\n```")
@@ -84,9 +85,9 @@ def test_numbers_that_are_not_finite_are_kept(run: TrackedRun) -> None:
 def test_every_start_writes_its_config(run: TrackedRun, write: Write) -> None:
     write(range(-1, 4), 0)
     write(range(2, 5), 2)
-    assert [step for step, _ in _configs(run.folder / "tensorboard")] == [0, 2]
+    assert [step for step, _ in _texts(run.folder / "tensorboard", "config")] == [0, 2]
     write(range(-1, 1), 0)
-    assert [step for step, _ in _configs(run.folder / "tensorboard")] == [0]
+    assert [step for step, _ in _texts(run.folder / "tensorboard", "config")] == [0]
 
 
 def test_every_start_has_a_file_of_its_own(run: TrackedRun, write: Write) -> None:
@@ -132,3 +133,16 @@ def test_a_full_disk_is_an_error_at_once(run: TrackedRun, monkeypatch: pytest.Mo
         monkeypatch.setattr("tensorboardX.record_writer.open_file", lambda path: full)
         with pytest.raises(OSError, match="No space left"):
             tracker.on_train_start(10, 0)
+
+
+def test_a_few_trajectories_are_a_text(run: TrackedRun, played: Callable[..., TrainStep]) -> None:
+    tracker = TensorboardTracker(run, TensorboardParams(episodes=2, episodes_every=2))
+    tracker.on_train_start(3, 0)
+    for number in range(3):
+        tracker.on_batch_end(played(number, 0.5, 0.0, 1.0))
+    tracker.close()
+
+    texts = _texts(run.folder / "tensorboard", "episodes")
+
+    assert [step for step, _ in texts] == [0, 2]
+    assert [line.split(" | ")[2] for line in texts[0][1].splitlines()] == ["reward", "---", "0.0", "1.0"]

@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.runs.run_folder import RunFolder
@@ -127,6 +128,22 @@ def test_rows_have_the_step_and_everything_logged_for_it(run: TrackedRun) -> Non
         {"step": 0, "reward/agent/mean": 0.5},
         {"step": 1, "reward/agent/mean": 1.0, "val/openai/gsm8k/pass@1": 0.75},
     ]
+
+
+def test_a_few_trajectories_are_a_table(run: TrackedRun, played: Callable[..., TrainStep]) -> None:
+    tracker = _tracker(run, episodes=2)
+    tracker.on_train_start(1, 0)
+    tracker.log(0, {"reward": 0.5})
+    tracker.on_batch_end(played(0, 0.5, 0.0, 1.0))
+    tracker.on_train_end(1)
+    tracker.close()
+    (file,) = _files(run.folder)
+    (row,) = _rows(file)
+    assert row["reward"] == 0.5
+    (table,) = file.parent.glob("files/media/table/*.json")
+    data = json.loads(table.read_text())
+    assert data["columns"][2] == "reward"
+    assert [each[2] for each in data["data"]] == [0.0, 1.0]
 
 
 def test_numbers_that_are_not_finite_are_kept(run: TrackedRun) -> None:

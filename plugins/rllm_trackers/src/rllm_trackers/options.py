@@ -45,7 +45,14 @@ class JsonLinesParams(Params):
         return checked_path(path, "tracker.jsonl")
 
 
-class TensorboardParams(Params):
+class EpisodeTableParams(Params):
+    """Of a tracker that shows a table of a few trajectories."""
+
+    episodes: int = Field(4, ge=0, description="Trajectories in the table of a step; 0: no table.")
+    episodes_every: int = Field(10, ge=1, description="Steps from one table to the next.")
+
+
+class TensorboardParams(EpisodeTableParams):
     folder: str | None = Field(
         None, min_length=1, description="Folder of the event files, relative to the run folder; null means tensorboard."
     )
@@ -56,7 +63,9 @@ class TensorboardParams(Params):
         return checked_path(folder, "tensorboard")
 
 
-class WeightsAndBiasesParams(Params):
+class WeightsAndBiasesParams(EpisodeTableParams):
+    # Texts leave this machine where somebody says so.
+    episodes: int = Field(0, ge=0, description="Trajectories in the table of a step; 0: no table, and no text is sent.")
     mode: Literal["online", "offline", "disabled"] | None = Field(
         None, description="Where runs go; null means what the variable WANDB_MODE says, else online."
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
+from rllm_trackers.episode_table import TAG, as_markdown, due_rows
 from rllm_trackers.options import TensorboardParams
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ SECONDS_BETWEEN_FLUSHES = 1.0
 
 
 class TensorboardTracker(Observer):
-    """Writes a step's metrics as scalars under their own names, and the config as a text.
+    """Writes a step's metrics as scalars under their own names, and config and a few trajectories as texts.
 
     It stands on tensorboardX's plain `EventsWriter`, not on its `SummaryWriter`: that one writes in a thread, and when
     the thread has died of a full disk, the eleventh call waits for it for ever. It would also rename ``pass@1``.
@@ -29,6 +31,7 @@ class TensorboardTracker(Observer):
     def __init__(self, run: TrackedRun, params: TensorboardParams) -> None:
         self._folder = run.folder / Path(params.folder or FOLDER).expanduser()
         self._config = run.config
+        self._params = params
         self._writer: EventsWriter | None = None
         self._last_flush = 0.0
 
@@ -46,6 +49,14 @@ class TensorboardTracker(Observer):
         if now - self._last_flush >= SECONDS_BETWEEN_FLUSHES:
             self._last_flush = now
             writer.flush()
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        """Show a few trajectories as a text."""
+        from tensorboardX.summary import text
+
+        if rows := due_rows(step, self._params):
+            writer = self._writer or self._open(0)
+            self._write(writer, step=step.global_step, summary=text(TAG, as_markdown(rows)))
 
     def close(self) -> None:
         if self._writer is not None:

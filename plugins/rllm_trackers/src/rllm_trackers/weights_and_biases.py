@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
 from rllm_core.files import write_atomically
+from rllm_trackers.episode_table import COLUMNS, TAG, due_rows
 from rllm_trackers.options import WeightsAndBiasesParams
 
 if TYPE_CHECKING:
@@ -40,6 +42,15 @@ class WeightsAndBiasesTracker(Observer):
         """Send one row. NaN and infinite numbers are shown as such."""
         run = self._run or self._start(resumed=False)
         run.log({**metrics, "step": global_step}, step=global_step + 1)
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        """Send a table of a few trajectories."""
+        import wandb
+
+        if rows := due_rows(step, self._params):
+            table = wandb.Table(columns=[*COLUMNS], data=[[*row] for row in rows])
+            run = self._run or self._start(resumed=False)
+            run.log({TAG: table, "step": step.global_step}, step=step.global_step + 1)
 
     def on_train_end(self, global_step: int) -> None:
         self._ended = True
