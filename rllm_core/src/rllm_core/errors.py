@@ -86,8 +86,25 @@ def tracebacks_wanted() -> bool:
     return os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
 
 
-def end_with_a_paragraph() -> None:
-    """Let a program that an `RllmError` ends show its message alone, as the command line does."""
+@contextmanager
+def ending_with_a_paragraph() -> Iterator[None]:
+    """Let a program that an `RllmError` ends show its message alone, as the command line does; also a Hydra script."""
+    _show_paragraphs()
+    try:
+        yield
+    except RllmError:
+        if _in_hydra_script() and not tracebacks_wanted():
+            # Hydra prints a traceback of its own, unless it is told to leave errors to Python.
+            os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+        raise
+
+
+def _in_hydra_script() -> bool:
+    module = sys.modules.get("hydra.core.hydra_config")
+    return module is not None and module.HydraConfig.initialized()
+
+
+def _show_paragraphs() -> None:
     before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

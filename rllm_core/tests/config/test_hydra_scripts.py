@@ -181,3 +181,37 @@ def test_what_is_wrong_is_said(script: Run, word: str, message: str) -> None:
     ended = script(word)
     assert ended.returncode != 0
     assert message in ended.stderr
+
+
+TRAINS = """
+import hydra
+from rllm_core import AgentTrainer
+
+@hydra.main(version_base=None, config_path="pkg://rllm_core.conf", config_name="unified")
+def main(config):
+    if config.rllm.rollout.n == 7:
+        raise KeyError("of the script")
+    AgentTrainer(config=config).train()
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "debug", "shown", "frames"),
+    [
+        ("rllm.rollout.n=many", "0", 'error: `rllm.rollout.n` is "many" (from command line)', False),
+        ("rllm.rollout.n=many", "1", "Error executing job with overrides", True),
+        ("rllm.rollout.n=7", "0", "Error executing job with overrides", True),
+    ],
+)
+def test_an_error_of_ours_ends_a_script_with_its_paragraph(
+    word: str, debug: str, shown: str, frames: bool, workplace: Path
+) -> None:
+    (workplace / "trains.py").write_text(TRAINS)
+    environ = {name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"} | {"RLLM_DEBUG": debug}
+    command = [sys.executable, "trains.py", word]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=workplace, env=environ, timeout=200)
+    assert ended.returncode == 1
+    assert shown in ended.stderr
+    assert ("Traceback" in ended.stderr) is frames, ended.stderr

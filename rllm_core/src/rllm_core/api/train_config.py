@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rllm_core.config.compose import chosen_backend, compose
 from rllm_core.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.config.run_registry import registry_for
-from rllm_core.errors import ConfigError, end_with_a_paragraph
+from rllm_core.errors import ConfigError, ending_with_a_paragraph
 from rllm_core.planning.planner import make_plan
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+@ending_with_a_paragraph()
 def build_train_config(
     model_name: str | None = None,
     group_size: int | None = None,
@@ -61,7 +62,6 @@ def build_train_config(
     Raises:
         ConfigError: a key, value or name is wrong, or a value given would have no effect.
     """
-    end_with_a_paragraph()
     files = [] if config_file is None else [layer_from_file(config_file)]
     if isinstance(overrides, str):
         raise ConfigError(f"overrides is the text {overrides!r}.", f"Give a list: overrides=[{overrides!r}].")

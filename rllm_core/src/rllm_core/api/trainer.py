@@ -30,7 +30,7 @@ from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, RllmError, end_with_a_paragraph
+from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
@@ -68,6 +68,7 @@ class UnifiedTrainer:
         ConfigError: something in the configuration is wrong, or the folder holds a run already.
     """
 
+    @ending_with_a_paragraph()
     def __init__(
         self,
         backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
@@ -84,7 +85,6 @@ class UnifiedTrainer:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        end_with_a_paragraph()
         hook = GroupingByHook(traj_grouping_hook) if traj_grouping_hook is not None else None
         parts = _Parts(
             backend=backend_cls,
@@ -126,6 +126,7 @@ class UnifiedTrainer:
         """Where metrics, checkpoints and the configuration are kept."""
         return self._folder
 
+    @ending_with_a_paragraph()
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
         try:
