@@ -16,7 +16,6 @@ RUN_BY = {
     "docs/backends/verl.md": (COMMANDS_TEST,),
     "docs/explain/resume.md": (COMMANDS_TEST,),
     "docs/explain/step.md": (COMMANDS_TEST,),
-    "docs/how-to/async.md": ("tests/e2e/test_async_guide.py",),
     "docs/how-to/configure.md": ("tests/e2e/test_python_in_the_guides.py", COMMANDS_TEST),
     "docs/how-to/async.md": (COMMANDS_TEST,),
     "docs/how-to/data-sets.md": ("tests/e2e/test_data_sets_guide.py",),
