@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from rllm_record.steps import RecordError, require_known_version
 from rllm_view.reading.attempt import Attempt
 
+ROWS_AT_ONCE = 1024
+"""In memory at a time; batches of 16 take eleven times as long."""
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
 """Figures that every epoch has alike."""
 OF_EPOCH = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part")
@@ -110,14 +112,23 @@ def _rows(place: Path, where: tuple[str, str] | None = None) -> list[dict[str, A
     try:
         with pq.ParquetFile(place) as file:
             require_known_version(place, file.schema_arrow.metadata)
-            if where is None:
-                rows: list[dict[str, Any]] = file.read().to_pylist()
-                return rows
-        # One file, not a data set: `ParquetFile` cannot filter.
-        table = pq.read_table(place, filters=[(where[0], "=", where[1])], partitioning=None)
+            return _all(file) if where is None else _matching(file, *where)
     except FileNotFoundError:
         return None
     except (OSError, pa.ArrowException, KeyError) as error:
         raise RecordError(f"{place} cannot be read: {error}.") from error
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
+
+
+def _all(file: pq.ParquetFile) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = file.read().to_pylist()
+    return rows
+
+
+def _matching(file: pq.ParquetFile, name: str, value: str) -> list[dict[str, Any]]:
+    """A few rows at a time: those of one step may be gigabytes. Filters of pyarrow's own import pandas."""
+    rows: list[dict[str, Any]] = []
+    for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+        places = [place for place, found in enumerate(batch.column(name).to_pylist()) if found == value]
+        for place in places:
+            rows += batch.slice(place, 1).to_pylist()
+    return rows
