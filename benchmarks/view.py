@@ -1,0 +1,193 @@
+"""What looking into a large run costs: ``python benchmarks/view.py [STEPS]`` prints one line per figure.
+
+A run of 100 steps with 1,000 trajectories each (100,000), two turns of 100 tokens; traces in the newest step, as a page
+reads those of one step. CPU seconds are those of the server's process (`/proc`): from its start to its first answer,
+until all steps are read in, and of one answer each, the mean of 20. Memory is the most that the process ever held.
+Targets: list 0.5 s, filter 1 s, trajectory 1 s, memory 400 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
+from rllm_record.steps.version import VERSION, VERSION_KEY
+from rllm_view.serving.app import KEY_HEADER, KEY_VARIABLE
+
+GROUPS, MEMBERS, TURNS, PROMPT, REPLY = 125, 8, 2, 20, 80
+ROUNDS = 20
+KEY = "benchmark"
+_random = np.random.default_rng(0)
+
+
+def write(run: Path, kind: str, step: int, rows: list[dict[str, Any]]) -> None:
+    """One file of a record."""
+    marks = {VERSION_KEY: str(VERSION), CONTENT_KEY: "tokens", OBJECTIVE_KEY: json.dumps({"losses": {}})}
+    place = run / "record" / kind / f"step_{step:06d}.parquet"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, KINDS[kind]).replace_schema_metadata(marks)
+    pq.write_table(table, place, compression="zstd", use_dictionary=False)
+
+
+def turns(step: int) -> list[dict[str, Any]]:
+    """Spans of one trajectory."""
+    starts = range(0, TURNS * (PROMPT + REPLY), PROMPT + REPLY)
+    heard = [{"role": "user", "text": "lower", "data": None}]
+    fixed = {"segment_start": 0, "weight_version": step, "version_spans": [], "messages": heard, "text": "a reply" * 20}
+    return [
+        fixed | {"prompt_start": start, "response_start": start + PROMPT, "end": start + PROMPT + REPLY}
+        for start in starts
+    ]
+
+
+def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was played, and its fate."""
+    uid, reward = f"{step}.0:task-{group}:{member}", float(_random.random() < 0.3)
+    peers = [f"{step}.0:task-{group}:{other}/0" for other in range(MEMBERS) if other != member]
+    trajectory = {
+        "uid": f"{uid}/0",
+        "own_uid": uid,
+        "name": "agent",
+        "reward_given": reward,
+        "reward_used": reward,
+        "reward": reward,
+        "components": [],
+        "steps": turns(step),
+        "ids": _random.integers(0, 30_000, TURNS * (PROMPT + REPLY)).tolist(),
+        "logprobs": (-_random.random(TURNS * (PROMPT + REPLY))).tolist(),
+        "info": "{}",
+    }
+    place = {"step": step, "round": 0}
+    played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
+    ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
+    fate = {"trajectory": f"{uid}/0", "fate": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
+    decided = {
+        "peers": peers,
+        "name": "agent",
+        "episode": uid,
+        "played_step": step,
+        "estimator": "grpo",
+        "advantage": reward,
+    }
+    return place | played | ended | {"trajectories": [trajectory]}, place | fate | decided
+
+
+def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
+    """What the update did with a trajectory."""
+    at = [turn * (PROMPT + REPLY) + PROMPT + token for turn in range(TURNS) for token in range(REPLY)]
+    names = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part", "advantage")
+    figures = {name: _random.random(len(at)).tolist() for name in names}
+    place = {"trajectory": uid, "segment": 0, "row": 0, "role": "agent", "played_step": step, "positions": at}
+    return place | figures | {"epoch": epoch, "optimizer_step": epoch}
+
+
+def make_run(run: Path, steps: int) -> None:
+    """The folder of a run."""
+    for step in range(steps):
+        pairs = [episode(step, group, member) for group in range(GROUPS) for member in range(MEMBERS)]
+        write(run, "episodes", step, [played for played, _ in pairs])
+        if step == steps - 1:
+            write(
+                run, "traces", step, [trace(fate["trajectory"], step, epoch) for epoch in range(2) for _, fate in pairs]
+            )
+            write(run, "updates", step, [{"epoch": epoch, "optimizer_step": epoch} for epoch in range(2)])
+        write(run, "fates", step, [fate for _, fate in pairs])
+    lines = [
+        json.dumps({"step": step, "reward/agent/mean": 0.3, "train/weight_version": step + 1}) for step in range(steps)
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+class Server:
+    """`rllm view` in a process of its own."""
+
+    def __init__(self, run: Path) -> None:
+        place = run.parent / "view.json"
+        command = [sys.executable, "-m", "rllm_core", "view", str(run), "--announce", str(place)]
+        self._process = subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        self._url = json.loads(place.read_text())["url"]
+
+    def get(self, path: str, **query: object) -> bytes:
+        """An answer."""
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(urllib.request.Request(url, headers={KEY_HEADER: KEY})) as response:
+            return bytes(response.read())
+
+    def cpu(self) -> float:
+        """CPU seconds of all its threads so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def megabytes(self) -> float:
+        """Most memory that it ever held."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) / 1024
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def mean_cpu(self, call: Callable[[], object]) -> float:
+        """Of one call."""
+        before = self.cpu()
+        for _ in range(ROUNDS):
+            call()
+        return (self.cpu() - before) / ROUNDS
+
+
+def measure(run: Path, steps: int) -> None:
+    """Print all figures."""
+    server = Server(run)
+    try:
+        server.get("")
+        print(f"first answer           {server.cpu():7.2f} s of CPU")
+        id = json.loads(server.get("api/runs"))["runs"][0]["id"]
+        before = server.cpu()
+        while json.loads(server.get(f"api/runs/{id}/attempts", limit=1))["indexed"] < steps:
+            time.sleep(0.2)
+        print(f"all steps read in      {server.cpu() - before:7.2f} s of CPU")
+        last = steps - 1
+        questions: dict[str, Callable[[], bytes]] = {
+            "list, sorted": lambda: server.get(f"api/runs/{id}/attempts", order="reward", descending="true"),
+            "filter": lambda: server.get(f"api/runs/{id}/attempts", text="task-77:3", solved="true"),
+            "steps": lambda: server.get(f"api/runs/{id}/steps"),
+            "group": lambda: server.get(f"api/runs/{id}/group", step=last, group="task-77:agent"),
+            "trajectory": lambda: server.get(f"api/runs/{id}/episode", step=last, uid=f"{last}.0:task-77:3/0"),
+        }
+        for name, ask in questions.items():
+            size = len(ask()) / 1000
+            print(f"{name:22} {server.mean_cpu(ask):7.3f} s of CPU, {size:.0f} kB")
+        print(f"memory of the server   {server.megabytes():7.0f} MB")
+    finally:
+        server.end()
+
+
+def main() -> None:
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        make_run(run, steps)
+        size = sum(file.stat().st_size for file in run.rglob("*.parquet")) / 1e6
+        print(f"{steps * GROUPS * MEMBERS} trajectories, {size:.0f} MB")
+        measure(run, steps)
+
+
+if __name__ == "__main__":
+    main()
