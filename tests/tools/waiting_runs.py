@@ -35,7 +35,7 @@ SETTINGS = {
     "rllm.env.name": "waiting",
     "rllm.async_training.enable": True,
     "rllm.async_training.staleness_threshold": STALENESS,
-    "rllm.rollout.n": 8,
+    "rllm.rollout.n": 4,
     "rllm.rollout.n_val": 1,
     "rllm.trainer.output_dir": "runs",
     "rllm.trainer.total_batches": STEPS,
@@ -44,7 +44,7 @@ SETTINGS = {
     "rllm.trainer.logger": [],
     "rllm.record": "off",
     "data.train_batch_size": 4,
-    "data.max_response_length": 20,
+    "data.max_response_length": 6,
     "training.learning_rate": 0.01,
 }
 NEWEST = {"rllm.async_training.partial_rollout": True}
