@@ -17,7 +17,7 @@ RUN_BY = {
     "docs/explain/resume.md": (COMMANDS_TEST,),
     "docs/explain/step.md": (COMMANDS_TEST,),
     "docs/how-to/configure.md": ("tests/e2e/test_python_in_the_guides.py", COMMANDS_TEST),
-    "docs/how-to/async.md": (COMMANDS_TEST,),
+    "docs/how-to/async.md": ("tests/e2e/test_async_guide.py", COMMANDS_TEST),
     "docs/how-to/data-sets.md": ("tests/e2e/test_data_sets_guide.py",),
     "docs/how-to/deployed-agent.md": ("tests/e2e/test_deployed_agent_guide.py",),
     "docs/how-to/evaluate.md": ("tests/e2e/test_evaluate_guide.py",),
