@@ -115,8 +115,8 @@ def test_one_line_installs_every_plugin_that_fits_into_one_environment() -> None
     assert left_out == NEEDS_ITS_OWN_ENVIRONMENT
 
 
-def test_the_line_that_most_people_want_brings_what_rllm_local_brings() -> None:
-    assert brought_by("rllm") == {"rllm"} | brought_by("rllm-local")
+def test_the_line_that_most_people_want_brings_what_rllm_local_brings_and_the_view() -> None:
+    assert brought_by("rllm") == {"rllm"} | brought_by("rllm-local") | brought_by("rllm-view")
     assert set(ALL["rllm"].extras) == {"all", "data", "tinker", "verl", "vllm"}
 
 

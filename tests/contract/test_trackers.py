@@ -20,7 +20,11 @@ class TestConsole(TrackerContract):
 
 
 class TestReport(TrackerContract):
-    name = "rllm-trackers/report"
+    name = "rllm-view/report"
+
+
+class TestPicture(TrackerContract):
+    name = "rllm-trackers/picture"
 
 
 class TestRecord(TrackerContract):

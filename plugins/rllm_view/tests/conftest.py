@@ -44,9 +44,9 @@ def missing(what: str) -> None:
     pytest.skip(f"needs {what}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The browser."""
+    """The browser. Playwright's event loop runs as long as it is open: tests of other modules need their own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -66,7 +66,7 @@ def folder_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(chromium: Any, folder_of_runs: Path) -> Iterator[str]:
     """URL of a server that finds every run of these tests."""
     place = folder_of_runs / "view.json"

@@ -153,6 +153,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             config={
                 "rllm": {"backend": "local", "rollout": {"n": 8}, "trainer": trainer},
                 "data": {"max_response_length": 16, "val_dataset": None},
+                "sampling": {"train": {"temperature": 1.0}},
             },
             origins={"rllm.rollout.n": "command line"},
         )
