@@ -11,7 +11,7 @@ from rllm_core.data.messages import Message, Tool
 DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
-TASK, LABEL, TEMPERATURE, TOKENIZER = "task", "label", "temperature", "tokenizer"
+TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
 """The `LABEL` of what is not trained on."""
@@ -33,6 +33,8 @@ class SessionSpec:
     """Which try of the attempt, from 0."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Of the task."""
+    task_id: str = ""
+    """Says what is one task, whatever its metadata; empty: nobody chose one."""
     label: Literal["train", "val"] = "train"
     max_tokens: int
     """Most tokens of one reply."""
