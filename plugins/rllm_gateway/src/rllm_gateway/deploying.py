@@ -60,7 +60,7 @@ class DeployedSampler(AttemptSampler):
         completion = await super().sample(
             call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, stop=stop
         )
-        del self.calls[call]
+        self.calls.clear()
         return completion
 
 
