@@ -262,6 +262,18 @@ def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
 
 
+def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(played: Any) -> None:
+    code = """
+        def solve(task):
+            for number in range(9):
+                messages = [{"role": "user", "content": str(number)}]
+                OpenAI().chat.completions.create(model="m", messages=messages, n=2)
+    """
+    episodes = played(code, **{"rllm.agent.max_steps": 3}).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
+
+
 def test_a_prompt_without_room_ends_the_attempt(played: Any) -> None:
     code = """
         def solve(task):

@@ -90,6 +90,8 @@ class LiveSession:
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""
+    calls_used_up: int = 0
+    """Requests for which there were no calls left."""
     sealed: bool = False
     ending: Ending = "closed"
 
@@ -158,6 +160,7 @@ class LiveSession:
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
+            calls_used_up=self.calls_used_up,
             said=self._said(),
         )
 

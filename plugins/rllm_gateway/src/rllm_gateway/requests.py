@@ -55,10 +55,12 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
             429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
         )
     if session.sampled + asked.n > spec.max_calls:
+        session.calls_used_up += 1
         raise RefusedError(
             403,
             "permission",
-            f"The session has made {spec.max_calls} calls, its limit (rllm.agent.max_steps).",
+            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps), "
+            f"and {asked.n} more {'is' if asked.n == 1 else 'are'} asked for.",
             code="max_calls_reached",
         )
     prompt = prompt_of(place, asked, attached.renderer, spec.accumulate_reasoning)

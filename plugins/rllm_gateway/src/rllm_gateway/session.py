@@ -115,5 +115,7 @@ class SessionTrace:
     counters: Mapping[str, int]
     """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
+    calls_used_up: int = 0
+    """Requests that were refused, as they would have exceeded `SessionSpec.max_calls`."""
     said: Said | None = None
     """The conversation of the last delivered call; None: none was delivered, or `SessionSpec.keeps_messages` is off."""

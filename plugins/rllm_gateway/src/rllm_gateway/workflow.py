@@ -126,7 +126,7 @@ class AgentWorkflow(Workflow):
         assert self.episode is not None
         if sampler.too_long:
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-        elif len(trace.calls) >= self.context.max_steps:
+        elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
         else:
             raise RolloutError(f"{outcome.failure}.")
