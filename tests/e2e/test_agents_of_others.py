@@ -284,6 +284,16 @@ def test_a_prompt_without_room_ends_the_attempt(played: Any) -> None:
     assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
 
 
+def test_a_prompt_that_is_not_even_rendered_ends_the_attempt(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one")
+            ask("word " * 5000)
+    """
+    episodes = played(code, **{"data.max_prompt_length": 40}).episodes
+    assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
+
+
 def test_a_program_is_an_agent(train: Any, serving: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         PREAMBLE

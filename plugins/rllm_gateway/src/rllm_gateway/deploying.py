@@ -106,6 +106,7 @@ def _spec(config: RunConfig, run: str) -> dict[str, object]:
     return {
         "run": run,
         "max_tokens": config.data.max_response_length,
+        "max_prompt_length": config.data.max_prompt_length,
         "max_calls": config.rllm.agent.max_steps,
         "temperature": config.sampling.train.temperature,
         "accumulate_reasoning": config.rllm.accumulate_reasoning,

@@ -90,6 +90,8 @@ class LiveSession:
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""
+    too_long: int = 0
+    """Requests with more characters than there is room for."""
     calls_used_up: int = 0
     """Requests for which there were no calls left."""
     sealed: bool = False
@@ -160,6 +162,7 @@ class LiveSession:
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
+            too_long=self.too_long,
             calls_used_up=self.calls_used_up,
             said=self._said(),
         )

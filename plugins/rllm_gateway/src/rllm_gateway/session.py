@@ -38,6 +38,8 @@ class SessionSpec:
     label: Literal["train", "val"] = "train"
     max_tokens: int
     """Most tokens of one reply."""
+    max_prompt_length: int | None = None
+    """Most tokens of a prompt. What has far more characters is refused before it is rendered; None: nothing is."""
     max_calls: int = 1000
     """Most replies that are sampled; later calls are refused."""
     temperature: float = 1.0
@@ -115,6 +117,8 @@ class SessionTrace:
     counters: Mapping[str, int]
     """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
+    too_long: int = 0
+    """Requests that were refused by their length in characters, before they were rendered."""
     calls_used_up: int = 0
     """Requests that were refused, as they would have exceeded `SessionSpec.max_calls`."""
     said: Said | None = None

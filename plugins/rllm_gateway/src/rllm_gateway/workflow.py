@@ -92,6 +92,7 @@ class AgentWorkflow(Workflow):
             metadata=dict(task),
             label="train" if context.label == "train" else "val",
             max_tokens=context.max_response_length,
+            max_prompt_length=min(context.max_prompt_length, context.engine.max_context - 1),
             max_calls=context.max_steps,
             temperature=context.sampling.temperature,
             accumulate_reasoning=context.accumulate_reasoning,
@@ -124,7 +125,7 @@ class AgentWorkflow(Workflow):
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: AttemptSampler) -> None:
         assert self.episode is not None
-        if sampler.too_long:
+        if sampler.too_long or trace.too_long:
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
