@@ -249,6 +249,11 @@ def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, t
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {1}
 
 
+def test_an_agent_that_never_asks_is_warned_of(played: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    played("def solve(task): return 1.0", **{"rllm.algorithm.on_missing_reward": "drop"})
+    assert "the agent made no call of the gateway" in capfd.readouterr().err
+
+
 def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
     code = """
         def solve(task):

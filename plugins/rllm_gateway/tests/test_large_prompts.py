@@ -40,7 +40,9 @@ def post(world: World, api: str, characters: int, **spec: Any) -> httpx.Response
     opened = world.open(**spec)
     headers = {"authorization": f"Bearer {opened.key}"}
     answer = httpx.post(f"{opened.openai_url()}/{api}", json=body_of(api, characters), headers=headers, timeout=60)
-    assert world.close(opened).too_long == (answer.status_code == 400)
+    trace = world.close(opened)
+    assert trace.too_long == (answer.status_code == 400)
+    assert trace.requests == ("count_tokens" not in api)
     return answer
 
 

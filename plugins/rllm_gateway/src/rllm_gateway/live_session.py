@@ -90,6 +90,8 @@ class LiveSession:
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""
+    requests: int = 0
+    """Requests for replies, whatever became of them."""
     too_long: int = 0
     """Requests with more characters than there is room for."""
     calls_used_up: int = 0
@@ -162,6 +164,7 @@ class LiveSession:
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
+            requests=self.requests,
             too_long=self.too_long,
             calls_used_up=self.calls_used_up,
             said=self._said(),

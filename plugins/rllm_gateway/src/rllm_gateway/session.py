@@ -117,6 +117,8 @@ class SessionTrace:
     counters: Mapping[str, int]
     """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
+    requests: int = 0
+    """Requests for replies that came with its key, whatever became of them."""
     too_long: int = 0
     """Requests that were refused by their length in characters, before they were rendered."""
     calls_used_up: int = 0

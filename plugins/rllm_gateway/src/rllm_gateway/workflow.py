@@ -20,6 +20,7 @@ from rllm_gateway.rewarding import add_score, attempt_of, pay
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.outcome import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
+from rllm_gateway.silence import Silence
 
 LONGEST_SLUG = 100
 
@@ -41,6 +42,8 @@ class OpenedGateway:
     processing: ProcessingSection
     engine_stops: bool
     """Whether the engine ends replies at texts."""
+    silence: Silence
+    """Warns of an agent that never asks."""
 
 
 class AgentWorkflow(Workflow):
@@ -109,6 +112,7 @@ class AgentWorkflow(Workflow):
             trace = await self._gateway.link.close_session(spec.id)
         finally:
             await sampler.close()
+        self._gateway.silence.note(trace.requests)
         made = traced(trace, sampler.calls, self.episode.id, self.context.engine.renderer.text)
         self._last = made.last
         self.episode.trajectories = made.trajectories
