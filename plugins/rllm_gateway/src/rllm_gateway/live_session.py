@@ -115,8 +115,10 @@ class LiveSession:
     def take_sibling(self, digest: bytes) -> int:
         """A number for one more call of a prompt."""
         self.sampled += 1
-        if self.unused[digest]:
-            return self.unused[digest].pop()
+        if unused := self.unused[digest]:
+            # The smallest: the choices of a request that is asked again are in the same order.
+            unused.remove(least := min(unused))
+            return least
         self.siblings[digest] += 1
         return self.siblings[digest] - 1
 
