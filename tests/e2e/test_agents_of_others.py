@@ -249,6 +249,11 @@ def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, t
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {1}
 
 
+def test_an_agent_that_never_asks_is_warned_of(played: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    played("def solve(task): return 1.0", **{"rllm.algorithm.on_missing_reward": "drop"})
+    assert "the agent made no call of the gateway" in capfd.readouterr().err
+
+
 def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
     code = """
         def solve(task):
@@ -262,11 +267,33 @@ def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
 
 
+def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(played: Any) -> None:
+    code = """
+        def solve(task):
+            for number in range(9):
+                messages = [{"role": "user", "content": str(number)}]
+                OpenAI().chat.completions.create(model="m", messages=messages, n=2)
+    """
+    episodes = played(code, **{"rllm.agent.max_steps": 3}).episodes
+    assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
+    assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
+
+
 def test_a_prompt_without_room_ends_the_attempt(played: Any) -> None:
     code = """
         def solve(task):
             ask("one")
             ask("word " * 500)
+    """
+    episodes = played(code, **{"data.max_prompt_length": 40}).episodes
+    assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
+
+
+def test_a_prompt_that_is_not_even_rendered_ends_the_attempt(played: Any) -> None:
+    code = """
+        def solve(task):
+            ask("one")
+            ask("word " * 5000)
     """
     episodes = played(code, **{"data.max_prompt_length": 40}).episodes
     assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}

@@ -20,6 +20,7 @@ from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.running.commands import CommandRunner
 from rllm_gateway.running.functions import FunctionRunner
 from rllm_gateway.running.target import target_of
+from rllm_gateway.silence import Silence
 from rllm_gateway.workflow import OpenedGateway
 from rllm_record.calls import CallStore
 from rllm_serving.http_server import HttpServer
@@ -43,6 +44,7 @@ async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[Open
                     runner=runner,
                     run="run",
                     processing=run.config.rllm.sdk.processing,
+                    silence=Silence(1),
                     engine_stops=run.stop_texts,
                 )
             finally:

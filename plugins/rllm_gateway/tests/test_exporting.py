@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,12 @@ def export(world: World, tmp_path: Path) -> Callable[..., list[PlayedEpisode]]:
 
 
 def names(played: Sequence[PlayedEpisode]) -> list[str]:
-    return [each.episode.id for each in played]
+    """Ids of episodes, without the digest of what a named task is about."""
+    return [re.sub(r"(?<=.)-[0-9a-f]{16}(?=:)", "", each.episode.id) for each in played]
+
+
+def tasks(played: Sequence[PlayedEpisode]) -> list[str]:
+    return [each.episode.id.rpartition(":")[0] for each in played]
 
 
 def test_a_session_is_an_episode_with_its_tokens(say: Say, export: Any, world: World) -> None:
@@ -107,6 +113,36 @@ def test_attempts_are_together_by_what_they_are_named_after(say: Say, export: An
     for attempt in ("a:0", "b:0", "a:1"):
         say("hi", attempt=attempt)
     assert names(export()) == ["a:0", "a:1", "b:0"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"metadata": {"question": "1+1"}}, {"metadata": {"question": "2+2"}}),
+        ({"run": "first"}, {"run": "second"}),
+        ({"metadata": {"question": "1+1"}, "run": "first"}, {"metadata": {"question": "1+1"}, "run": "second"}),
+    ],
+    ids=["runs of one name", "runs", "runs with the same data"],
+)
+def test_attempts_of_one_name_at_different_tasks_are_apart(say: Say, export: Any, one: Any, other: Any) -> None:
+    for spec in (one, other, one):
+        say("hi", attempt="0:0", **spec)
+    first, same, second = tasks(export())
+    assert first == same != second
+
+
+def test_a_name_that_somebody_chose_is_one_task(say: Say, export: Any) -> None:
+    for number in (1, 2):
+        say("hi", attempt="weather:0", task_id="weather", metadata={"asked at": number})
+    one, other = tasks(export())
+    assert one == other
+
+
+def test_a_validation_is_no_next_try_of_training(say: Say, export: Any) -> None:
+    say("hi", attempt="0:0", retry=0)
+    say("hi", attempt="0:0", retry=1, label="val")
+    assert names(export()) == ["0:0"]
+    assert "tried again" not in export.said
 
 
 def test_attempts_without_a_name_are_together_by_their_task(say: Say, export: Any) -> None:
@@ -168,7 +204,8 @@ def test_metadata_of_requests_splits_trajectories(world: World, export: Any) -> 
     trace = world.close(session)
     (played,) = export()
     assert [(call.name, call.group) for call in trace.calls] == [("solver", "1"), ("solver", "2"), ("judge", None)]
-    assert [each.uid for each in played.episode.trajectories] == ["task:0/solver/1", "task:0/solver/2", "task:0/judge"]
+    uids = [each.uid.removeprefix(f"{played.episode.id}/") for each in played.episode.trajectories]
+    assert uids == ["solver/1", "solver/2", "judge"]
 
 
 def test_the_files_say_what_sampled(say: Say, export: Any, world: World, tmp_path: Path) -> None:

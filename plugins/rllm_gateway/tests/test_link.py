@@ -223,6 +223,66 @@ def test_a_cancelled_call_is_cancelled_in_the_engine() -> None:
     assert ended == ["engine"]
 
 
+def waiting_for(go: list[asyncio.Event]) -> Callable[[], Awaitable[None]]:
+    """Answers each call of the engine when its event is set."""
+
+    async def wait() -> None:
+        go.append(asyncio.Event())
+        await go[-1].wait()
+
+    return wait
+
+
+async def until(truth: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not truth():
+            await asyncio.sleep(0)
+
+
+def test_a_call_that_is_asked_again_is_cancelled_as_the_first_was() -> None:
+    async def check(ends: Ends) -> None:
+        begun, ended = [], []
+
+        async def wait() -> None:
+            begun.append("call")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append("call")
+
+        await ends.open()
+        ends.engine.answer = wait
+        for times in (1, 2):
+            call = asyncio.create_task(ends.sample([1]))
+            await until(lambda times=times: len(begun) == times)
+            call.cancel()
+            await asyncio.sleep(0)
+        await until(lambda: len(ended) == 2)
+
+    over_the_link(check)
+
+
+def test_what_is_trained_on_is_what_was_delivered() -> None:
+    async def check(ends: Ends) -> None:
+        go: list[asyncio.Event] = []
+        await ends.open()
+        ends.engine.answer = waiting_for(go)
+        first = asyncio.create_task(ends.sample([1]))
+        await until(lambda: len(go) == 1)
+        # The reply of the first is on its way when it is given up.
+        go[0].set()
+        await until(lambda: ends.sampler.calls)
+        first.cancel()
+        second = asyncio.create_task(ends.sample([5]))
+        await until(lambda: len(go) == 2)
+        go[1].set()
+        delivered = await second
+        assert delivered.token_ids.tolist() == ends.sampler.calls["c1"].completion.token_ids.tolist() == [6]
+        assert len(ends.sampler.calls) == 2
+
+    over_the_link(check)
+
+
 def test_a_trainer_that_hangs_up_ends_what_waits() -> None:
     async def check(ends: Ends) -> None:
         begun = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -54,7 +55,10 @@ class AttemptSampler:
         self._engine_stops = engine_stops
         self._branches: set[str] = set()
         self.calls: dict[str, SampledCall] = {}
-        """What was sampled, by call."""
+        """What was sampled, by call; what was sampled for a call before it was asked again, under ids of no call."""
+        self._newest: dict[str, object] = {}
+        """Who samples for a call now, of several that were asked to: the gateway takes the reply of the last."""
+        self._given_up = count()
         self.too_long = 0
         """Prompts for which there was no room."""
         self.backend_error: BackendError | None = None
@@ -80,15 +84,29 @@ class AttemptSampler:
         sampling = replace(context.sampling, max_tokens=most, stop=stop if self._engine_stops else ())
         session = f"{self._name}/{branch}"
         self._branches.add(session)
+        if (before := self.calls.pop(call, None)) is not None:
+            self._set_aside(call, before)
+        mine = self._newest[call] = object()
         try:
             whole = await engine.generate(prompt_ids, sampling, session=session)
         except BackendError as error:
             self.backend_error = error
             raise
+        finally:
+            is_newest = self._newest.get(call) is mine
+            if is_newest:
+                del self._newest[call]
         completion = whole if self._engine_stops else cut_at_texts(whole, engine.renderer.text, stop)
         cut = len(whole.token_ids) - len(completion.token_ids)
-        self.calls[call] = SampledCall(np.asarray(prompt_ids, np.int32), completion, cut)
+        sampled = SampledCall(np.asarray(prompt_ids, np.int32), completion, cut)
+        if is_newest:
+            self.calls[call] = sampled
+        else:
+            self._set_aside(call, sampled)
         return completion
+
+    def _set_aside(self, call: str, sampled: SampledCall) -> None:
+        self.calls[f"{call}~{next(self._given_up)}"] = sampled
 
     async def close(self) -> None:
         """Free what the engine keeps for the session."""

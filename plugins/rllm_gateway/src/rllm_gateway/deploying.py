@@ -60,7 +60,7 @@ class DeployedSampler(AttemptSampler):
         completion = await super().sample(
             call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, stop=stop
         )
-        del self.calls[call]
+        self.calls.clear()
         return completion
 
 
@@ -106,6 +106,7 @@ def _spec(config: RunConfig, run: str) -> dict[str, object]:
     return {
         "run": run,
         "max_tokens": config.data.max_response_length,
+        "max_prompt_length": config.data.max_prompt_length,
         "max_calls": config.rllm.agent.max_steps,
         "temperature": config.sampling.train.temperature,
         "accumulate_reasoning": config.rllm.accumulate_reasoning,

@@ -64,6 +64,7 @@ class Endpoint:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = head_of(scope)
         session = self._gateway.session(head.session, head.key)
+        session.requests += 1
         asked = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
         if head.metadata:
             asked = replace(asked, metadata={**head.metadata, **asked.metadata})

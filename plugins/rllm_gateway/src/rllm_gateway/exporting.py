@@ -14,7 +14,7 @@ from typing import Any
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
 from rllm_gateway.listing import sessions_of
-from rllm_gateway.session import LABEL, TASK, TEMPERATURE, TOKENIZER, VALIDATION
+from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
 from rllm_gateway.stored_session import episode_of
 from rllm_record.calls import CallReader, SessionRow, SessionSummary
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
@@ -63,17 +63,20 @@ def export_episodes(reader: CallReader, run: str | None, with_open: bool, folder
 
 
 def task_of(row: SessionRow) -> str:
-    """The task that a session attempts: what its attempt is named after, else what it is about, else itself.
+    """The task that a session attempts, of its run: by its ``task_id``, by row and data, by data, else itself.
 
-    Sessions of one task are compared with each other, so that those about nothing are tasks of their own.
+    A run names its attempts after rows, and other data have the same rows. Sessions of one task are compared with each
+    other, so that those about nothing are tasks of their own.
     """
     named, _, attempt = row.attempt.rpartition(":")
-    if named and attempt.isdecimal():
-        return named
+    name = named if attempt.isdecimal() else ""
     data: Mapping[str, Any] = row.metadata.get(TASK) or {}
-    if not data:
+    if not name and not data:
         return row.id.replace(":", "-")
-    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=8).hexdigest()
+    about = {} if row.metadata.get(TASK_ID) else data
+    said = json.dumps([row.run, about], sort_keys=True).encode()
+    digest = hashlib.blake2b(said, digest_size=8).hexdigest()
+    return f"{name}-{digest}" if name else digest
 
 
 def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
@@ -95,12 +98,14 @@ def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Cou
 def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
     """Ids of sessions that a next try followed. An attempt may be made anew later, from its first try."""
     given_up: set[str] = set()
-    last: dict[tuple[str, str], SessionRow] = {}
+    last: dict[tuple[str, str, str | None], SessionRow] = {}
     for row in (each.session for each in sessions):
-        before = last.get((row.run, row.attempt))
+        # Training and validation of a run name their attempts alike.
+        attempt = (task_of(row), row.attempt, row.metadata.get(LABEL))
+        before = last.get(attempt)
         if before is not None and row.retry == before.retry + 1:
             given_up.add(before.id)
-        last[row.run, row.attempt] = row
+        last[attempt] = row
     return given_up
 
 

@@ -16,7 +16,7 @@ from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.requests import Request, begin
 from rllm_gateway.row_log import RowLog
-from rllm_gateway.session import LABEL, TASK, TEMPERATURE, TOKENIZER, OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 
 NOBODY = hash_of("")
@@ -191,7 +191,7 @@ def _session_row(session: LiveSession, tokenizer: str | None) -> SessionRow:
         run=spec.run,
         attempt=spec.attempt,
         retry=spec.retry,
-        metadata={TASK: spec.metadata, LABEL: spec.label, **sampler},
+        metadata={TASK: spec.metadata, TASK_ID: spec.task_id, LABEL: spec.label, **sampler},
         key_hash=session.key_hash,
         opened=time.time(),
     )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """What is above is refused, never held."""
 
-    body_bytes: int = 16 << 20
-    """Of one request."""
+    body_bytes: int = 4 << 20
+    """Of one request: a million tokens of text."""
     path_bytes: int = 1024
     """Of a request's path."""
     in_flight: int = 4096

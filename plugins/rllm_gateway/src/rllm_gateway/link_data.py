@@ -23,11 +23,11 @@ def trace_of(data: dict[str, Any]) -> SessionTrace:
     return SessionTrace(**{**data, "calls": calls, "said": said})
 
 
-def completion_frame(call: str, completion: Completion) -> Frame:
-    """What was sampled for a call."""
+def completion_frame(number: int, completion: Completion) -> Frame:
+    """What was sampled for the frame of this number."""
     body = {
         "op": "sampled",
-        "call": call,
+        "number": number,
         "finish_reason": completion.finish_reason,
         "weight_version": completion.weight_version,
         "version_spans": [list(span) for span in completion.version_spans],

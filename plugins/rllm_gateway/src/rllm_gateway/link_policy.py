@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +33,8 @@ class LinkPolicy:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._sampling: dict[str, asyncio.Future[Completion]] = {}
+        self._sampling: dict[int, asyncio.Future[Completion]] = {}
+        self._numbers = count()
         self._answering: set[asyncio.Task[None]] = set()
         self._gone = False
 
@@ -50,9 +52,12 @@ class LinkPolicy:
         if self._gone:
             raise PolicyGoneError("the trainer has gone")
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._sampling[call] = future
+        # An id may be asked again while what was sampled for it before is on its way.
+        number = next(self._numbers)
+        self._sampling[number] = future
         asked = {
             "op": "sample",
+            "number": number,
             "session": session,
             "call": call,
             "branch": branch,
@@ -63,10 +68,10 @@ class LinkPolicy:
         try:
             return await future
         except asyncio.CancelledError:
-            self._send(Frame({"op": "cancel", "call": call}))
+            self._send(Frame({"op": "cancel", "number": number}))
             raise
         finally:
-            del self._sampling[call]
+            del self._sampling[number]
 
     def end_session(self, session: str) -> None:
         """Say that a session which the gateway itself opened has ended."""
@@ -87,7 +92,7 @@ class LinkPolicy:
         body = frame.body
         match body["op"]:
             case "sampled" | "failed":
-                future = self._sampling.get(body["call"])
+                future = self._sampling.get(body["number"])
                 if future is not None and not future.done():
                     _settle(future, frame)
             case "open":

@@ -44,7 +44,8 @@ class TrainerLink:
         self._sampler_of = sampler_of
         self._closing: set[asyncio.Task[None]] = set()
         self._samplers: dict[str, AttemptSampler] = {}
-        self._sampling: dict[str, asyncio.Task[None]] = {}
+        self._sampling: dict[int, asyncio.Task[None]] = {}
+        """By the number of the frame that asked: a call that came to nothing is asked again under its id."""
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = count()
         self._gone = False
@@ -149,14 +150,14 @@ class TrainerLink:
         match body["op"]:
             case "sample":
                 task = asyncio.create_task(self._sample(frame))
-                self._sampling[body["call"]] = task
-                task.add_done_callback(lambda _: self._sampling.pop(body["call"], None))
+                self._sampling[body["number"]] = task
+                task.add_done_callback(lambda _: self._sampling.pop(body["number"], None))
             case "ended" if (sampler := self._samplers.pop(body["session"], None)) is not None:
                 closing = asyncio.create_task(sampler.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-            case "cancel" if body["call"] in self._sampling:
-                self._sampling[body["call"]].cancel()
+            case "cancel" if body["number"] in self._sampling:
+                self._sampling[body["number"]].cancel()
             case "answer" if (future := self._waiting.get(body["number"])) and not future.done():
                 future.set_result(body)
 
@@ -166,29 +167,29 @@ class TrainerLink:
         return self._samplers.get(session)
 
     async def _sample(self, frame: Frame) -> None:
-        body, call = frame.body, frame.body["call"]
+        body, number = frame.body, frame.body["number"]
         sampler = self._sampler(body["session"])
         if sampler is None:
-            self._send(_failed(call, "error", "the session is closed"))
+            self._send(_failed(number, "error", "the session is closed"))
             return
         try:
             completion = await sampler.sample(
-                call=call,
+                call=body["call"],
                 branch=body["branch"],
                 prompt_ids=frame.ids,
                 max_tokens=body["max_tokens"],
                 stop=tuple(body["stop"]),
             )
         except PromptTooLongError as error:
-            self._send(_failed(call, "too_long", str(error)))
+            self._send(_failed(number, "too_long", str(error)))
         except BackendError as error:
-            self._send(_failed(call, "gone", error.message))
+            self._send(_failed(number, "gone", error.message))
         except RllmError as error:
-            self._send(_failed(call, "error", error.message))
+            self._send(_failed(number, "error", error.message))
         except Exception as error:  # noqa: BLE001  (an engine is anybody's code; the agent's call fails)
-            self._send(_failed(call, "error", described(error)))
+            self._send(_failed(number, "error", described(error)))
         else:
-            self._send(completion_frame(call, completion))
+            self._send(completion_frame(number, completion))
 
     def _send(self, frame: Frame) -> None:
         if not self._gone:
@@ -201,5 +202,5 @@ class TrainerLink:
                 future.set_exception(EOFError())
 
 
-def _failed(call: str, kind: str, text: str) -> Frame:
-    return Frame({"op": "failed", "call": call, "kind": kind, "text": text})
+def _failed(number: int, kind: str, text: str) -> Frame:
+    return Frame({"op": "failed", "number": number, "kind": kind, "text": text})

@@ -90,6 +90,12 @@ class LiveSession:
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""
+    requests: int = 0
+    """Requests for replies, whatever became of them."""
+    too_long: int = 0
+    """Requests with more characters than there is room for."""
+    calls_used_up: int = 0
+    """Requests for which there were no calls left."""
     sealed: bool = False
     ending: Ending = "closed"
 
@@ -109,8 +115,10 @@ class LiveSession:
     def take_sibling(self, digest: bytes) -> int:
         """A number for one more call of a prompt."""
         self.sampled += 1
-        if self.unused[digest]:
-            return self.unused[digest].pop()
+        if unused := self.unused[digest]:
+            # The smallest: the choices of a request that is asked again are in the same order.
+            unused.remove(least := min(unused))
+            return least
         self.siblings[digest] += 1
         return self.siblings[digest] - 1
 
@@ -158,6 +166,9 @@ class LiveSession:
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
+            requests=self.requests,
+            too_long=self.too_long,
+            calls_used_up=self.calls_used_up,
             said=self._said(),
         )
 

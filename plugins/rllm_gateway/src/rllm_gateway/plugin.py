@@ -59,6 +59,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.running.commands import CommandRunner
     from rllm_gateway.running.functions import FunctionRunner
     from rllm_gateway.running.target import check_target
+    from rllm_gateway.silence import Silence
     from rllm_gateway.workflow import OpenedGateway
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
@@ -77,6 +78,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
                     run=f"{trainer.project_name}/{trainer.experiment_name}",
                     processing=sdk.processing,
                     engine_stops=run.stop_texts,
+                    silence=Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n),
                 )
             finally:
                 await runner.close()

@@ -94,7 +94,8 @@ async def _process(
     rendering.mkdir()
     save_renderer(renderer, rendering)
     store = Path(place.store).expanduser()
-    store.parent.mkdir(parents=True, exist_ok=True)
+    # As the store makes it: nobody else reads what was said.
+    store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     announcement = folder / "gateway.json"
     ours, theirs = socket.socketpair()
     with theirs:

@@ -13,9 +13,10 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.data.record import Call, CallKey
 from rllm_gateway.answer import Answer, Choice
 from rllm_gateway.asked import Asked
+from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession, RequestKey, StoredCall, Work
 from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError
-from rllm_gateway.prompting import Prompt, of_user, prompt_of
+from rllm_gateway.prompting import Prompt, of_user
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.replies import choice_of
 from rllm_gateway.row_log import RowLog
@@ -38,7 +39,7 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
     """The work that answers a request: new, or that of the request which it repeats.
 
     Raises:
-        RefusedError: it cannot be rendered, or the session has no calls left, or too many at a time.
+        RefusedError: it is too long, or the session has no calls left, or too many at a time.
     """
     asked, spec = request.asked, session.spec
     place = session.tree.place(request.role, asked)
@@ -55,19 +56,16 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
             429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
         )
     if session.sampled + asked.n > spec.max_calls:
+        session.calls_used_up += 1
         raise RefusedError(
             403,
             "permission",
-            f"The session has made {spec.max_calls} calls, its limit (rllm.agent.max_steps).",
+            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps), "
+            f"and {asked.n} more {'is' if asked.n == 1 else 'are'} asked for.",
             code="max_calls_reached",
         )
-    prompt = prompt_of(place, asked, attached.renderer, spec.accumulate_reasoning)
-    for name, outcome in asked.outcomes.items():
-        if outcome != "honoured":
-            session.count(f"{outcome}/{name}")
-    if place.foreign:
-        session.count("branches")
-    sampling = _Sampling(session, request, place, prompt, most, attached, log)
+    refuse_too_long(session, asked)
+    sampling = _Sampling(session, request, place, most, attached, log)
     work = sampling.work = Work(asyncio.create_task(sampling.run()))
     session.works[key].append(work)
     work.task.add_done_callback(lambda task: _forget_failed(session, key, work))
@@ -87,7 +85,6 @@ class _Sampling:
         session: LiveSession,
         request: Request,
         place: Place,
-        prompt: Prompt,
         max_tokens: int,
         attached: AttachedPolicy,
         log: RowLog,
@@ -96,7 +93,7 @@ class _Sampling:
         self._session = session
         self._request = request
         self._place = place
-        self._prompt = prompt
+        self._prompt: Prompt
         self._max_tokens = max_tokens
         self._attached = attached
         self._log = log
@@ -107,8 +104,11 @@ class _Sampling:
     async def run(self) -> Answer:
         """Raises RefusedError; nothing of the request counts then."""
         session, asked, place = self._session, self._request.asked, self._place
-        branches = [self._branch(sibling) for sibling in self._siblings]
+        accumulate = session.spec.accumulate_reasoning
         try:
+            self._prompt = await rendered(place, asked, self._attached.renderer, accumulate)
+            self._count()
+            branches = [self._branch(sibling) for sibling in self._siblings]
             completions = await self._sampled(branches)
         except BaseException as error:
             session.lose(place.digest, self._siblings)
@@ -136,6 +136,13 @@ class _Sampling:
             prompt_tokens=len(self._prompt.ids),
             cached_tokens=self._prompt.kept,
         )
+
+    def _count(self) -> None:
+        for name, outcome in self._request.asked.outcomes.items():
+            if outcome != "honoured":
+                self._session.count(f"{outcome}/{name}")
+        if self._place.foreign:
+            self._session.count("branches")
 
     async def _sampled(self, branches: list[str]) -> list[Completion]:
         try:

@@ -11,7 +11,7 @@ from rllm_core.data.messages import Message, Tool
 DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
-TASK, LABEL, TEMPERATURE, TOKENIZER = "task", "label", "temperature", "tokenizer"
+TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
 """The `LABEL` of what is not trained on."""
@@ -33,9 +33,13 @@ class SessionSpec:
     """Which try of the attempt, from 0."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Of the task."""
+    task_id: str = ""
+    """Says what is one task, whatever its metadata; empty: nobody chose one."""
     label: Literal["train", "val"] = "train"
     max_tokens: int
     """Most tokens of one reply."""
+    max_prompt_length: int | None = None
+    """Most tokens of a prompt. What has far more characters is refused before it is rendered; None: nothing is."""
     max_calls: int = 1000
     """Most replies that are sampled; later calls are refused."""
     temperature: float = 1.0
@@ -113,5 +117,11 @@ class SessionTrace:
     counters: Mapping[str, int]
     """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
+    requests: int = 0
+    """Requests for replies that came with its key, whatever became of them."""
+    too_long: int = 0
+    """Requests that were refused by their length in characters, before they were rendered."""
+    calls_used_up: int = 0
+    """Requests that were refused, as they would have exceeded `SessionSpec.max_calls`."""
     said: Said | None = None
     """The conversation of the last delivered call; None: none was delivered, or `SessionSpec.keeps_messages` is off."""

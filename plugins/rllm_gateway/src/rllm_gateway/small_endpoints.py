@@ -13,8 +13,8 @@ from rllm_gateway.asked import Api
 from rllm_gateway.fields import json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import JSON, ClientGoneError, Head, head_of, read_body, send_error
+from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession
-from rllm_gateway.prompting import prompt_of
 from rllm_gateway.refusals import RefusedError, invalid
 
 Respond = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
@@ -52,7 +52,8 @@ def tokens_endpoint(gateway: Gateway) -> ASGIApp:
         asked = api.read(json_object(await read_body(receive)), session.spec.unsupported)
         renderer = (await gateway.attached()).renderer
         place = session.tree.place(head.role, asked)
-        prompt = prompt_of(place, asked, renderer, session.spec.accumulate_reasoning)
+        refuse_too_long(session, asked)
+        prompt = await rendered(place, asked, renderer, session.spec.accumulate_reasoning)
         return {"input_tokens": len(prompt.ids)}
 
     return _Simple(gateway, api, "POST", respond)

@@ -20,6 +20,7 @@ from rllm_gateway.rewarding import add_score, attempt_of, pay
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.outcome import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
+from rllm_gateway.silence import Silence
 
 LONGEST_SLUG = 100
 
@@ -41,6 +42,8 @@ class OpenedGateway:
     processing: ProcessingSection
     engine_stops: bool
     """Whether the engine ends replies at texts."""
+    silence: Silence
+    """Warns of an agent that never asks."""
 
 
 class AgentWorkflow(Workflow):
@@ -92,6 +95,7 @@ class AgentWorkflow(Workflow):
             metadata=dict(task),
             label="train" if context.label == "train" else "val",
             max_tokens=context.max_response_length,
+            max_prompt_length=min(context.max_prompt_length, context.engine.max_context - 1),
             max_calls=context.max_steps,
             temperature=context.sampling.temperature,
             accumulate_reasoning=context.accumulate_reasoning,
@@ -108,6 +112,7 @@ class AgentWorkflow(Workflow):
             trace = await self._gateway.link.close_session(spec.id)
         finally:
             await sampler.close()
+        self._gateway.silence.note(trace.requests)
         made = traced(trace, sampler.calls, self.episode.id, self.context.engine.renderer.text)
         self._last = made.last
         self.episode.trajectories = made.trajectories
@@ -124,9 +129,9 @@ class AgentWorkflow(Workflow):
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: AttemptSampler) -> None:
         assert self.episode is not None
-        if sampler.too_long:
+        if sampler.too_long or trace.too_long:
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-        elif len(trace.calls) >= self.context.max_steps:
+        elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
         else:
             raise RolloutError(f"{outcome.failure}.")

@@ -179,3 +179,11 @@ def test_a_closed_reader_reads_nothing(path: Path) -> None:
 
     with pytest.raises(StoreError, match="closed database"):
         reader.sessions()
+
+
+def test_nobody_else_reads_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "calls.db"
+    with CallStore.open(path) as store:
+        add(store, session())
+        modes = {file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert (path.parent.stat().st_mode & 0o777, modes) == (0o700, {0o600})

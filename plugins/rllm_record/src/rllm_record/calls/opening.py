@@ -15,6 +15,8 @@ from rllm_record.calls.errors import DamagedError, StoreError
 
 BUSY_SECONDS = 60.0
 """How long a commit waits for those of other processes."""
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of a store and of a folder that is made for it: nobody else reads what was said. Its logs have the store's."""
 _MALFORMED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
@@ -108,11 +110,11 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
 
 def _make(path: Path) -> None:
     """Make an empty store under another name, and link it here: others find none, or a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         # SQLite does not say why it cannot make a file.
-        beside.touch()
+        beside.touch(mode=PRIVATE)
         with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.executescript(schema.TABLES)
