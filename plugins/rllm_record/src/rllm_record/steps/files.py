@@ -142,6 +142,10 @@ class StepFiles:
         """Whether an update of the step is recorded."""
         return self._place("updates", step).exists()
 
+    def holds_tokens(self, step: int) -> bool:
+        """Whether a step was recorded with texts and tokens; False where its episodes cannot be read."""
+        return holds_tokens(self._place("episodes", step))
+
     def update_table(self, step: int) -> pa.Table:
         """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rllm_core.errors import RllmError
-from rllm_view.reading.places import find_runs
+from rllm_record.run_places import find_runs
 from rllm_view.reading.run import Run
 
 

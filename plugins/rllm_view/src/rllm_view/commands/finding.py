@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rllm_core.errors import ConfigError
+from rllm_record.run_places import one_run
 from rllm_view.reading.account import Account, account_of
-from rllm_view.reading.places import one_run
 from rllm_view.reading.run import Run
 
 SHOWN = 5

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.runs.run_folder import METRICS, PLUGINS
+from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
 from rllm_view.reading.metrics import MetricsFile, last_values
-from rllm_view.reading.places import RunPlace
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.settings import Settings, read_settings
 from rllm_view.reading.vocabulary import Vocabulary
