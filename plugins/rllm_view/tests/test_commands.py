@@ -85,6 +85,15 @@ def test_why_of_a_token_has_twelve_facts(say: Say, run: Path) -> None:
     assert "    log-prob of the reference model: the run has no reference model, or it was not asked" in said
 
 
+def test_why_tells_flags_in_words_and_no_negative_zero(say: Say, run: Path) -> None:
+    kept, clipped = (say("why", run, 1, "task-0:0", "--token", position) for position in (10, 11))
+
+    assert "    clipped by the loss, epoch 0: no\n" in kept
+    assert "    clipped by the loss, epoch 0: yes\n" in clipped
+    assert "    push: -clipping · (policy + KL part), epoch 0: 0\n" in clipped
+    assert "-0\n" not in kept + clipped
+
+
 def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
     said = say("why", run, 1, "task-1:0")
 

@@ -66,7 +66,11 @@ def _figures(account: Account, name: str, position: int) -> Iterator[str]:
         value = value_at(column, position)
         epoch = "" if column.epoch is None else f", epoch {column.epoch}"
         unit = "" if not column.unit or value is None else f" {column.unit}"
-        yield f"    {column.title}{epoch}: {column.missing if value is None else number(value)}{unit}"
+        yield f"    {column.title}{epoch}: {column.missing if value is None else _shown(column, value)}{unit}"
+
+
+def _shown(column: Column, value: float) -> str:
+    return column.words.get(number(value), number(value))
 
 
 def _columns(account: Account, name: str) -> list[Column]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,8 @@ class Column:
     """(n,) NaN where it is not known of a token."""
     missing: str
     """Why `values` is None, or some of its entries NaN."""
+    words: Mapping[str, str]
+    """What some numbers mean, by how they are printed."""
 
 
 TITLES = {
@@ -50,8 +52,9 @@ TITLES = {
     "clip_factor": ("gradient clipping multiplies by", ""),
     "learning_rate": ("learning rate", ""),
     "push": ("push: -clipping · (policy + KL part)", ""),
-    "clipped": ("clipped by the loss", "1: yes"),
+    "clipped": ("clipped by the loss", ""),
 }
+WORDS: Mapping[str, Mapping[str, str]] = {"clipped": {"0": "no", "1": "yes"}}
 OF_BATCH = ("rollout_logprob", "advantage", "old_logprob", "ref_logprob")
 OF_EPOCH = (
     "optimizer_step", "logprob", "ratio", "clipped", "entropy", "weight", "policy_part", "kl_part", "entropy_part",
@@ -85,7 +88,8 @@ def columns_of(attempt: Attempt, trace: Trace | None, reason: str) -> list[Colum
 def _column(name: str, epoch: int | None, values: NDArray[np.float64] | None, missing: str) -> Column:
     title, unit = TITLES[name]
     missing = NOT_TRAINED if values is not None and name != "rollout_logprob" else missing
-    return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing)
+    words = WORDS.get(name, {})
+    return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing, words=words)
 
 
 def _why(name: str, trace: Trace | None, reason: str) -> str:

@@ -49,7 +49,8 @@ def facts_of(account: Account) -> list[Fact]:
 
 def number(value: float | None) -> str:
     """To four significant digits; ``-`` for what is not known."""
-    return "-" if value is None else f"{value:.4g}"
+    # -0.0 + 0.0 is 0.0: no figure is -0.
+    return "-" if value is None else f"{value + 0.0:.4g}"
 
 
 def _reward(account: Account) -> str:
