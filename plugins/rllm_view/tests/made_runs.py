@@ -46,6 +46,7 @@ class Made:
     epochs: int = 2
     content: str = "tokens"
     traced: bool = True
+    clips: bool = True
     texts: Mapping[str, str] = field(default_factory=dict)
     """Replaces the text of a field, by its name."""
 
@@ -72,7 +73,12 @@ def write_step(folder: Path, step: int, made: Made) -> None:
     """Write the files of one step, fates last, and its line of metrics."""
     rows = step_rows(step, made)
     losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
-    objective = {"losses": losses, "entropy_coeff": 0.01, "aggregation": made.text("aggregation", "token-mean")}
+    objective = {
+        "rollout_correction": None,
+        "losses": losses,
+        "entropy_coeff": 0.01,
+        "aggregation": made.text("aggregation", "token-mean"),
+    }
     for kind in KINDS:
         if kind in rows:
             more = {OBJECTIVE_KEY: json.dumps(objective)} if kind == "updates" else {}
@@ -230,7 +236,7 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "logprob": [-1.0 - 0.01 * place + 0.1 * epoch for place in at],
         "entropy": [2.0] * len(at),
         "weight": [0.125] * len(at),
-        "clipped": [place == at[-1] for place in at],
+        "clipped": [place == at[-1] for place in at] if made.clips else None,
         # Growing with the place, and 0 for the last one: the loss clips it.
         "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
         "kl_part": [0.0] * len(at),
