@@ -98,6 +98,8 @@ def metrics_of(step: int) -> dict[str, float]:
         "response_length/max": 8.0,
         "response_length/mean": 8.0,
         "reward/agent/mean": 0.25 + 0.01 * step,
+        "staleness/max": 1.0,
+        "staleness/mean": 0.5,
         "time/generate": 0.2,
         "time/update": 0.3,
         "time/step": 0.5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rllm_view.api.account_json import account_json
@@ -17,7 +17,7 @@ from rllm_view.reading.metrics import last_values
 from rllm_view.reading.neighbours import neighbours_of, steps_around
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.run import Run
-from rllm_view.reading.steps import groups_of, staleness, step_summaries
+from rllm_view.reading.steps import groups_of, step_summaries
 
 WAIT = 0.3
 """Seconds that an answer waits for steps that are not in memory yet; it says how many are missing."""
@@ -84,9 +84,7 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
 
 
 def curves(run: Run, query: Query) -> dict[str, Any]:
-    lines: Sequence[Any] = run.lines()
-    _refresh(run)
-    lines = [*lines, *staleness(run.index, lines)]
+    lines = run.lines()
     return {
         "panels": [
             {"id": panel.id, "title": panel.title, "share": panel.share, "curves": curves_of(panel, lines)}

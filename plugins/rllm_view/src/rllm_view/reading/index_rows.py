@@ -14,14 +14,14 @@ TABLES = """
 CREATE TABLE played (
     trajectory VARCHAR, episode VARCHAR, played_step INTEGER, round INTEGER, task_id VARCHAR, data_source VARCHAR,
     is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
-    reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER, oldest_version INTEGER);
+    reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
 CREATE TABLE fates (
     step INTEGER, trajectory VARCHAR, fate VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
     episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE);
 """
 _OF_EPISODE = ("uid", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries")
 _OF_TRAJECTORY = ("uid", "name", "reward_given", "reward_used")
-_OF_TURN = ("response_start", "end", "weight_version")
+_OF_TURN = ("response_start", "end")
 _LEAVES = [
     *_OF_EPISODE,
     *(f"trajectories.list.element.{name}" for name in _OF_TRAJECTORY),
@@ -32,8 +32,7 @@ INSERT INTO played
 SELECT t.uid, e.uid, e.step, round, task_id, data_source, is_correct, ending, error, tries, t.name, t.reward_given,
     t.reward_used, len(t.steps),
     coalesce(list_sum(list_transform(t.steps, lambda turn: turn."end" - turn.response_start)), 0),
-    coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0),
-    list_min(list_transform(t.steps, lambda turn: turn.weight_version))
+    coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0)
 FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_played) e
 """
 _FATES = """
