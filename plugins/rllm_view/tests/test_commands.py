@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from rllm_core.errors import ConfigError
+from rllm_record.steps import RecordError
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
 from rllm_view.commands.why import why
@@ -121,3 +122,19 @@ def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Pat
         say("why", run / "checkpoints", 1, "nobody")
     with pytest.raises(ConfigError, match="The trajectory has 12 tokens"):
         say("why", run, 1, "task-0:0", "--token", 12)
+
+
+def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
+    file = run / "record/fates/step_000001.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+
+    for command in ("why", "episode"):
+        with pytest.raises(RecordError, match="cannot be read"):
+            say(command, run, 1, "task-0:0")
+
+
+def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(groups=12, members=1))
+
+    assert say("episode", run, 1, "task-1").startswith("1.0:task-1:0/0  ")
+    assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")

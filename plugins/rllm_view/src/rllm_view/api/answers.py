@@ -78,7 +78,7 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
         "given": run.settings().given,
         "plugins": run.plugins(),
         "validation": {name: value for name, value in values.items() if name.startswith("val/")},
-        "problems": _problems(run),
+        "problems": run.problems(),
         "recorded": sorted(fate_files(run.record)),
     }
 
@@ -131,10 +131,3 @@ def _around(run: Run, step: int) -> dict[str, Any]:
 def _refresh(run: Run) -> dict[str, Any]:
     run.index.refresh_for(WAIT)
     return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
-
-
-def _problems(run: Run) -> list[str]:
-    found = [f"Step {step}: {problem}" for step, problem in sorted(run.index.problems.items())]
-    if run.damaged_lines:
-        found.append(f"{run.damaged_lines} lines of metrics.jsonl cannot be read.")
-    return found

@@ -104,6 +104,13 @@ class Run:
             modified=modified,
         )
 
+    def problems(self) -> list[str]:
+        """What of it cannot be read, a sentence each; of the record what its index has met so far."""
+        found = [f"Step {step}: {problem.message}" for step, problem in sorted(self.index.problems.items())]
+        if self.damaged_lines:
+            found.append(f"{self.damaged_lines} lines of {METRICS} cannot be read.")
+        return found
+
     def require_step(self, step: int) -> None:
         """Raise RecordError where a step is not recorded."""
         recorded = fate_files(self.record)
