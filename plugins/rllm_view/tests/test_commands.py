@@ -9,12 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from rllm_core.errors import ConfigError
+from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
 from rllm_view.commands.why import why
 
-from .made_runs import Made, make_run
+from .asking import Asking
+from .made_runs import Made, make_run, write_step
 
 Say = Callable[..., str]
 COMMANDS = {"runs": runs, "episode": episode, "why": why}
@@ -138,3 +140,21 @@ def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Pa
 
     assert say("episode", run, 1, "task-1").startswith("1.0:task-1:0/0  ")
     assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")
+
+
+def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(say: Say, tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
+    file = second / "record/fates/step_000001.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    write_step(first, 3, Made())
+
+    said = say("runs", "compare", first, second)
+
+    assert "p/b: Step 1: " in said
+    assert "over the 2 steps that can be read of all runs" in said
+    compared = Asking(first, second)("compare", runs=ids_of(first, second))
+    assert [row["runs"][0]["attempts"] for row in compared["tasks"]] == [8, 8]
+
+
+def ids_of(*folders: Path) -> str:
+    return ",".join(one_run(folder).id for folder in folders)
