@@ -42,6 +42,15 @@ def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
     assert "tokens, 3 steps" in row
 
 
+def test_a_run_whose_length_comes_from_epochs_shows_its_steps_alone(say: Say, run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("total_batches: 4", "total_batches: -1"))
+
+    _, row = say("runs", "list", run.parent).splitlines()
+
+    assert row.split()[1] == "3"
+
+
 def test_runs_are_compared(say: Say, tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "p" / name) for name in ("a", "b"))
     (second / "config.yaml").write_text((second / "config.yaml").read_text().replace("n: 4", "n: 8"))

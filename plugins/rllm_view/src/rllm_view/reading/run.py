@@ -32,6 +32,7 @@ class RunSummary:
     steps: int
     """Finished training steps."""
     total_steps: int | None
+    """As its user set them; None: they follow from epochs and tasks."""
     reward: float | None
     """Mean reward of the newest step, of the role that comes first."""
     solved: float | None
@@ -95,7 +96,7 @@ class Run:
             loss=used.get("loss"),
             model=settings.text("model.name"),
             steps=1 + max((line["step"] for line in lines if "train/weight_version" in line), default=-1),
-            total_steps=settings.number("rllm.trainer.total_batches"),
+            total_steps=_total_steps(settings),
             reward=_first(last, "reward/", "/mean"),
             solved=last.get("batch/solved"),
             validation=_first(last, "val/", "/pass@1"),
@@ -126,6 +127,12 @@ class Run:
     def close(self) -> None:
         """Free what is in memory."""
         self.index.close()
+
+
+def _total_steps(settings: Settings) -> int | None:
+    total = settings.number("rllm.trainer.total_batches")
+    # -1: by epochs.
+    return total if total is not None and total > 0 else None
 
 
 def _first(values: Mapping[str, float], start: str, end: str) -> float | None:
