@@ -38,8 +38,9 @@ class StepFiles:
     there where tokens are recorded, and the last two where the step made an update.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        """`folder` is ``record`` in that of a run. Nothing is read yet."""
+        self._folder = Path(folder)
 
     def steps(self) -> list[int]:
         """Steps that are recorded, in order."""
