@@ -140,7 +140,7 @@ def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
     for command in ("why", "episode"):
-        with pytest.raises(RecordError, match="cannot be read"):
+        with pytest.raises(RecordError, match=r"cannot be read: .*[^.]\. Restore it"):
             say(command, run, 1, "task-0:0")
 
 

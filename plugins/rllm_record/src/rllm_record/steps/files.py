@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_record.steps import schemas, tables
-from rllm_record.steps.errors import RecordError
+from rllm_record.steps.errors import RecordError, unreadable
 from rllm_record.steps.parquet import read_rows, read_table, write_table
 from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
@@ -218,7 +218,7 @@ def sampler_of(file: Path) -> Sampler:
     try:
         marks = pq.read_schema(file).metadata or {}
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{file} cannot be read: {error}.", "Restore it from a copy.") from error
+        raise unreadable(file, error) from error
     tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
     return Sampler(
         tokenizer=None if tokenizer is None else tokenizer.decode(),

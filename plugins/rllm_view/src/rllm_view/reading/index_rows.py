@@ -8,7 +8,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllm_record.steps import RecordError, StepFiles, require_known_version
+from rllm_record.steps import StepFiles, require_known_version
+from rllm_record.steps.errors import unreadable
 
 TABLES = """
 CREATE TABLE played (
@@ -57,7 +58,7 @@ def played(record: Path, step: int) -> pa.Table:
             require_known_version(place, file.schema_arrow.metadata)
             table = file.read(columns=_LEAVES)
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{place} cannot be read: {error}.") from error
+        raise unreadable(place, error) from error
     return table.select([*_OF_EPISODE, "trajectories"]).replace_schema_metadata(None)
 
 
