@@ -47,6 +47,9 @@ class Made:
     content: str = "tokens"
     traced: bool = True
     clips: bool = True
+    advantages: tuple[float, float] = (0.75, -0.25)
+    """Of the first member of a group, and of the others."""
+    kl_part: float = 0.0
     texts: Mapping[str, str] = field(default_factory=dict)
     """Replaces the text of a field, by its name."""
 
@@ -214,13 +217,13 @@ def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made:
         "round": 0,
         "estimator": made.text("estimator", "grpo") if trained else None,
         "baseline": 0.25 if trained else None,
-        "advantage": (0.75 if member == 0 else -0.25) if trained else None,
+        "advantage": made.advantages[member != 0] if trained else None,
     }
 
 
 def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
     at = [turn * (PROMPT + made.reply) + PROMPT + k for turn in range(made.turns) for k in range(made.reply)]
-    advantage = 0.75 if uid.endswith(":0/0") else -0.25
+    advantage = made.advantages[not uid.endswith(":0/0")]
     row: dict[str, Any] = {
         "trajectory": uid,
         "segment": 0,
@@ -241,7 +244,7 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "clipped": [place == at[-1] for place in at] if made.clips else None,
         # Growing with the place, and 0 for the last one: the loss clips it.
         "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
-        "kl_part": [0.0] * len(at),
+        "kl_part": [made.kl_part] * len(at),
         "entropy_part": [-0.01] * len(at),
     }
 

@@ -113,6 +113,27 @@ def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
     assert "push of its tokens: not trained on in this step: dropped" in said
 
 
+def test_why_of_advantage_0_says_what_still_moves_its_tokens(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0)))
+
+    said = say("why", run, 1, "task-0:0")
+
+    assert (
+        "push of its tokens: none: its advantage is 0; "
+        "the entropy bonus still moves them (∂ entropy bonus / ∂ entropy from -0.01 to -0.01)\n"
+    ) in said
+    assert "not trained on" not in said
+
+
+def test_why_of_advantage_0_says_that_the_kl_term_pushes(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0), kl_part=0.02))
+
+    said = say("why", run, 1, "task-0:0")
+
+    assert "its advantage is 0: the policy loss pushes none of its tokens; the KL term still moves them" in said
+    assert "  token 2, turn 0, ' w2': -0.01, -0.01" in said
+
+
 def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
     names = ("reply", "message", "role", "task", "task_id", "error", "rule", "group", "estimator", "token", "component")
     run = make_run(tmp_path / "p" / "r", Made(texts=dict.fromkeys(names, HOSTILE)))
