@@ -6,7 +6,8 @@ Texts and tokens stay in the files: 100,000 trajectories take some tens of megab
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,12 @@ class StepIndex:
             self._take(missing, present)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer to a query over `played` and `fates`, one dict per row."""
-        with self._lock:
+        """The answer to a query over `played` and `fates`, one dict per row.
+
+        Raises:
+            RecordError: the tables cannot answer it.
+        """
+        with self._lock, _duckdb_errors():
             answer = self._connection.execute(query, list(parameters))
             names = [column[0] for column in answer.description or ()]
             return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
@@ -109,8 +114,25 @@ class StepIndex:
                 played.append(of_step[0])
                 fates.append(of_step[1])
         with self._lock:
+            try:
+                self._put(steps, played, fates)
+            except RecordError as error:
+                problems = dict.fromkeys(steps, error)
+            self._known.update({step: present[step] for step in steps})
+            self._problems.update(problems)
+
+    def _put(self, steps: Sequence[int], played: Sequence[pa.Table], fates: Sequence[pa.Table]) -> None:
+        with _duckdb_errors():
             self._remove(steps)
             if fates:
                 index_rows.insert(self._connection, pa.concat_tables(played), pa.concat_tables(fates))
-            self._known.update({step: present[step] for step in steps})
-            self._problems.update(problems)
+
+
+@contextmanager
+def _duckdb_errors() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise RecordError(
+            f"The tables of a record in memory do not answer: {str(error).rstrip('.')}.", "Start the command again."
+        ) from error
