@@ -210,8 +210,11 @@ def test_the_update_is_corrected(run: Any) -> None:
 @pytest.mark.parametrize("loss", ["reinforce", "cross_entropy"])
 def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -> None:
     planned({**ahead(1), "rllm.algorithm.loss_fn": loss})
-    for without in ({f"{CORRECTION}.tis_mode": None}, {f"{CORRECTION}.bypass_mode": True}):
+    for key, value, other in (("tis_mode", None, "bypass_mode"), ("bypass_mode", True, "tis_mode")):
+        without = {f"{CORRECTION}.{key}": value}
         error = _refused(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
+        assert f"Leave {CORRECTION}.{key} out" in error.hint
+        assert other not in error.hint
         assert f"Loss {loss!r} of role 'judge' has no ratio to the policy that sampled" in error.message
     planned({"rllm.algorithm.loss_fn": loss})
 

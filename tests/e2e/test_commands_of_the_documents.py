@@ -145,11 +145,13 @@ def test_the_pipeline_in_the_reference_is_one(
 def test_the_record_is_read_as_the_reference_says(
     forked_rllm: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert forked_rllm(*words_of("rllm train guess")).returncode == 0
+    assert forked_rllm(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("docs/reference/run-folder.md", "python")
-    exec(code.replace("step_000012", "step_000001"), {})
+    of_fates, of_tokens = blocks("docs/reference/run-folder.md", "python")
+    exec(of_fates.replace("step_000012", "step_000001"), {})
     assert "trained" in capsys.readouterr().out
+    exec(of_tokens.replace("(12", "(1"), {})
+    assert "'aggregation': '" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", ["docs/reference/testing.md", "docs/how-to/plugin.md"])

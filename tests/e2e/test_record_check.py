@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,54 @@ def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, sa
 
     with pytest.raises(RllmError, match=said):
         checked(run.folder)
+
+
+def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
+    run = train("lucky", TOKENS)
+    (run.folder / "record/updates/step_000001.parquet").unlink()
+
+    code, said = checked(run.folder)
+
+    assert code == 1
+    assert said.startswith("step 1: its update is not recorded, and it trained on ")
+
+
+def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
+    run = train("lucky", TOKENS)
+    shutil.rmtree(run.folder / "record/updates")
+
+    code, said = checked(run.folder)
+
+    assert code == 1
+    assert "the record differs from the updates in 2 places" in said
+
+
+def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
+    run = train("lucky", TOKENS)
+    (run.folder / "metrics.jsonl").write_text("")
+
+    code, said = checked(run.folder)
+
+    assert code == 0
+    assert said.startswith("compared with no loss of metrics.jsonl, which has none of them: 2 steps")
+
+
+def test_a_run_that_trained_on_nothing_is_told_so(train: Any) -> None:
+    run = train("lucky", TOKENS)
+    for step in (0, 1):
+        (run.folder / f"record/updates/step_{step:06d}.parquet").unlink()
+        fates = run.folder / f"record/fates/step_{step:06d}.parquet"
+        with pq.ParquetFile(fates) as opened:
+            table = opened.read()
+        at = table.column_names.index("fate")
+        dropped = pa.array(["dropped"] * len(table), table.schema.field(at).type)
+        pq.write_table(table.set_column(at, table.schema.field(at), dropped), fates)
+
+    with pytest.raises(RllmError, match="no step was trained on"):
+        checked(run.folder)
+
+
+def test_a_folder_above_the_run_is_enough(train: Any) -> None:
+    run = train("lucky", TOKENS)
+
+    assert checked(run.folder.parent) == checked(run.folder)

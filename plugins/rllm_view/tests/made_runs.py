@@ -46,6 +46,10 @@ class Made:
     epochs: int = 2
     content: str = "tokens"
     traced: bool = True
+    clips: bool = True
+    advantages: tuple[float, float] = (0.75, -0.25)
+    """Of the first member of a group, and of the others."""
+    kl_part: float = 0.0
     texts: Mapping[str, str] = field(default_factory=dict)
     """Replaces the text of a field, by its name."""
 
@@ -72,7 +76,12 @@ def write_step(folder: Path, step: int, made: Made) -> None:
     """Write the files of one step, fates last, and its line of metrics."""
     rows = step_rows(step, made)
     losses = {"agent": {"name": made.text("loss", "rllm-core/ppo"), "params": {}}}
-    objective = {"losses": losses, "entropy_coeff": 0.01, "aggregation": made.text("aggregation", "token-mean")}
+    objective = {
+        "rollout_correction": None,
+        "losses": losses,
+        "entropy_coeff": 0.01,
+        "aggregation": made.text("aggregation", "token-mean"),
+    }
     for kind in KINDS:
         if kind in rows:
             more = {OBJECTIVE_KEY: json.dumps(objective)} if kind == "updates" else {}
@@ -92,6 +101,8 @@ def metrics_of(step: int) -> dict[str, float]:
         "response_length/max": 8.0,
         "response_length/mean": 8.0,
         "reward/agent/mean": 0.25 + 0.01 * step,
+        "staleness/max": 1.0,
+        "staleness/mean": 0.5,
         "time/generate": 0.2,
         "time/update": 0.3,
         "time/step": 0.5,
@@ -206,13 +217,13 @@ def _fate(step: int, number: int, uid: str, peers: list[str], member: int, made:
         "round": 0,
         "estimator": made.text("estimator", "grpo") if trained else None,
         "baseline": 0.25 if trained else None,
-        "advantage": (0.75 if member == 0 else -0.25) if trained else None,
+        "advantage": made.advantages[member != 0] if trained else None,
     }
 
 
 def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]:
     at = [turn * (PROMPT + made.reply) + PROMPT + k for turn in range(made.turns) for k in range(made.reply)]
-    advantage = 0.75 if uid.endswith(":0/0") else -0.25
+    advantage = made.advantages[not uid.endswith(":0/0")]
     row: dict[str, Any] = {
         "trajectory": uid,
         "segment": 0,
@@ -230,10 +241,10 @@ def _trace(step: int, uid: str, epoch: int | None, made: Made) -> dict[str, Any]
         "logprob": [-1.0 - 0.01 * place + 0.1 * epoch for place in at],
         "entropy": [2.0] * len(at),
         "weight": [0.125] * len(at),
-        "clipped": [place == at[-1] for place in at],
+        "clipped": [place == at[-1] for place in at] if made.clips else None,
         # Growing with the place, and 0 for the last one: the loss clips it.
         "policy_part": [-advantage * 0.001 * place * (place != at[-1]) for place in at],
-        "kl_part": [0.0] * len(at),
+        "kl_part": [made.kl_part] * len(at),
         "entropy_part": [-0.01] * len(at),
     }
 

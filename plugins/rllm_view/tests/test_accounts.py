@@ -86,3 +86,19 @@ def test_a_record_without_tokens_says_which_setting_shows_them(tmp_path: Path) -
     assert answer["ids"] is None
     assert "rllm.record=tokens" in next(each["missing"] for each in answer["columns"] if each["id"] == "push")
     assert "rllm.record=tokens" in next(fact["text"] for fact in answer["facts"] if fact["title"] == "Loss")
+
+
+def test_a_loss_that_does_not_clip_is_said_not_to(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(clips=False))
+
+    answer = Asking(run).of_run("episode", step="1", uid=FIRST)
+
+    said = {each["missing"] for each in answer["columns"] if each["id"] == "clipped"}
+    assert said == {"the loss does not clip, or does not say which tokens"}
+
+
+def test_a_run_without_a_rollout_correction_is_said_to_have_none(ask: Asking) -> None:
+    answer = ask.of_run("episode", step="1", uid=FIRST)
+
+    said = {each["missing"] for each in answer["columns"] if each["id"] == "rollout_weight"}
+    assert said == {"the run has no rollout correction"}

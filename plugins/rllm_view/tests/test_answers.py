@@ -52,7 +52,7 @@ def test_curves_are_drawn_together_by_what_they_measure(ask: Asking) -> None:
     assert [curve["name"] for curve in panels["time"]] == ["time/update", "time/generate"]
     assert [curve["name"] for curve in panels["response_length"]] == ["response_length/max", "response_length/mean"]
     assert panels["entropy"] == [{"name": "actor/entropy", "steps": [0, 1, 2], "values": [2.0, 1.9, 1.8]}]
-    assert panels["staleness"][0] == {"name": "staleness/max", "steps": [0, 1, 2], "values": [0.0, 0.0, 0.0]}
+    assert panels["staleness"][0] == {"name": "staleness/max", "steps": [0, 1, 2], "values": [1.0, 1.0, 1.0]}
     assert set(panels) == {
         "reward", "solved", "entropy", "kl", "grad_norm", "clip_fraction", "response_length", "time", "staleness"
     }  # fmt: skip

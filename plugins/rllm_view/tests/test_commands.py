@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from rllm_core.errors import ConfigError
+from rllm_record.run_places import one_run
+from rllm_record.steps import RecordError
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
 from rllm_view.commands.why import why
 
-from .made_runs import Made, make_run
+from .asking import Asking
+from .made_runs import Made, make_run, write_step
 
 Say = Callable[..., str]
 COMMANDS = {"runs": runs, "episode": episode, "why": why}
@@ -37,6 +40,15 @@ def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
     assert heading.split()[:4] == ["run", "steps", "reward", "solved"]
     assert row.split()[1:4] == ["3/4", "0.270", "0.250"]
     assert "tokens, 3 steps" in row
+
+
+def test_a_run_whose_length_comes_from_epochs_shows_its_steps_alone(say: Say, run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("total_batches: 4", "total_batches: -1"))
+
+    _, row = say("runs", "list", run.parent).splitlines()
+
+    assert row.split()[1] == "3"
 
 
 def test_runs_are_compared(say: Say, tmp_path: Path) -> None:
@@ -85,11 +97,41 @@ def test_why_of_a_token_has_twelve_facts(say: Say, run: Path) -> None:
     assert "    log-prob of the reference model: the run has no reference model, or it was not asked" in said
 
 
+def test_why_tells_flags_in_words_and_no_negative_zero(say: Say, run: Path) -> None:
+    kept, clipped = (say("why", run, 1, "task-0:0", "--token", position) for position in (10, 11))
+
+    assert "    clipped by the loss, epoch 0: no\n" in kept
+    assert "    clipped by the loss, epoch 0: yes\n" in clipped
+    assert "    push: -clipping · (policy + KL part), epoch 0: 0\n" in clipped
+    assert "-0\n" not in kept + clipped
+
+
 def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:
     said = say("why", run, 1, "task-1:0")
 
     assert "filter: dropped in step 1 by reject/all_solved (solved 4)" in said
     assert "push of its tokens: not trained on in this step: dropped" in said
+
+
+def test_why_of_advantage_0_says_what_still_moves_its_tokens(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0)))
+
+    said = say("why", run, 1, "task-0:0")
+
+    assert (
+        "push of its tokens: none: its advantage is 0; "
+        "the entropy bonus still moves them (∂ entropy bonus / ∂ entropy from -0.01 to -0.01)\n"
+    ) in said
+    assert "not trained on" not in said
+
+
+def test_why_of_advantage_0_says_that_the_kl_term_pushes(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(advantages=(0.0, 0.0), kl_part=0.02))
+
+    said = say("why", run, 1, "task-0:0")
+
+    assert "its advantage is 0: the policy loss pushes none of its tokens; the KL term still moves them" in said
+    assert "  token 2, turn 0, ' w2': -0.01, -0.01" in said
 
 
 def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path) -> None:
@@ -112,3 +154,37 @@ def test_words_that_mean_no_trajectory_or_several_are_refused(say: Say, run: Pat
         say("why", run / "checkpoints", 1, "nobody")
     with pytest.raises(ConfigError, match="The trajectory has 12 tokens"):
         say("why", run, 1, "task-0:0", "--token", 12)
+
+
+def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
+    file = run / "record/fates/step_000001.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+
+    for command in ("why", "episode"):
+        with pytest.raises(RecordError, match=r"cannot be read: .*[^.]\. Restore it"):
+            say(command, run, 1, "task-0:0")
+
+
+def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "p" / "r", Made(groups=12, members=1))
+
+    assert say("episode", run, 1, "task-1").startswith("1.0:task-1:0/0  ")
+    assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")
+
+
+def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(say: Say, tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
+    file = second / "record/fates/step_000001.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    write_step(first, 3, Made())
+
+    said = say("runs", "compare", first, second)
+
+    assert "p/b: Step 1: " in said
+    assert "over the 2 steps that can be read of all runs" in said
+    compared = Asking(first, second)("compare", runs=ids_of(first, second))
+    assert [row["runs"][0]["attempts"] for row in compared["tasks"]] == [8, 8]
+
+
+def ids_of(*folders: Path) -> str:
+    return ",".join(one_run(folder).id for folder in folders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pandas
 import pytest
 
 from rllm_record.steps import RecordError
+from rllm_view.api.library import Library
 
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
@@ -69,3 +71,13 @@ def test_metrics_cut_in_a_line_are_those_before_it(run: Path) -> None:
     place.write_bytes(place.read_bytes()[:-20])
 
     assert [run["steps"] for run in Asking(run)("runs")["runs"]] == [2]
+
+
+def test_a_run_that_is_removed_answers_whoever_is_asking_it(run: Path) -> None:
+    library = Library([run.parent])
+    (opened,) = library.runs()
+    opened.index.refresh()
+    shutil.rmtree(run)
+
+    assert library.runs() == []
+    assert opened.index.rows("SELECT count(*) AS n FROM fates") == [{"n": 24}]

@@ -108,3 +108,24 @@ def test_the_command_serves_until_a_signal(run: Path, tmp_path: Path) -> None:
     assert said == f"open {url}/#key={KEY}\n"
     assert KEY not in place.read_text()
     assert names == ["project/made"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_is_changed_by_any_method(browser: TestClient, method: str) -> None:
+    refused = browser.request(method, "/api/runs", headers={KEY_HEADER: KEY})
+
+    assert refused.status_code == 405
+    assert refused.headers["allow"] == "GET, HEAD"
+    assert refused.json()["message"] == f"Nothing here takes {method}."
+
+
+def test_tables_that_do_not_answer_are_a_message(run: Path) -> None:
+    library = Library([run])
+    (opened,) = library.runs()
+    opened.index.refresh()
+    with TestClient(create_app(Answers(library), KEY), base_url="http://127.0.0.1:8000") as client:
+        opened.close()
+        answer = client.get(f"/api/runs/{opened.place.id}/steps", headers={KEY_HEADER: KEY})
+
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith("The tables of a record in memory do not answer: ")

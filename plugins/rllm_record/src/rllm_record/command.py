@@ -24,9 +24,9 @@ def record() -> None:
 def check(run: Path) -> None:
     """Compute the losses of RUN's updates again from its record, and compare.
 
-    RUN is a run folder with a record of rllm.record=tokens. For each optimiser step the loss, what each token weighs
-    and its coefficients follow from the recorded log-probs, advantages and settings. Exit code 1: they differ, and the
-    lines name step and token.
+    RUN is a run folder, or one above it, with a record of rllm.record=tokens. For each optimiser step the loss, what
+    each token weighs and its coefficients follow from the recorded log-probs, advantages and settings. Exit code 1:
+    they differ, or an update is missing, and the lines name step and token.
 
     \b
       rllm train guess rllm.record=tokens
@@ -40,7 +40,9 @@ def check(run: Path) -> None:
         raise RllmError(
             f"Losses are computed by {error.name}, which is not installed.", "pip install 'rllm-record[check]'"
         ) from error
-    report = check_run(run.expanduser())
+    from rllm_record.run_places import one_run
+
+    report = check_run(one_run(run.expanduser()).folder)
     for line in _lines(report):
         click.echo(line)
     if report.problems:
@@ -53,6 +55,8 @@ def _lines(report: Report) -> list[str]:
         lines.append(f"and {len(report.problems) - SHOWN} more")
     if report.untraced:
         lines.append(f"not recorded by this backend: log-probs and coefficients of {len(report.untraced)} steps")
+    if report.unlogged:
+        lines.append(f"compared with no loss of metrics.jsonl, which has none of them: {len(report.unlogged)} steps")
     if report.unexplained:
         lines.append(f"not recorded by this backend: the parts of the loss of {report.unexplained} optimiser steps")
     checked = f"{report.optimizer_steps} optimiser steps of {report.steps} steps, {report.tokens} tokens"

@@ -11,6 +11,7 @@ from rllm_core.planning.problem import Problem, refused, warning
 SECTION = "rllm.async_training"
 THRESHOLD, PARTIAL = f"{SECTION}.staleness_threshold", f"{SECTION}.partial_rollout"
 TIS = "rllm.algorithm.rollout_correction.tis_mode"
+BYPASS = "rllm.algorithm.rollout_correction.bypass_mode"
 
 
 def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
@@ -107,6 +108,8 @@ def losses_have_a_ratio(plan: RunPlan) -> Iterator[Problem]:
     section, tis_mode = plan.config.rllm.async_training, plan.config.rllm.algorithm.rollout_correction.tis_mode
     if not section.staleness or tis_mode is not None:
         return
+    # With rollout log-probs as old ones there is no ratio to correct by: that key is in the way, not the other.
+    remove = f"Leave {BYPASS} out" if plan.composed.value(BYPASS) else f"Leave {TIS} out or set it to token"
     chosen = {"": plan.losses.default} | {f" of role {role!r}": loss for role, loss in plan.losses.by_role.items()}
     for whose, loss in chosen.items():
         if not loss.plugin.has_ratio:
@@ -114,5 +117,5 @@ def losses_have_a_ratio(plan: RunPlan) -> Iterator[Problem]:
                 "rllm.algorithm.loss_fn",
                 f"Loss {loss.plugin.name!r}{whose} has no ratio to the policy that sampled, and `{THRESHOLD}` is "
                 f"{section.staleness}.",
-                f"Leave {TIS} out or set it to token, or choose another loss, such as ppo.",
+                f"{remove}, or choose another loss, such as ppo.",
             )

@@ -13,11 +13,9 @@ from typing import Any
 from rllm_core.config.compose import Composed
 from rllm_core.config.layers import Tier
 from rllm_core.config.paths import path_of, put_at
-from rllm_core.planning.async_checks import THRESHOLD, TIS
+from rllm_core.planning.async_checks import BYPASS, THRESHOLD, TIS
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.unused_keys import changed
-
-BYPASS = "rllm.algorithm.rollout_correction.bypass_mode"
 
 
 def with_correction(plan: RunPlan) -> RunPlan:

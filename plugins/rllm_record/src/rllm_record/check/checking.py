@@ -30,20 +30,30 @@ def check_run(folder: Path) -> Report:
     """Check the record in a run folder.
 
     Raises:
-        RecordError: there is none with tokens, or a file cannot be read.
+        RecordError: there is none with tokens, no step of it was trained on, or a file cannot be read.
     """
     files = StepFiles(folder / FOLDER)
     steps = files.steps()
     if not steps:
         raise RecordError(f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
-    with_updates = [step for step in steps if files.has_update(step)]
-    if not with_updates:
+    with_tokens = [step for step in steps if files.has_update(step) or files.holds_tokens(step)]
+    if not with_tokens:
         raise RecordError(f"The record of {folder} has no updates.", "A run records them with rllm.record=tokens.")
     logged = _logged_losses(folder)
     report, losses = Report(), RoleLosses()
-    for step in with_updates:
-        report.steps += 1
-        report.problems += _check_step(files, step, logged.get(step), report, losses)
+    for step in with_tokens:
+        if files.has_update(step):
+            report.steps += 1
+            report.problems += _check_step(files, step, logged.get(step), report, losses)
+        elif trained := _trained(files, step):
+            report.problems.append(
+                f"step {step}: its update is not recorded, and it trained on {len(trained)} trajectories"
+            )
+    if not report.steps and not report.problems:
+        raise RecordError(
+            f"In {folder} no step was trained on: there is no update to check.",
+            "`rllm view` shows what became of its trajectories.",
+        )
     return report
 
 
@@ -74,16 +84,23 @@ def _check_step(files: StepFiles, step: int, logged: float | None, report: Repor
             yield from _check_loss(update, found, where, report)
             yield from _check_coefficients(these, found, where, report)
     known = [update["loss"] for update in updates if update["loss"] is not None]
-    if logged is not None and len(known) == len(updates):
+    if logged is None:
+        report.unlogged.append(step)
+    elif len(known) == len(updates):
         yield from _differs(f"step {step}: actor/loss in {METRICS}", logged, float(np.mean(known)), 1.0)
 
 
 def _missing(files: StepFiles, step: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Trajectories that were trained on by their fates and have no row, or the other way round."""
-    trained = {each.fate.trajectory for each in files.fates(step) if each.fate.fate == "trained"}
+    trained = _trained(files, step)
     traced = {row["trajectory"] for row in rows}
     for uid in sorted(trained ^ traced):
         yield f"step {step}: {uid} is {'trained on, and has no trace' if uid in trained else 'traced, and not trained'}"
+
+
+def _trained(files: StepFiles, step: int) -> set[str]:
+    """Uids of the trajectories that were trained on by their fates."""
+    return {each.fate.trajectory for each in files.fates(step) if each.fate.fate == "trained"}
 
 
 def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str) -> Iterator[str]:

@@ -20,6 +20,8 @@ class Report:
     """In proportion to the largest coefficient of the optimiser step."""
     untraced: list[int] = field(default_factory=list)
     """Steps of which the backend traced nothing."""
+    unlogged: list[int] = field(default_factory=list)
+    """Steps with an update whose loss is not in the run's metrics: there it is compared with nothing."""
     unexplained: int = 0
     """Optimiser steps with a loss that gives no number per token."""
     problems: list[str] = field(default_factory=list)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rllm_core.errors import RllmError
 
 
 class RecordError(RllmError):
     """A record cannot be written or read."""
+
+
+def unreadable(place: Path, error: Exception) -> RecordError:
+    """The error about a file that cannot be read, from what its reader raised."""
+    # pyarrow's sentences have a full stop, those of the operating system have none.
+    return RecordError(f"{place} cannot be read: {str(error).rstrip('.')}.", "Restore it from a copy.")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_record.steps import schemas, tables
-from rllm_record.steps.errors import RecordError
+from rllm_record.steps.errors import RecordError, unreadable
 from rllm_record.steps.parquet import read_rows, read_table, write_table
 from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
@@ -38,8 +38,9 @@ class StepFiles:
     there where tokens are recorded, and the last two where the step made an update.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        """`folder` is ``record`` in that of a run. Nothing is read yet."""
+        self._folder = Path(folder)
 
     def steps(self) -> list[int]:
         """Steps that are recorded, in order."""
@@ -142,6 +143,10 @@ class StepFiles:
         """Whether an update of the step is recorded."""
         return self._place("updates", step).exists()
 
+    def holds_tokens(self, step: int) -> bool:
+        """Whether a step was recorded with texts and tokens; False where its episodes cannot be read."""
+        return holds_tokens(self._place("episodes", step))
+
     def update_table(self, step: int) -> pa.Table:
         """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
 
@@ -213,7 +218,7 @@ def sampler_of(file: Path) -> Sampler:
     try:
         marks = pq.read_schema(file).metadata or {}
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{file} cannot be read: {error}.", "Restore it from a copy.") from error
+        raise unreadable(file, error) from error
     tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
     return Sampler(
         tokenizer=None if tokenizer is None else tokenizer.decode(),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rllm_core.files import sync_file
-from rllm_record.steps.errors import RecordError
+from rllm_record.steps.errors import RecordError, unreadable
 from rllm_record.steps.schemas import ENCODINGS
 from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
 
@@ -104,7 +104,7 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
             f"There is no record at {place}.", "A run keeps one with rllm.record=fates or rllm.record=tokens."
         ) from error
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise RecordError(f"{place} cannot be read: {error}.", "Restore it from a copy.") from error
+        raise unreadable(place, error) from error
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -37,5 +37,6 @@ def _column(column: Column) -> dict[str, Any]:
         "unit": column.unit,
         "epoch": column.epoch,
         "missing": column.missing,
+        "words": column.words,
         "column": packed(column.values),
     }

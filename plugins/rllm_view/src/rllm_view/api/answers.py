@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rllm_view.api.account_json import account_json
@@ -17,7 +17,7 @@ from rllm_view.reading.metrics import last_values
 from rllm_view.reading.neighbours import neighbours_of, steps_around
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.run import Run
-from rllm_view.reading.steps import groups_of, staleness, step_summaries
+from rllm_view.reading.steps import groups_of, step_summaries
 
 WAIT = 0.3
 """Seconds that an answer waits for steps that are not in memory yet; it says how many are missing."""
@@ -78,15 +78,13 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
         "given": run.settings().given,
         "plugins": run.plugins(),
         "validation": {name: value for name, value in values.items() if name.startswith("val/")},
-        "problems": _problems(run),
+        "problems": run.problems(),
         "recorded": sorted(fate_files(run.record)),
     }
 
 
 def curves(run: Run, query: Query) -> dict[str, Any]:
-    lines: Sequence[Any] = run.lines()
-    _refresh(run)
-    lines = [*lines, *staleness(run.index, lines)]
+    lines = run.lines()
     return {
         "panels": [
             {"id": panel.id, "title": panel.title, "share": panel.share, "curves": curves_of(panel, lines)}
@@ -133,10 +131,3 @@ def _around(run: Run, step: int) -> dict[str, Any]:
 def _refresh(run: Run) -> dict[str, Any]:
     run.index.refresh_for(WAIT)
     return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
-
-
-def _problems(run: Run) -> list[str]:
-    found = [f"Step {step}: {problem}" for step, problem in sorted(run.index.problems.items())]
-    if run.damaged_lines:
-        found.append(f"{run.damaged_lines} lines of metrics.jsonl cannot be read.")
-    return found

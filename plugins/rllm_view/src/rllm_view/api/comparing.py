@@ -14,7 +14,7 @@ _PLACES = ("rllm.trainer.experiment_name", "rllm.trainer.output_dir", "rllm.trai
 """Keys by which any two runs differ."""
 _TASKS = """
 SELECT task_id, count(*) AS attempts, avg(is_correct::INTEGER) AS solved, avg(reward_given) AS reward
-FROM played GROUP BY task_id
+FROM played WHERE list_contains(?, played_step) GROUP BY task_id
 """
 
 
@@ -24,7 +24,19 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         raise ConfigError(f"{len(runs)} runs cannot be compared.", f"Name 2 to {MOST_RUNS}.")
     for run in runs:
         run.index.refresh_for(1.0)
-    return {"runs": [run.summary() for run in runs], "settings": different_settings(runs), "tasks": tasks_of(runs)}
+    steps = common_steps(runs)
+    return {
+        "runs": [run.summary() for run in runs],
+        "settings": different_settings(runs),
+        "problems": [run.problems() for run in runs],
+        "compared_steps": len(steps),
+        "tasks": tasks_of(runs, steps),
+    }
+
+
+def common_steps(runs: Sequence[Run]) -> list[int]:
+    """Steps that could be read of all runs, in order."""
+    return sorted(set.intersection(*(set(run.index.steps()) for run in runs)))
 
 
 def different_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -35,9 +47,9 @@ def different_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
 
 
-def tasks_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Share solved and mean reward of each run at tasks that all of them played, the most different first."""
-    by_run = [{row["task_id"]: row for row in run.index.rows(_TASKS)} for run in runs]
+def tasks_of(runs: Sequence[Run], steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Share solved and mean reward of each run at tasks that all of them played in `steps`, most different first."""
+    by_run = [{row["task_id"]: row for row in run.index.rows(_TASKS, [list(steps)])} for run in runs]
     common = set.intersection(*(set(each) for each in by_run))
     rows = [{"task": task, "runs": [each[task] for each in by_run]} for task in common]
     rows.sort(key=lambda row: (-_spread(row["runs"]), str(row["task"])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rllm_core.errors import RllmError
-from rllm_view.reading.places import find_runs
+from rllm_record.run_places import find_runs
 from rllm_view.reading.run import Run
 
 
@@ -29,7 +29,8 @@ class Library:
         with self._lock:
             gone = self._runs.keys() - {place.id for place in places}
             for id in gone:
-                self._runs.pop(id).close()
+                # Another thread may be asking it: what it holds is freed with the last who knows it.
+                del self._runs[id]
             for place in places:
                 if place.id not in self._runs:
                     self._runs[place.id] = Run(place)

@@ -16,6 +16,9 @@ def print_comparison(found: dict[str, Any], most_tasks: int) -> None:
     """Print what `rllm_view.api.comparing.compare` gives."""
     runs = found["runs"]
     names = [harmless(run.name) for run in runs]
+    for name, problems in zip(names, found["problems"], strict=True):
+        for problem in problems:
+            click.echo(f"{name}: {harmless(problem)}")
     click.echo("figures")
     figures = [("steps", [str(run.steps) for run in runs])]
     figures += [(name, [figure(getattr(run, name)) for run in runs]) for name in ("reward", "solved", "validation")]
@@ -25,6 +28,12 @@ def print_comparison(found: dict[str, Any], most_tasks: int) -> None:
     print_table(("key", *names), settings)
     tasks = found["tasks"][:most_tasks]
     if tasks:
-        click.echo("\nshare of attempts solved over all recorded steps, the most different tasks first")
+        click.echo(f"\nshare of attempts solved over {_steps(found['compared_steps'])}, the most different tasks first")
         rows = [(harmless(str(row["task"])), *(figure(cell["solved"]) for cell in row["runs"])) for row in tasks]
         print_table(("task", *names), rows)
+
+
+def _steps(count: int) -> str:
+    return (
+        "the 1 step that can be read of all runs" if count == 1 else f"the {count} steps that can be read of all runs"
+    )

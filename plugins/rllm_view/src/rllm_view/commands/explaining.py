@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
 from rllm_view.commands.playback import whole_facts
+from rllm_view.commands.unpushed import no_advantage, no_push
 from rllm_view.reading.account import Account
 from rllm_view.reading.columns import Column, strongest, value_at
 from rllm_view.reading.panel import Fact, facts_of, number, turn_of
@@ -20,8 +21,9 @@ def about_whole(account: Account, top: int) -> Iterator[str]:
     yield from whole_facts(account)
     tokens = strongest(account.columns, top)
     if not tokens:
-        yield f"push of its tokens: {_missing(account, 'push')}"
+        yield f"push of its tokens: {no_push(account)}"
         return
+    yield from no_advantage(account)
     yield f"\nstrongest tokens ({', '.join(_push_title(account))}):"
     for position in tokens:
         pushes = ", ".join(number(value_at(each, position)) for each in _columns(account, "push"))
@@ -66,15 +68,15 @@ def _figures(account: Account, name: str, position: int) -> Iterator[str]:
         value = value_at(column, position)
         epoch = "" if column.epoch is None else f", epoch {column.epoch}"
         unit = "" if not column.unit or value is None else f" {column.unit}"
-        yield f"    {column.title}{epoch}: {column.missing if value is None else number(value)}{unit}"
+        yield f"    {column.title}{epoch}: {column.missing if value is None else _shown(column, value)}{unit}"
+
+
+def _shown(column: Column, value: float) -> str:
+    return column.words.get(number(value), number(value))
 
 
 def _columns(account: Account, name: str) -> list[Column]:
     return [each for each in account.columns if each.id == name]
-
-
-def _missing(account: Account, name: str) -> str:
-    return next((each.missing for each in _columns(account, name)), "not recorded")
 
 
 def _push_title(account: Account) -> list[str]:

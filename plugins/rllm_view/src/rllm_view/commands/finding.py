@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from rllm_core.errors import ConfigError
+from rllm_record.run_places import one_run
 from rllm_view.reading.account import Account, account_of
-from rllm_view.reading.places import one_run
 from rllm_view.reading.run import Run
 
+_TRAJECTORIES = """
+SELECT f.trajectory, p.task_id FROM fates f LEFT JOIN played p USING (trajectory)
+WHERE f.step = ? ORDER BY f.trajectory
+"""
 SHOWN = 5
 """Uids that an error names."""
 
@@ -18,21 +22,29 @@ def account_for(folder: Path, step: int, word: str) -> Account:
 
     Raises:
         ConfigError: the folder holds no run, or the word means no trajectory or several.
-        RecordError: the step is not recorded, or a file cannot be read.
+        RecordError: the step is not recorded, or a file of it cannot be read.
     """
     run = Run(one_run(folder))
     run.require_step(step)
     run.index.refresh()
+    problem = run.index.problems.get(step)
+    if problem is not None:
+        raise problem
     return account_of(run, step, _uid(run, step, word))
 
 
 def _uid(run: Run, step: int, word: str) -> str:
-    rows = run.index.rows("SELECT trajectory FROM fates WHERE step = ? ORDER BY trajectory", [step])
+    rows = run.index.rows(_TRAJECTORIES, [step])
     uids = [str(row["trajectory"]) for row in rows]
     if word in uids:
         return word
-    # `task-3:5` means attempt 5, not 50.
-    found = [uid for uid in uids if uid.rpartition("/")[0].endswith(word)] or [uid for uid in uids if word in uid]
+    found = (
+        # `task-3:5` means the task `task-3` before `my-task-3`, and attempt 5, not 50.
+        [uid for uid in uids if _attempt(uid) == word]
+        or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == word]
+        or [uid for uid in uids if uid.rpartition("/")[0].endswith(word)]
+        or [uid for uid in uids if word in uid]
+    )
     if len(found) == 1:
         return found[0]
     if found:
@@ -40,3 +52,8 @@ def _uid(run: Run, step: int, word: str) -> str:
         raise ConfigError(f"{word!r} means {len(found)} trajectories of step {step}.", f"Name one of them: {names}")
     names = ", ".join(uids[:SHOWN]) + ", …" * (len(uids) > SHOWN)
     raise ConfigError(f"No trajectory of step {step} is called {word!r}.", f"There are {len(uids)}: {names}")
+
+
+def _attempt(uid: str) -> str:
+    """``task-3:5`` of ``12.0:task-3:5/0``."""
+    return uid.rpartition("/")[0].partition(":")[2]

@@ -27,9 +27,9 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
       rllm runs list
       rllm runs list runs/rllm-training --json
     """
+    from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
     from rllm_view.commands.texts import figure
-    from rllm_view.reading.places import find_runs
     from rllm_view.reading.run import Run
 
     summaries = [Run(place).summary() for place in find_runs(folders or (Path("runs"),))]
@@ -68,9 +68,9 @@ def compare_runs(folders: tuple[Path, ...], tasks: int) -> None:
     Example:
       rllm runs compare runs/rllm-training/first runs/rllm-training/second
     """
+    from rllm_record.run_places import one_run
     from rllm_view.api.comparing import compare
     from rllm_view.commands.comparison import print_comparison
-    from rllm_view.reading.places import one_run
     from rllm_view.reading.run import Run
 
     opened = [Run(one_run(folder)) for folder in folders]

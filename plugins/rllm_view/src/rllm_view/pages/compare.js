@@ -3,7 +3,7 @@
 import { toAttempts, toRun } from "./address.js";
 import { chart } from "./chart.js";
 import { el, table } from "./dom.js";
-import { MISSING, number, percent } from "./numbers.js";
+import { count, MISSING, number, percent } from "./numbers.js";
 import { ask } from "./source.js";
 
 // Curves of all runs in one picture; the number of the run stands before each name.
@@ -29,12 +29,13 @@ export async function comparePage({ query }) {
     title: "compare",
     node: el("section", {}, el("h1", {}, "Runs beside each other"),
       el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].folder)))),
+      found.problems.map((texts, at) => texts.map((text) => el("p", { class: "problem", role: "alert" }, `${headings[at]}: ${text}`))),
       table(["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
       el("div", { class: "charts" }, together(curves).map((panel) => chart(panel, () => {}))),
       el("h2", {}, "Settings that differ"),
       table(["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
       el("h2", {}, "Tasks, the most different first"),
-      el("p", { class: "quiet" }, "Share of attempts solved over all recorded steps, of tasks that all of the runs played."),
+      el("p", { class: "quiet" }, `Share of attempts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them played.`),
       table(["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
   };
 }

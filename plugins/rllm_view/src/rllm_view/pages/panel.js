@@ -39,12 +39,12 @@ function figures(account, fact, position) {
   if (position === null || !rows.length) return null;
   return el("table", {}, el("tbody", {}, rows.map((columns) => {
     const values = columns.map((column) => valueAt(column, position));
-    const [{ title, unit, missing }] = columns;
+    const [{ title, unit, missing, words }] = columns;
     const same = values.every((value) => value === null);
     return el("tr", {}, el("th", { scope: "row" }, title, unit && el("span", { class: "quiet" }, ` ${unit}`)),
       same ? el("td", { class: "quiet", colspan: String(columns.length) }, missing)
         : values.map((value, at) => el("td", { class: "number" }, columns.length > 1 && el("span", { class: "epoch" }, `epoch ${columns[at].epoch}`),
-          value === null ? missing : number(value))));
+          value === null ? missing : words[number(value)] ?? number(value))));
   })));
 }
 

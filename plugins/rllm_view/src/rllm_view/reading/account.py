@@ -68,6 +68,7 @@ def account_of(run: Run, step: int, uid: str) -> Account:
     fate = _fate_of(run, files, step, uid)
     attempt = read_attempt(run.record, fate.played_step, uid)
     trace = read_trace(run.record, step, attempt) if attempt.ids is not None else None
+    objective = None if trace is None else _objective(files, step)
     return Account(
         attempt=attempt,
         decided=Decided(
@@ -81,9 +82,9 @@ def account_of(run: Run, step: int, uid: str) -> Account:
             advantage=getattr(fate, "advantage", None),
         ),
         group=_group(run, fate),
-        columns=columns_of(attempt, trace, _why_no_trace(attempt, fate.fate.fate)),
+        columns=columns_of(attempt, trace, _why_no_trace(attempt, fate.fate.fate), objective),
         texts=None if attempt.ids is None else run.vocabulary.texts(attempt.ids.tolist()),
-        objective=None if trace is None else _objective(files, step),
+        objective=objective,
     )
 
 

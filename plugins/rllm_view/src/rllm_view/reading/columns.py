@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_view.reading.attempt import Attempt
+from rllm_view.reading.rollout_weight import NONE, rollout_weights
 from rllm_view.reading.traces import EpochTrace, Trace
 
 NOT_BY_BACKEND = "not recorded by this backend"
 NOT_BY_RECORD = "not recorded; a run with rllm.record=tokens records it"
 NOT_TRAINED = "not trained on"
+NOT_CLIPPING = "the loss does not clip, or does not say which tokens"
+NOT_TOLD = "not recorded: what the loss is made of"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +34,8 @@ class Column:
     """(n,) NaN where it is not known of a token."""
     missing: str
     """Why `values` is None, or some of its entries NaN."""
+    words: Mapping[str, str]
+    """What some numbers mean, by how they are printed."""
 
 
 TITLES = {
@@ -40,6 +46,7 @@ TITLES = {
     "logprob": ("log-prob in the update", "nats"),
     "ratio": ("ratio to the old policy", ""),
     "entropy": ("entropy", "nats"),
+    "rollout_weight": ("rollout correction weight", ""),
     "weight": ("weight in the loss", ""),
     "policy_part": ("∂ policy loss / ∂ log-prob", ""),
     "kl_part": ("∂ KL term / ∂ log-prob", ""),
@@ -50,7 +57,11 @@ TITLES = {
     "clip_factor": ("gradient clipping multiplies by", ""),
     "learning_rate": ("learning rate", ""),
     "push": ("push: -clipping · (policy + KL part)", ""),
-    "clipped": ("clipped by the loss", "1: yes"),
+    "clipped": ("clipped by the loss", ""),
+}
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "clipped": {"0": "no", "1": "yes"},
+    "rollout_weight": {"0": "0: masked by the rollout correction"},
 }
 OF_BATCH = ("rollout_logprob", "advantage", "old_logprob", "ref_logprob")
 OF_EPOCH = (
@@ -59,23 +70,25 @@ OF_EPOCH = (
 )  # fmt: skip
 
 
-def columns_of(attempt: Attempt, trace: Trace | None, reason: str) -> list[Column]:
+def columns_of(attempt: Attempt, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
     """All columns of a trajectory.
 
     Args:
         attempt: the trajectory.
         trace: of the update in question; None: there is none.
         reason: why there is none.
+        objective: what the loss of the update is made of; None: not recorded.
     """
     rollout = None if attempt.logprobs is None else _of_sampled(attempt)
     known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
     found = [
         _column("rollout_logprob", None, rollout, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
         *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
+        _column("rollout_weight", None, *_rollout_weight(attempt, trace, reason, objective)),
     ]
     for epoch in trace.epochs if trace is not None else ():
         figures = _with_derived(epoch, known.get("old_logprob"))
-        found += [_column(name, epoch.epoch, figures.get(name), NOT_BY_BACKEND) for name in OF_EPOCH]
+        found += [_column(name, epoch.epoch, figures.get(name), _why_not_traced(name)) for name in OF_EPOCH]
     if trace is None or not trace.epochs:
         why = reason if trace is None else NOT_BY_BACKEND
         found += [_column(name, None, None, why) for name in OF_EPOCH]
@@ -85,13 +98,36 @@ def columns_of(attempt: Attempt, trace: Trace | None, reason: str) -> list[Colum
 def _column(name: str, epoch: int | None, values: NDArray[np.float64] | None, missing: str) -> Column:
     title, unit = TITLES[name]
     missing = NOT_TRAINED if values is not None and name != "rollout_logprob" else missing
-    return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing)
+    words = WORDS.get(name, {})
+    return Column(id=name, title=title, unit=unit, epoch=epoch, values=values, missing=missing, words=words)
 
 
 def _why(name: str, trace: Trace | None, reason: str) -> str:
     if trace is None:
         return reason
     return "the run has no reference model, or it was not asked" if name == "ref_logprob" else NOT_BY_BACKEND
+
+
+def _why_not_traced(name: str) -> str:
+    return NOT_CLIPPING if name == "clipped" else NOT_BY_BACKEND
+
+
+def _rollout_weight(
+    attempt: Attempt, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
+) -> tuple[NDArray[np.float64] | None, str]:
+    """The values, or why there are none."""
+    if trace is None:
+        return None, reason
+    if objective is None or "rollout_correction" not in objective:
+        return None, NOT_TOLD
+    correction = objective["rollout_correction"]
+    if correction is None:
+        return None, NONE
+    old, sampled = trace.batch["old_logprob"], trace.batch["rollout_logprob"]
+    if old is None or sampled is None:
+        return None, NOT_BY_BACKEND
+    starts = sorted({turn.segment_start for turn in attempt.turns})
+    return rollout_weights(old, sampled, starts, correction), NOT_TRAINED
 
 
 def _of_sampled(attempt: Attempt) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ Texts and tokens stay in the files: 100,000 trajectories take some tens of megab
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,16 @@ class StepIndex:
         self._starting = threading.Lock()
         self._background: threading.Thread | None = None
         self._known: dict[int, FileState] = {}
-        self.problems: dict[int, str] = {}
-        """By step, why its files cannot be read."""
+        self._problems: dict[int, RecordError] = {}
 
     def refresh(self) -> None:
         """Take in the files that are new or have changed, the newest steps first."""
         with self._refreshing:
             present = {step: state_of(file) for step, file in fate_files(self._record).items()}
-            gone = [step for step in self._known if step not in present]
-            changed = [step for step, state in present.items() if state != self._known.get(step)]
+            with self._lock:
+                known = dict(self._known)
+            gone = [step for step in known if step not in present]
+            changed = [step for step, state in present.items() if state != known.get(step)]
             self._remove(gone)
             changed.sort(reverse=True)
             for start in range(0, len(changed), FILES_AT_ONCE):
@@ -61,20 +63,32 @@ class StepIndex:
     def ensure(self, steps: Iterable[int]) -> None:
         """Take in these steps now, where they are recorded and are not in the tables yet."""
         present = {step: state_of(file) for step, file in fate_files(self._record).items()}
-        missing = [step for step in steps if step in present and present[step] != self._known.get(step)]
+        with self._lock:
+            missing = [step for step in steps if step in present and present[step] != self._known.get(step)]
         if missing:
             self._take(missing, present)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer to a query over `played` and `fates`, one dict per row."""
-        with self._lock:
+        """The answer to a query over `played` and `fates`, one dict per row.
+
+        Raises:
+            RecordError: the tables cannot answer it.
+        """
+        with self._lock, _duckdb_errors():
             answer = self._connection.execute(query, list(parameters))
             names = [column[0] for column in answer.description or ()]
             return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def steps(self) -> list[int]:
         """Steps that are in the tables, in order."""
-        return sorted(step for step in self._known if step not in self.problems)
+        with self._lock:
+            return sorted(step for step in self._known if step not in self._problems)
+
+    @property
+    def problems(self) -> dict[int, RecordError]:
+        """By step, why its files cannot be read."""
+        with self._lock:
+            return dict(self._problems)
 
     def close(self) -> None:
         """Free the tables."""
@@ -87,21 +101,38 @@ class StepIndex:
                 self._connection.execute("DELETE FROM fates WHERE step = ?", [step])
                 self._connection.execute("DELETE FROM played WHERE played_step = ?", [step])
                 self._known.pop(step, None)
-                self.problems.pop(step, None)
+                self._problems.pop(step, None)
 
     def _take(self, steps: Sequence[int], present: dict[int, FileState]) -> None:
-        played, fates, problems = list[pa.Table](), list[pa.Table](), dict[int, str]()
+        played, fates, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
         for step in steps:
             try:
                 of_step = index_rows.played(self._record, step), index_rows.fates(self._record, step)
             except RecordError as error:
-                problems[step] = error.message
+                problems[step] = error
             else:
                 played.append(of_step[0])
                 fates.append(of_step[1])
         with self._lock:
+            try:
+                self._put(steps, played, fates)
+            except RecordError as error:
+                problems = dict.fromkeys(steps, error)
+            self._known.update({step: present[step] for step in steps})
+            self._problems.update(problems)
+
+    def _put(self, steps: Sequence[int], played: Sequence[pa.Table], fates: Sequence[pa.Table]) -> None:
+        with _duckdb_errors():
             self._remove(steps)
             if fates:
                 index_rows.insert(self._connection, pa.concat_tables(played), pa.concat_tables(fates))
-            self._known.update({step: present[step] for step in steps})
-            self.problems.update(problems)
+
+
+@contextmanager
+def _duckdb_errors() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise RecordError(
+            f"The tables of a record in memory do not answer: {str(error).rstrip('.')}.", "Start the command again."
+        ) from error

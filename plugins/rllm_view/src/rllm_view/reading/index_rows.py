@@ -8,20 +8,21 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllm_record.steps import RecordError, StepFiles, require_known_version
+from rllm_record.steps import StepFiles, require_known_version
+from rllm_record.steps.errors import unreadable
 
 TABLES = """
 CREATE TABLE played (
     trajectory VARCHAR, episode VARCHAR, played_step INTEGER, round INTEGER, task_id VARCHAR, data_source VARCHAR,
     is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
-    reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER, oldest_version INTEGER);
+    reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
 CREATE TABLE fates (
     step INTEGER, trajectory VARCHAR, fate VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
     episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE);
 """
 _OF_EPISODE = ("uid", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries")
 _OF_TRAJECTORY = ("uid", "name", "reward_given", "reward_used")
-_OF_TURN = ("response_start", "end", "weight_version")
+_OF_TURN = ("response_start", "end")
 _LEAVES = [
     *_OF_EPISODE,
     *(f"trajectories.list.element.{name}" for name in _OF_TRAJECTORY),
@@ -32,8 +33,7 @@ INSERT INTO played
 SELECT t.uid, e.uid, e.step, round, task_id, data_source, is_correct, ending, error, tries, t.name, t.reward_given,
     t.reward_used, len(t.steps),
     coalesce(list_sum(list_transform(t.steps, lambda turn: turn."end" - turn.response_start)), 0),
-    coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0),
-    list_min(list_transform(t.steps, lambda turn: turn.weight_version))
+    coalesce(list_max(list_transform(t.steps, lambda turn: turn."end")), 0)
 FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_played) e
 """
 _FATES = """
@@ -58,7 +58,7 @@ def played(record: Path, step: int) -> pa.Table:
             require_known_version(place, file.schema_arrow.metadata)
             table = file.read(columns=_LEAVES)
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{place} cannot be read: {error}.") from error
+        raise unreadable(place, error) from error
     return table.select([*_OF_EPISODE, "trajectories"]).replace_schema_metadata(None)
 
 

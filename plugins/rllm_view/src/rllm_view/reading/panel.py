@@ -10,6 +10,7 @@ import numpy as np
 
 from rllm_view.reading.account import Account
 from rllm_view.reading.columns import NOT_BY_BACKEND, NOT_BY_RECORD
+from rllm_view.reading.rollout_weight import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ def facts_of(account: Account) -> list[Fact]:
         Fact(
             title="Log-probs", text=None, columns=("rollout_logprob", "old_logprob", "ref_logprob", "logprob", "ratio")
         ),
-        Fact(title="Loss", text=_loss(account), columns=("clipped", "weight", "loss")),
+        Fact(title="Loss", text=_loss(account), columns=("clipped", "rollout_weight", "weight", "loss")),
         Fact(title="Entropy", text=_entropy(account), columns=("entropy", "entropy_part")),
         Fact(
             title="Gradient",
@@ -49,7 +50,8 @@ def facts_of(account: Account) -> list[Fact]:
 
 def number(value: float | None) -> str:
     """To four significant digits; ``-`` for what is not known."""
-    return "-" if value is None else f"{value:.4g}"
+    # -0.0 + 0.0 is 0.0: no figure is -0.
+    return "-" if value is None else f"{value + 0.0:.4g}"
 
 
 def _reward(account: Account) -> str:
@@ -107,7 +109,9 @@ def _loss(account: Account) -> str:
         return "none: not trained on" if account.decided.fate != "trained" else _unknown(account)
     losses: dict[str, Any] = account.objective.get("losses", {})
     chosen: dict[str, Any] = losses.get(account.attempt.name) or next(iter(losses.values()), {})
-    return f"{chosen.get('name', 'not recorded')}, {account.objective.get('aggregation', 'aggregation not recorded')}"
+    parts = [chosen.get("name", "not recorded"), account.objective.get("aggregation", "aggregation not recorded")]
+    correction = account.objective.get("rollout_correction")
+    return ", ".join(parts if correction is None else [*parts, told(correction)])
 
 
 def _entropy(account: Account) -> str | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.runs.run_folder import METRICS, PLUGINS
+from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
 from rllm_view.reading.metrics import MetricsFile, last_values
-from rllm_view.reading.places import RunPlace
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.settings import Settings, read_settings
 from rllm_view.reading.vocabulary import Vocabulary
@@ -32,6 +32,7 @@ class RunSummary:
     steps: int
     """Finished training steps."""
     total_steps: int | None
+    """As its user set them; None: they follow from epochs and tasks."""
     reward: float | None
     """Mean reward of the newest step, of the role that comes first."""
     solved: float | None
@@ -95,7 +96,7 @@ class Run:
             loss=used.get("loss"),
             model=settings.text("model.name"),
             steps=1 + max((line["step"] for line in lines if "train/weight_version" in line), default=-1),
-            total_steps=settings.number("rllm.trainer.total_batches"),
+            total_steps=_total_steps(settings),
             reward=_first(last, "reward/", "/mean"),
             solved=last.get("batch/solved"),
             validation=_first(last, "val/", "/pass@1"),
@@ -103,6 +104,13 @@ class Run:
             content=(settings.text("rllm.record") or "fates") if recorded else None,
             modified=modified,
         )
+
+    def problems(self) -> list[str]:
+        """What of it cannot be read, a sentence each; of the record what its index has met so far."""
+        found = [f"Step {step}: {problem.message}" for step, problem in sorted(self.index.problems.items())]
+        if self.damaged_lines:
+            found.append(f"{self.damaged_lines} lines of {METRICS} cannot be read.")
+        return found
 
     def require_step(self, step: int) -> None:
         """Raise RecordError where a step is not recorded."""
@@ -119,6 +127,12 @@ class Run:
     def close(self) -> None:
         """Free what is in memory."""
         self.index.close()
+
+
+def _total_steps(settings: Settings) -> int | None:
+    total = settings.number("rllm.trainer.total_batches")
+    # -1: by epochs.
+    return total if total is not None and total > 0 else None
 
 
 def _first(values: Mapping[str, float], start: str, end: str) -> float | None:

@@ -112,26 +112,3 @@ GROUP BY f.group_id ORDER BY f.group_id
 def groups_of(index: StepIndex, step: int) -> list[GroupSummary]:
     """The groups of a step, by id."""
     return [GroupSummary(**row) for row in index.rows(_GROUPS, [step])]
-
-
-def staleness(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Updates between the weights that sampled a trajectory and those that were trained on it, per step.
-
-    Rows as those of metrics: `step`, `staleness/mean`, `staleness/max`. Steps that trained on nothing have none.
-    """
-    query = """
-    SELECT f.step, avg(p.oldest_version) AS mean, min(p.oldest_version) AS oldest
-    FROM fates f JOIN played p USING (trajectory) WHERE f.fate = 'trained' AND p.oldest_version IS NOT NULL
-    GROUP BY f.step ORDER BY f.step
-    """
-    # `train/weight_version` counts the updates, that of the step included.
-    trained_on = {line["step"]: line["train/weight_version"] - 1 for line in lines if "train/weight_version" in line}
-    return [
-        {
-            "step": row["step"],
-            "staleness/mean": trained_on[row["step"]] - row["mean"],
-            "staleness/max": trained_on[row["step"]] - row["oldest"],
-        }
-        for row in index.rows(query)
-        if trained_on.get(row["step"]) is not None
-    ]

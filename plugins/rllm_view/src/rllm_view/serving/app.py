@@ -18,6 +18,7 @@ from rllm_view.serving.headers import SafeHeaders
 
 KEY_HEADER = "X-RLLM-View-Key"
 KEY_VARIABLE = "RLLM_VIEW_KEY"
+METHODS = ("GET", "HEAD")
 INSTEAD = "From another machine, forward a port: ssh -L 8000:127.0.0.1:PORT."
 
 
@@ -49,6 +50,9 @@ class _Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        if request.method not in METHODS:
+            await _not_allowed(request.method)(scope, receive, send)
+            return
         # `path` is the whole one; starlette before 0.35 had only what is below the mount.
         path = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
         response = await run_in_threadpool(self._answer, path, dict(request.query_params))
@@ -80,3 +84,8 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _not_there() -> Response:
     return JSONResponse({"message": "There is nothing at this path.", "hint": "The pages begin at /."}, 404)
+
+
+def _not_allowed(method: str) -> Response:
+    body = {"message": f"Nothing here takes {method}.", "hint": "Answers are read with GET."}
+    return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})

@@ -1,0 +1,81 @@
+"""Where rollouts are played ahead, what a token is shown with multiplies to its policy part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from rllm_record.run_places import one_run
+from rllm_record.steps import StepFiles
+from rllm_view.commands.why import why
+from rllm_view.reading.account import Account, account_of
+from rllm_view.reading.run import Run
+
+AHEAD: dict[str, Any] = {
+    "rllm.record": "tokens",
+    "rllm.async_training.enable": True,
+    "rllm.async_training.staleness_threshold": 1,
+    "rllm.trainer.total_batches": 4,
+    "rllm.rollout.n": 4,
+    "training.num_epochs": 2,
+    "training.learning_rate": 3e-3,
+    "rllm.algorithm.rollout_correction.tis_cap": 1.0,
+}
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "token": {},
+    "sequence": {"rllm.algorithm.rollout_correction.tis_mode": "sequence"},
+    "masked": {"rllm.algorithm.rollout_correction.tis_beyond_cap": "mask"},
+}
+
+
+def accounts_of(folder: Path) -> list[tuple[int, Account]]:
+    """Of all trajectories that were trained on, with their steps."""
+    run, files = Run(one_run(folder)), StepFiles(folder / "record")
+    run.index.refresh()
+    return [
+        (step, account_of(run, step, each.fate.trajectory))
+        for step in files.steps()
+        for each in files.fates(step)
+        if each.fate.fate == "trained"
+    ]
+
+
+def values(account: Account, name: str, epoch: int | None = None) -> NDArray[np.float64]:
+    (found,) = [each.values for each in account.columns if each.id == name and each.epoch == epoch]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
+def test_the_factors_multiply_to_the_policy_part(train: Any, correction: dict[str, Any]) -> None:
+    accounts = accounts_of(train("lucky", AHEAD | correction).folder)
+
+    corrections = np.concatenate([values(account, "rollout_weight") for _, account in accounts])
+    assert np.nanmin(corrections) < 0.999
+    for _, account in accounts:
+        for epoch in (0, 1):
+            weight, ratio = (values(account, name, epoch) for name in ("weight", "ratio"))
+            product = -weight * values(account, "rollout_weight") * ratio * values(account, "advantage")
+            kept = values(account, "clipped", epoch) == 0.0
+            np.testing.assert_allclose(product[kept], values(account, "policy_part", epoch)[kept], rtol=1e-4, atol=1e-8)
+
+
+def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
+    run = train("lucky", AHEAD | CORRECTIONS["masked"])
+    step, account, position = next(
+        (step, account, int(np.flatnonzero(values(account, "rollout_weight") == 0.0)[0]))
+        for step, account in accounts_of(run.folder)
+        if (values(account, "rollout_weight") == 0.0).any()
+    )
+
+    words = [str(run.folder), str(step), account.attempt.uid, "--token", str(position)]
+    said = CliRunner().invoke(why, words).output
+
+    assert "    rollout correction weight: 0: masked by the rollout correction\n" in said
+    assert "    clipped by the loss, epoch 0: no\n" in said
+    assert "rollout correction by token, cap 1, masked beyond it\n" in said
