@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -161,7 +162,11 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
 
 
 def _last_words(process: ChildProcess) -> str:
-    return "\n".join(process.last_lines(LOG_LINES)) or "(its log is empty)"
+    lines = process.last_lines(LOG_LINES) or ["(its log is empty)"]
+    code = process.exit_code
+    if code is not None and code < 0:
+        lines.append(f"(it was killed by {signal.Signals(-code).name})")
+    return "\n".join(lines)
 
 
 def _environment() -> dict[str, str]:
