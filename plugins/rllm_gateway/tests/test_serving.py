@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -265,5 +266,6 @@ def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) 
 
 def test_a_gateway_that_was_killed_says_the_signal(tmp_path: Path) -> None:
     process = ChildProcess.spawn([sys.executable, "-c", "input()"], tmp_path / "log", {})
-    process.kill()
+    os.kill(process.pid, signal.SIGKILL)
     assert _last_words(process).splitlines()[-1] == "(it was killed by SIGKILL)"
+    process.kill()
