@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 
 import openai
 import pytest
 from gateway_world import World
 
-from rllm_gateway.client import get_chat_client, get_chat_client_async, session
+from rllm_gateway.client import get_chat_client, get_chat_client_async, open_session, session
 from rllm_gateway.session import OpenedSession
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -88,8 +91,35 @@ def test_streams_follow_too(world: World, opened: OpenedSession) -> None:
     assert said_of(world, opened) == [("judge", None, None)]
 
 
+@pytest.mark.parametrize("role", ["a/b", ".", "..", "", "x" * 65])
+@pytest.mark.usefixtures("opened")
+def test_a_role_that_no_url_has_is_refused(role: str) -> None:
+    with pytest.raises(ValueError, match="the role"), session(role):
+        pass
+
+
 @pytest.mark.parametrize("make", [get_chat_client, get_chat_client_async])
 def test_without_a_session_there_is_no_client(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLLM_SESSION_URL", raising=False)
     with pytest.raises(RuntimeError, match="run the agent by `rllm train --agent`"):
         make()
+
+
+class Stranger(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *words: Any) -> None:
+        """Nothing of it is of interest."""
+
+
+def test_what_is_no_gateway_is_told_so() -> None:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        Thread(target=server.handle_request).start()
+        with pytest.raises(ConnectionError, match="is no gateway: start one with"):
+            open_session(url=f"http://127.0.0.1:{server.server_port}", token="t")
+
+
+def test_a_refusal_says_the_gateway_s_reason(world: World) -> None:
+    with pytest.raises(HTTPError, match="There is nothing at this path"):
+        open_session(url=world.url, token="t")

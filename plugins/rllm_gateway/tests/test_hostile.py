@@ -240,7 +240,15 @@ def test_keys_that_are_none(world: World, session: OpenedSession, key: str) -> N
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil.example:80"])
 def test_another_name_for_this_machine_comes_from_a_web_page(client: httpx.Client, host: str) -> None:
-    assert client.post("responses", json=WHOLE["responses"], headers={"host": host}).status_code == 403
+    for api, body in WHOLE.items():
+        answer = client.post(api, json=body, headers={"host": host})
+        assert (answer.status_code, kind_of_error(api, answer)) == (403, "permission_error")
+
+
+@pytest.mark.parametrize("metadata", ["{", "[1]"])
+def test_a_header_that_cannot_be_read_is_named(client: httpx.Client, metadata: str) -> None:
+    answer = client.post("responses", json=WHOLE["responses"], headers={"x-rllm-metadata": metadata})
+    assert (answer.status_code, answer.json()["error"]["message"][:27]) == (400, "The header X-Rllm-Metadata ")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -67,6 +67,25 @@ def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: An
     assert [made.seed for made in engine.samplings] == [once, once, again]
 
 
+def test_several_calls_that_are_asked_again_keep_their_order(engine: Any) -> None:
+    own, tried = AttemptEngine(engine), list[int | None]()
+
+    async def ask(fails: bool) -> None:
+        async def generate(prompt: Any, sampling: SamplingParams, *, session: str) -> Any:
+            tried.append(sampling.seed)
+            await asyncio.sleep(0)
+            if fails:
+                raise ConnectionError
+
+        engine.generate = generate
+        calls = (own.generate([1], SAMPLING, session=str(number)) for number in range(3))
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(ask(fails=True))
+    asyncio.run(ask(fails=False))
+    assert tried[3:] == tried[:3]
+
+
 def test_the_seed_is_the_documented_function_of_seed_digest_and_sibling(engine: Any) -> None:
     digest = prompt_digest(np.array([97], np.int32))
     assert _seeds(engine, "a", "a") == [call_seed(7, digest), call_seed(7, digest, 1)]

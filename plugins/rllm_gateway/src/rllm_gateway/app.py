@@ -47,7 +47,12 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
     app = LimitBody(_LimitPath(router, gateway.limits.path_bytes), gateway.limits.body_bytes)
     if not is_loopback(urlsplit(gateway.url).hostname or ""):
         return app
-    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.")
+
+    def refusal(scope: Scope, why: str) -> bytes:
+        of_anthropic = "/v1/messages" in scope["path"]
+        return (messages.error if of_anthropic else error_body)(RefusedError(403, "permission", why))
+
+    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.", refusal)
 
 
 def _routes_of(deployed: DeployedSessions) -> list[Route]:

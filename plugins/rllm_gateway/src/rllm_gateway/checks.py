@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rllm_core.errors import ConfigError
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
+from rllm_serving.listening import listen
 
 LARGEST_PORT = 65535
 RUN_PORT = 1
@@ -32,8 +33,21 @@ def _check_own(sdk: SdkSection) -> None:
             "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
             "Leave it out, or set rllm.sdk.proxy.mode=external.",
         )
-    _check_store(Path(sdk.store.path).expanduser())
+    _check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
+
+
+def check_serving(store: Path, host: str, port: int) -> None:
+    """Look at the options of ``rllm gateway serve``. Nothing is made.
+
+    Raises:
+        ConfigError: the store cannot be written, or the port is taken.
+    """
+    _check_store(store, "--store")
+    try:
+        listen(host, port).close()
+    except ConfigError as error:
+        raise ConfigError(error.message, "Give --port or --host another.") from error
 
 
 def _check_external(sdk: SdkSection) -> None:
@@ -65,24 +79,22 @@ def token_of(proxy: ProxySection) -> str:
     return admin_token() if proxy.admin_token is None else proxy.admin_token
 
 
-def _check_store(path: Path) -> None:
+def _check_store(path: Path, option: str) -> None:
     from rllm_record.calls import CallReader, StoreError
 
     if path.exists():
         try:
             CallReader.open(path).close()
         except StoreError as error:
-            raise ConfigError(error.message, "Give rllm.sdk.store.path another file.") from error
+            raise ConfigError(error.message, f"Give {option} another file.") from error
     place = next(each for each in path.parents if each.exists())
     if not place.is_dir():
-        raise ConfigError(
-            f"rllm.sdk.store.path is {path}, and {place} is no folder.", "Give it a file that can be made."
-        )
+        raise ConfigError(f"{option} is {path}, and {place} is no folder.", "Give it a file that can be made.")
     # SQLite writes its log beside the store.
     for each in filter(Path.exists, (path, place)):
         if not os.access(each, os.W_OK, effective_ids=True):
             raise ConfigError(
-                f"rllm.sdk.store.path is {path}, and you may not write {each}.", "Give it a file that you may write."
+                f"{option} is {path}, and you may not write {each}.", "Give it a file that you may write."
             )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +20,9 @@ GATEWAY = "http://127.0.0.1:4000"
 """Where a gateway listens unless it is told otherwise."""
 TOKEN_FILE = Path("~/.rllm/gateway.token")
 METADATA_HEADER = "X-Rllm-Metadata"
+NO_GATEWAY = "what answers at {url} is no gateway: start one with `rllm gateway serve --model …`, or give another url"
+ROLE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,64}")
+"""Clients take '.' and '..' out of a path."""
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 
@@ -111,8 +117,15 @@ def current_session() -> Session:
 
 @contextmanager
 def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
-    """Calls inside, of clients of `get_chat_client`, have this role and this metadata; nested ones add to it."""
+    """Calls inside, of clients of `get_chat_client`, have this role and this metadata; nested ones add to it.
+
+    Raises:
+        RuntimeError: as `current_session`.
+        ValueError: the role cannot be part of a URL.
+    """
     outer = current_session()
+    if role is not None and not ROLE.fullmatch(role):
+        raise ValueError(f"the role {role!r:.80} is not 1 to 64 letters, digits, '-', '_', '.' and '~', or only dots")
     made = replace(outer, role=role or outer.role, metadata={**(outer.metadata or {}), **metadata})
     token = _CURRENT.set(made)
     try:
@@ -162,8 +175,24 @@ def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     asked = urllib.request.Request(url, body, headers, method=method)
     # Without the proxies of the environment: the gateway is on this machine.
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30) as answer:
-        return json.load(answer)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(asked, timeout=30) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise _refusal(url, error) from None
+    except ValueError:
+        raise ConnectionError(NO_GATEWAY.format(url=url)) from None
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> OSError:
+    """The same error with the gateway's reason; another one where no gateway has answered."""
+    body = error.read()
+    try:
+        reason = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return ConnectionError(NO_GATEWAY.format(url=url))
+    return urllib.error.HTTPError(url, error.code, reason, error.headers, io.BytesIO(body))
 
 
 @dataclass(frozen=True)

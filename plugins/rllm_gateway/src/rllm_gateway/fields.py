@@ -13,8 +13,10 @@ Json = dict[str, Any]
 SHOWN = 80
 
 
-def json_object(body: bytes) -> Json:
+def json_object(body: bytes, what: str = "The body") -> Json:
     """The object that a body is, without the keys that are null: clients send these for what is not given.
+
+    `what` is how an error calls it.
 
     Raises:
         RefusedError: it is no JSON, no object, or nested more deeply than can be written again.
@@ -24,9 +26,9 @@ def json_object(body: bytes) -> Json:
         # orjson reads 1024 levels and writes 254; what is read has to be stored.
         orjson.dumps(found)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-        raise invalid(f"The body is not JSON that can be read: {error}.") from None
+        raise invalid(f"{what} is not JSON that can be read: {error}.") from None
     if not isinstance(found, dict):
-        raise invalid(f"The body is JSON, but not an object: {_name_of(found)}.")
+        raise invalid(f"{what} is JSON, but not an object: {_name_of(found)}.")
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -58,7 +58,7 @@ def head_of(scope: Scope) -> Head:
         key=key_of(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
         traceparent=None if traceparent is None else traceparent[:TRACEPARENT_LENGTH].decode("latin-1"),
-        metadata=json_object(headers[METADATA]) if METADATA in headers else {},
+        metadata=json_object(headers[METADATA], "The header X-Rllm-Metadata") if METADATA in headers else {},
     )
 
 

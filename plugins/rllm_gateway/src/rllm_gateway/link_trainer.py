@@ -93,6 +93,11 @@ class TrainerLink:
             task.cancel()
             await asyncio.wait({task})
 
+    @property
+    def last_words(self) -> str:
+        """The end of the gateway's log, and the signal that killed it."""
+        return self._last_words()
+
     async def ended(self) -> None:
         """Return once the gateway has hung up."""
         await asyncio.wait([self._reading])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -26,6 +27,7 @@ MODEL = "policy"
 """What clients are told that the model is called."""
 SECONDS_TO_START = 120.0
 SECONDS_TO_END = 10.0
+SECONDS_TO_BE_GONE = 1.0
 LOG_LINES = 15
 
 
@@ -161,7 +163,12 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
 
 
 def _last_words(process: ChildProcess) -> str:
-    return "\n".join(process.last_lines(LOG_LINES)) or "(its log is empty)"
+    lines = process.last_lines(LOG_LINES) or ["(its log is empty)"]
+    # Its connections close before it can be asked how it ended.
+    code = process.exit_code_within(SECONDS_TO_BE_GONE)
+    if code is not None and code < 0:
+        lines.append(f"(it was killed by {signal.Signals(-code).name})")
+    return "\n".join(lines)
 
 
 def _environment() -> dict[str, str]:

@@ -54,12 +54,15 @@ def _of_object(value: Mapping[str, Any]) -> Returned:
     by_role = reward if isinstance(reward, Mapping) else {}
     if not isinstance(correct, bool | None):
         raise RolloutError(f"The agent returned {correct!r:.80} as `correct`.", "Give true or false.")
+    metrics = value.get("metrics") or {}
+    if not isinstance(metrics, Mapping):
+        raise RolloutError(f"The agent returned {metrics!r:.80} as `metrics`.", "Give numbers by name.")
     return Returned(
         reward=None if reward is None or by_role else _number("reward", reward),
         rewards={role: _number(f"reward of {role}", each) for role, each in by_role.items()},
         answer=None if answer is None else str(answer),
         correct=correct,
-        metrics={name: _number(name, each) for name, each in (value.get("metrics") or {}).items()},
+        metrics={name: _number(name, each) for name, each in metrics.items()},
     )
 
 

@@ -24,12 +24,21 @@ def pay(episode: Episode, returned: Returned) -> None:
         reward = returned.rewards.get(trajectory.name, returned.reward)
         _set(trajectory, reward)
         if reward is None:
-            trajectory.info[REWARD_ERROR] = NO_REWARD
+            trajectory.info[REWARD_ERROR] = _no_reward(episode, returned)
         else:
             trajectory.info.pop(REWARD_ERROR, None)
     rewards = [trajectory.reward for trajectory in episode.trajectories if trajectory.reward is not None]
     episode.is_correct = bool(rewards and max(rewards) > 0) if returned.correct is None else returned.correct
     episode.metrics.update(returned.metrics)
+
+
+def _no_reward(episode: Episode, returned: Returned) -> str:
+    roles = {trajectory.name for trajectory in episode.trajectories}
+    unknown = sorted(returned.rewards.keys() - roles)
+    if not unknown:
+        return NO_REWARD
+    known = ", ".join(map(repr, sorted(roles)))
+    return f"the agent gave a reward to {', '.join(map(repr, unknown))}, and the roles that made calls are {known}"
 
 
 def attempt_of(

@@ -46,11 +46,14 @@ def serve_model(
 ) -> int:
     """Serve a model to agents that open sessions. Returns the exit code."""
     from rllm_evals.plans import plan_to_play
+    from rllm_gateway.checks import check_serving
     from rllm_gateway.deploying import DeployOptions, deploy
 
-    play = plan_to_play(replace(request, choices={**request.choices, **WORKFLOW}))
+    # Before anything of the model is read.
+    check_serving(Path(store).expanduser(), host, port)
     file = (token_file or TOKEN_FILE).expanduser()
     admin_token(file)
+    play = plan_to_play(replace(request, choices={**request.choices, **WORKFLOW}))
     options = DeployOptions(
         store=str(Path(store).expanduser()),
         token_file=file,

@@ -64,6 +64,13 @@ class ChildProcess:
         """None: it runs."""
         return self._process.poll()
 
+    def exit_code_within(self, seconds: float) -> int | None:
+        """As `exit_code`, after so long at most. Blocks."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def last_lines(self, count: int) -> list[str]:
         """The last lines of its log, for an error."""
         return self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-count:]

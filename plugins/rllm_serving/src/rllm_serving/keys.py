@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -67,14 +68,22 @@ class LoopbackNames:
     key would answer it.
     """
 
-    def __init__(self, app: ASGIApp, instead: str) -> None:
-        """`instead`: what whoever means it should do."""
+    def __init__(self, app: ASGIApp, instead: str, body_of: Callable[[Scope, str], bytes] | None = None) -> None:
+        """Make one.
+
+        Args:
+            app: what answers everybody else.
+            instead: what whoever means it should do.
+            body_of: the JSON of a refusal, of its request and its text; None: ``{"detail": …}``.
+        """
         self._app = app
         self._instead = instead
+        self._body_of = body_of or _detail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_loopback(_host_of(scope)):
-            await _refuse(send, 403, f"This server answers to 127.0.0.1 and localhost only. {self._instead}")
+            why = f"This server answers to 127.0.0.1 and localhost only. {self._instead}"
+            await _send(send, 403, self._body_of(scope, why))
             return
         await self._app(scope, receive, send)
 
@@ -98,8 +107,15 @@ def _host_of(scope: Scope) -> str:
     return "" if found is None else found[1] or found[2]
 
 
+def _detail(scope: Scope, why: str) -> bytes:
+    return json.dumps({"detail": why}).encode()
+
+
 async def _refuse(send: Send, status: int, why: str) -> None:
-    body = json.dumps({"detail": why}).encode()
+    await _send(send, status, json.dumps({"detail": why}).encode())
+
+
+async def _send(send: Send, status: int, body: bytes) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

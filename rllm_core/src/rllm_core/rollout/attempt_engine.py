@@ -40,7 +40,11 @@ class AttemptEngine:
         """As `RolloutEngine.generate`; `sampling.seed` is the attempt's."""
         prompt = np.asarray(prompt_ids, np.int32)
         key = (sampling.seed, prompt_digest(prompt))
-        sibling = self._failed[key].pop() if self._failed[key] else self._siblings[key]
+        failed = self._failed[key]
+        # The smallest: several that are asked again are in the same order.
+        sibling = min(failed, default=self._siblings[key])
+        if failed:
+            failed.remove(sibling)
         self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = sampling.with_seed(call_seed(*key, sibling))
         try:

@@ -1,0 +1,30 @@
+"""What is wrong with what an agent returned is said with its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllm_core.algorithms.columns import REWARD_ERROR
+from rllm_core.data.types import Episode, Trajectory
+from rllm_core.errors import RolloutError
+from rllm_gateway.returned import read_returned
+from rllm_gateway.rewarding import pay
+
+
+def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
+    episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
+    pay(episode, read_returned({"reward": {"solvr": 1.0}}))
+    said = episode.trajectories[0].info[REWARD_ERROR]
+    assert said == "the agent gave a reward to 'solvr', and the roles that made calls are 'solver'"
+
+
+def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:
+    episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
+    pay(episode, read_returned({"reward": {"solver": 1.0, "judge": 0.5}}))
+    assert REWARD_ERROR not in episode.trajectories[0].info
+
+
+@pytest.mark.parametrize("metrics", [[1, 2], "x", 3])
+def test_metrics_without_names_are_refused(metrics: object) -> None:
+    with pytest.raises(RolloutError, match="as `metrics`"):
+        read_returned({"metrics": metrics})
