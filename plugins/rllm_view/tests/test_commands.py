@@ -13,6 +13,7 @@ from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
+from rllm_view.commands.texts import figure
 from rllm_view.commands.why import why
 
 from .asking import Asking
@@ -188,3 +189,7 @@ def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(say: Say, tmp
 
 def ids_of(*folders: Path) -> str:
     return ",".join(one_run(folder).id for folder in folders)
+
+
+def test_what_rounds_to_0_has_no_sign() -> None:
+    assert [figure(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
