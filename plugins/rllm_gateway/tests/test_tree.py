@@ -194,7 +194,7 @@ def test_a_marked_retry_joins_what_is_being_sampled(agent: Agent, world: World) 
 def test_a_client_that_goes_away_cancels_its_call(agent: Agent, world: World) -> None:
     world.policy.go.clear()
     with pytest.raises(openai.APITimeoutError):
-        agent.ask(HI, timeout=0.5)
+        agent.ask(HI, timeout=3.0)
     assert world.policy.cancelled.wait(60)
     world.policy.go.set()
     trace = world.close(agent.session)
@@ -206,7 +206,7 @@ def test_a_retry_of_a_request_that_came_to_nothing_is_no_other_request_s_answer(
     numbered(world)
     world.policy.go.clear()
     with pytest.raises(openai.APITimeoutError):
-        agent.ask(HI, timeout=0.5)
+        agent.ask(HI, timeout=3.0)
     assert world.policy.cancelled.wait(60)
     world.policy.go.set()
     assert agent.ask(HI).content == "r0"
