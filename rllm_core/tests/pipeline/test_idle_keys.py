@@ -170,7 +170,7 @@ def test_a_loss_of_this_program_is_refused_where_losses_run_in_other_processes(m
     with pytest.raises(ConfigError) as caught:
         make({"rllm.backend": "far", "rllm.algorithm.loss_fn": "here"})
     assert caught.value.message == (
-        "Loss 'here' was registered by this program, and backend 'far' computes losses in other processes, which know "
-        "what is installed alone."
+        "Loss 'here' was registered by this program, and backend 'far' computes losses in other processes, which see "
+        "only installed plugins."
     )
     assert "rllm plugins new NAME --kind loss" in caught.value.hint

@@ -87,7 +87,7 @@ _examples = count()
 def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     # One store: each that is made is synced to disk.
     path = tmp_path_factory.getbasetemp() / SHARED
-    id = f"{next(_examples)}{data.draw(NAMES)}"
+    id = f"{next(_examples)}.{data.draw(NAMES)}"
     opened = session(
         id,
         run=data.draw(NAMES),
