@@ -60,7 +60,7 @@ class DriverTrace:
             return None if values is None else torch.from_numpy(values[source])
 
         inputs = LossInput.from_columns(
-            torch.from_numpy(traced.logprobs),
+            torch.tensor(traced.logprobs),  # copied: what Ray hands over may not be written to
             torch.from_numpy(np.repeat(traced.rows, [len(part) for part in parts])),
             column,
             seed,
