@@ -65,7 +65,7 @@ class DriverTrace:
             column,
             seed,
         )
-        entropies = None if traced.entropies is None else torch.from_numpy(traced.entropies)
+        entropies = None if traced.entropies is None else torch.tensor(traced.entropies)
         add = self._trace.add if self._ours else self._trace.add_unexplained
         add(number, source, inputs, entropies, torch.from_numpy(weights[source]))
 
