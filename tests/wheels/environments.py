@@ -55,7 +55,7 @@ class Environment:
         _uv("venv", "--python", sys.executable, str(folder))
         environment = cls(folder)
         environment.install(["--find-links", str(TORCH_WHEEL), TORCH])
-        environment.install(["--find-links", str(dist), *options, *requirements])
+        environment.install_from(dist, [*options, *requirements])
         return environment
 
     def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -78,6 +78,12 @@ class Environment:
     def version_of(self, distribution: str, cwd: Path) -> str:
         code = f"import importlib.metadata; print(importlib.metadata.version({distribution!r}))"
         return self.run(["python", "-c", code], cwd).stdout.strip()
+
+    def install_from(self, dist: Path, words: Sequence[str]) -> None:
+        """Run ``uv pip install`` with the distributions that are in `dist` now."""
+        # uv keeps a wheel by its folder, name and version: it would install what an earlier build left there.
+        fresh = [f"--refresh-package={wheel.name.partition('-')[0]}" for wheel in sorted(dist.glob("*.whl"))]
+        self.install(["--find-links", str(dist), *fresh, *words])
 
     def install(self, words: Sequence[str]) -> None:
         """Run ``uv pip install`` for the environment."""

@@ -13,7 +13,7 @@ from .environments import Environment
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """rllm-core and rllm-inspect, and rllm-tinker without anything that it asks for."""
     environment = Environment.make(tmp_path_factory.mktemp("bare") / "venv", dist, ["rllm-core"])
-    environment.install(["--no-deps", "--find-links", str(dist), "rllm-inspect", "rllm-tinker"])
+    environment.install_from(dist, ["--no-deps", "rllm-inspect", "rllm-tinker"])
     return environment
 
 
@@ -29,7 +29,7 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
 
 def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
     environment = Environment.make(tmp_path / "venv", dist, ["rllm-core"])
-    environment.install(["--no-deps", "--find-links", str(dist), "rllm-tinker-server"])
+    environment.install_from(dist, ["--no-deps", "rllm-tinker-server"])
     done = environment.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
 
     assert done.returncode == 2
