@@ -29,8 +29,8 @@ class Request:
     stops: Stops
     session: Session | None = None
     logprobs: list[float] = field(default_factory=list)
-    version_spans: list[VersionSpan] = field(default_factory=list)
-    """Weights that sampled its tokens so far."""
+    _begun: list[tuple[int, int]] = field(default_factory=list)
+    """Versions of the weights that sampled it so far, oldest first, each with the number of tokens sampled before."""
     keys: list[int] = field(default_factory=list)
     """Of the whole blocks of `tokens`, as far as `block_keys` was called."""
 
@@ -51,11 +51,9 @@ class Request:
 
     def append(self, token: int, logprob: float, version: int) -> None:
         self.buffer[self.prompt_length + len(self.logprobs)] = token
+        if not self._begun or self._begun[-1][0] != version:
+            self._begun.append((version, len(self.logprobs)))
         self.logprobs.append(logprob)
-        if self.version_spans and self.version_spans[-1].version == version:
-            self.version_spans[-1] = VersionSpan(version, self.version_spans[-1].tokens + 1)
-        else:
-            self.version_spans.append(VersionSpan(version, 1))
 
     def finish(self, reason: FinishReason) -> None:
         """Answer whoever waits, if anybody still does."""
@@ -66,10 +64,14 @@ class Request:
                 token_ids=self.sampled.copy(),
                 logprobs=np.array(self.logprobs, np.float32),
                 finish_reason=reason,
-                weight_version=min(span.version for span in self.version_spans),
-                version_spans=tuple(self.version_spans) if len(self.version_spans) > 1 else (),
+                weight_version=self._begun[0][0],
+                version_spans=self._version_spans() if len(self._begun) > 1 else (),
             )
         )
+
+    def _version_spans(self) -> tuple[VersionSpan, ...]:
+        ends = [*(start for _, start in self._begun[1:]), len(self.logprobs)]
+        return tuple(VersionSpan(version, end - start) for (version, start), end in zip(self._begun, ends, strict=True))
 
     def fail(self, error: Exception, what: str) -> None:
         """Tell whoever waits, if anybody still does, that there is no reply."""

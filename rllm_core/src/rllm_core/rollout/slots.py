@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 
 class Slots:
@@ -20,16 +19,12 @@ class Slots:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
-    @asynccontextmanager
-    async def held(self, priority: int) -> AsyncIterator[None]:
-        """Hold a slot; lower priorities get theirs first."""
-        await self._acquire(priority)
-        try:
-            yield
-        finally:
-            self._release()
+    def held(self, priority: int) -> _Held:
+        """What holds a slot in ``async with``; lower priorities get theirs first."""
+        return _Held(self, priority)
 
-    async def _acquire(self, priority: int) -> None:
+    async def acquire(self, priority: int) -> None:
+        """Wait for a slot."""
         if self._free:
             self._free -= 1
             return
@@ -39,10 +34,10 @@ class Slots:
             await handed
         except asyncio.CancelledError:
             if not handed.cancelled():
-                self._release()  # it came as the waiter was cancelled
+                self.release()  # it came as the waiter was cancelled
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Hand the slot to the first who still waits."""
         while self._waiting:
             *_, handed = heapq.heappop(self._waiting)
@@ -50,3 +45,15 @@ class Slots:
                 handed.set_result(None)
                 return
         self._free += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    slots: Slots
+    priority: int
+
+    async def __aenter__(self) -> None:
+        await self.slots.acquire(self.priority)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.slots.release()
