@@ -40,11 +40,12 @@ class AttemptEngine:
         """As `RolloutEngine.generate`; `sampling.seed` is the attempt's."""
         prompt = np.asarray(prompt_ids, np.int32)
         key = (sampling.seed, prompt_digest(prompt))
-        failed = self._failed[key]
-        # The smallest: several that are asked again are in the same order.
-        sibling = min(failed, default=self._siblings[key])
-        if failed:
+        if failed := self._failed.get(key):
+            # The smallest: several that are asked again are in the same order.
+            sibling = min(failed)
             failed.remove(sibling)
+        else:
+            sibling = self._siblings[key]
         self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = sampling.with_seed(call_seed(*key, sibling))
         try:
