@@ -11,18 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rllm_core.algorithms.options import clamp_tasks_per_batch
-from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.stage_context import StageContext
-from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Task, TerminationReason
-from rllm_core.errors import CheckpointError, RolloutError
+from rllm_core.data.types import Task
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.planning.plan import RunPlan
 from rllm_core.planning.preflight import check_to_train
@@ -31,6 +26,9 @@ from rllm_core.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm_core.runs.episode_log import EpisodeLog
 from rllm_core.runs.run_folder import RunFolder
 from rllm_core.tracking.fan_out import Trackers
+from rllm_core.training.contexts import run_context, stage_context, tracked_run
+from rllm_core.training.first_replies import require_replies
+from rllm_core.training.identity import RunIdentity
 from rllm_core.training.observer_states import ObserverStates
 from rllm_core.training.rounds import Rounds
 from rllm_core.training.run_sources import RunSources
@@ -74,12 +72,17 @@ class TrainingLoop:
         check_to_train(plan, train_tasks, val_tasks)
         self.plan = plan
         self.folder = folder
+        self._tracked = tracked_run(plan, folder)
         self._settings = plan.config.rllm.trainer
         self._val_tasks = val_tasks
         self._resume = resume
         self._warn = warn
         self._schedule = TaskSchedule(
             train_tasks, min(plan.tasks_per_step, max(len(train_tasks), 1)), self._settings.seed
+        )
+        ahead = plan.config.rllm.async_training
+        self._identity = RunIdentity(
+            self._settings.seed, self._schedule.digest(), ahead.staleness, pins_weights=ahead.pins_weights
         )
         chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
         self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
@@ -122,23 +125,15 @@ class TrainingLoop:
         return self._stop_requested and self._finished < self.total_steps
 
     @property
-    def _staleness(self) -> int:
-        return self.plan.config.rllm.async_training.staleness
-
-    @property
-    def _pins_weights(self) -> bool:
-        return self.plan.config.rllm.async_training.pins_weights
-
-    @property
     def _plays_again(self) -> bool:
         """Whether a resumed run plays the rounds that were under way as they were: by weights that no checkpoint has,
         so that what these sampled is answered from what is kept of it."""
-        return self._pins_weights and self._states.answers_again
+        return self._identity.pins_weights and self._states.answers_again
 
     def _around(self, engine: RolloutEngine) -> RolloutEngine:
         """What attempts sample with: the engine, and what observers have put around it."""
         for observer in self._observers:
-            engine = observer.around_engine(engine, self._tracked_run())
+            engine = observer.around_engine(engine, self._tracked)
         return engine
 
     def stop(self) -> None:
@@ -157,14 +152,17 @@ class TrainingLoop:
         for line in self.plan.warnings:
             self._warn(line)
         backend: Backend = self.plan.backend.load()()
-        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked_run(), self._warn)
+        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked, self._warn)
         try:
             # Before anything starts: the wrong checkpoint is refused in seconds.
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(scorer_of(self.plan))
-            engine = self._around(await self._unless_stopped(backend.start(self._run_context())))
+            engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
             async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
-                pipeline = Pipeline(self.plan.stages, self._stage_context(backend, runner, trackers))
+                pipeline = Pipeline(
+                    self.plan.stages,
+                    stage_context(self.plan, backend, runner, tasks=len(self._schedule.tasks), log=trackers.log),
+                )
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
                 rounds = Rounds(
@@ -240,7 +238,7 @@ class TrainingLoop:
         step.weight_version = self._weight_version
         await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
         if global_step == 0:
-            _require_replies(step)
+            require_replies(step)
         if step.weight_version != self._weight_version:
             self._weight_version = step.weight_version
             self._tell("on_policy_updated", step)
@@ -306,11 +304,8 @@ class TrainingLoop:
             "finished_steps": self._finished,
             "drawn_task_batches": parts.rounds.taken,
             "weight_version": self._weight_version,
-            "seed": self._settings.seed,
-            "staleness": self._staleness,
-            "pins_weights": self._pins_weights,
+            "identity": self._identity.state_dict(),
             "begun_with": [step.weight_version for step in begun],
-            "tasks": self._schedule.digest(),
             "sources": self._sources.state_dict(),
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
@@ -331,31 +326,9 @@ class TrainingLoop:
         checkpoint = self._store.newest_usable(self._warn) if self._resume else None
         if checkpoint is None:
             return None
-        if checkpoint.state["seed"] != self._settings.seed:
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with rllm.trainer.seed={checkpoint.state['seed']}, "
-                f"this run has {self._settings.seed}.",
-                "Resume with the same seed.",
-            )
-        if checkpoint.state["tasks"] != self._schedule.digest():
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with other training tasks than this run has.",
-                "Resume with the environment, its options and data.train_batch_size as they were.",
-            )
-        if checkpoint.state["staleness"] != self._staleness:
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with a staleness of {checkpoint.state['staleness']}, this run has "
-                f"{self._staleness}.",
-                "Resume with rllm.async_training as it was.",
-            )
-        if checkpoint.state["pins_weights"] != self._pins_weights:
-            was = str(not checkpoint.state["pins_weights"]).lower()
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with rllm.async_training.partial_rollout={was}, this run has the other.",
-                "Resume with rllm.async_training as it was.",
-            )
+        self._identity.check_same(checkpoint)
         self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
-        backend.check_checkpoint(self._run_context(), checkpoint.backend_folder)
+        backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_folder)
         return checkpoint
 
     async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
@@ -386,45 +359,6 @@ class TrainingLoop:
                 self._warn(f"the {len(begun)} rounds that were under way are played again, with newer weights")
         return drawn
 
-    def _run_context(self) -> RunContext:
-        return RunContext(
-            config=self.plan.config,
-            backend_config=self.plan.composed.backend_config,
-            seed=self._settings.seed,
-            total_steps=self.total_steps,
-            needs=self.plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
-            engine=self.plan.engine,
-            renderer=self.plan.renderer,
-            calls_tools=self.plan.workflow.plugin.calls_tools,
-            versions_served=self.plan.versions_served,
-        )
-
-    def _tracked_run(self) -> TrackedRun:
-        return TrackedRun(
-            folder=self.folder.path,
-            project_name=self._settings.project_name,
-            experiment_name=self._settings.experiment_name,
-            config=self.plan.composed.written,
-            origins=self.plan.composed.origins,
-        )
-
-    def _stage_context(self, backend: Backend, runner: RolloutRunner, trackers: Trackers) -> StageContext:
-        rejection = self.plan.rejection
-        return StageContext(
-            config=self.plan.config,
-            seed=self._settings.seed,
-            backend=backend,
-            runner=runner,
-            grouping=self.plan.grouping,
-            rejection_name=rejection.registered.qualified_name,
-            rejection=rejection.registered.load()(clamp_tasks_per_batch(rejection.params, len(self._schedule.tasks))),
-            needs=self.plan.needs,
-            estimator_of=self.plan.estimators.of,
-            loss_of=self.plan.losses.of,
-            log=trackers.log,
-            traces_tokens=self.plan.recorded == "tokens" and self.plan.backend.plugin.capabilities.token_trace,
-        )
-
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and self._finished % frequency == 0
 
@@ -435,27 +369,6 @@ class TrainingLoop:
         for observer in self._observers:
             getattr(observer, event)(*arguments)
         self._trackers.tell(event, *arguments)
-
-
-def _require_replies(step: TrainStep) -> None:
-    """A run in which the model never says a word would end well, and have trained on nothing.
-
-    Only the first step is looked at: which tasks later ones draw is chance.
-
-    Raises:
-        RolloutError: no attempt of the step has a reply, and each ended since its prompt was too long.
-    """
-    too_long = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-    if step.generated and all(
-        episode.termination_reason is too_long and not any(trajectory.steps for trajectory in episode.trajectories)
-        for episode in step.generated
-    ):
-        raise RolloutError(
-            f"All {len(step.generated)} attempts of the first step ended before the model said anything: their first "
-            "prompts are too long.",
-            "Raise data.max_prompt_length, or the backend's own limit, such as training.max_length; or leave such "
-            "tasks out.",
-        )
 
 
 def _episode_log(folder: RunFolder, elsewhere: str | None) -> EpisodeLog:
