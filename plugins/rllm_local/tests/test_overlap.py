@@ -49,12 +49,12 @@ def _run(play: Play, model: dict[str, Any], versions_served: int = 1) -> Any:
 
 
 def _weights(backend: LocalBackend) -> Any:
-    return copy.deepcopy(backend._started().model.state_dict())
+    return copy.deepcopy(backend._started().masters.model.state_dict())
 
 
 def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tensor:
     """(n_token - 1,) log-probs of all tokens but the first, under some weights."""
-    model = backend._started().model
+    model = backend._started().masters.model
     now = _weights(backend)
     model.load_state_dict(weights)
     with torch.inference_mode():

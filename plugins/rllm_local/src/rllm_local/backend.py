@@ -15,17 +15,14 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateR
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import ConfigError, RllmError
+from rllm_core.errors import RllmError
 from rllm_core.notices import warn_once
 from rllm_core.seeding import derive_seed
-from rllm_local.columns import ColumnFiller
-from rllm_local.critic import Critic
 from rllm_local.early_renderer import try_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
 from rllm_local.kv_cache import as_needed
-from rllm_local.model import LoadedModel, load_model_to_train
-from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.model import load_model_to_train
 from rllm_local.same_bits import (
     TIMING_MATTERS,
     fix_order_of_sums,
@@ -35,8 +32,7 @@ from rllm_local.same_bits import (
 )
 from rllm_local.served_versions import ServedVersions
 from rllm_local.settings import LocalConfig
-from rllm_local.state import load_state, save_state
-from rllm_local.update import Updater
+from rllm_local.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -46,7 +42,7 @@ class LocalBackend(Backend):
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
-        self._loaded: LoadedModel | None = None
+        self._trainer: Trainer | None = None
         self._engine: LocalEngine | None = None
         self._versions: ServedVersions | None = None
         self._hosting: Hosting | None = None
@@ -59,28 +55,9 @@ class LocalBackend(Backend):
         if run.calls_tools:
             await self._in_worker(try_renderer, run, settings.model.name)
         loaded, masters = await self._in_worker(load_model_to_train, settings.model, derive_seed(run.seed, "model"))
-        self._loaded = loaded
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
-        model, temperature = loaded.model, run.config.sampling.train.temperature
-        self._critic = Critic(model, settings.critic) if "values" in run.needs else None
-        self._reference = await self._in_worker(_reference_of, loaded) if "ref_logprobs" in run.needs else None
-        self._columns = ColumnFiller(
-            model,
-            temperature=temperature,
-            max_tokens_per_microbatch=settings.training.tokens_per_microbatch(model.device.type),
-            recompute_old_logprobs=run.recomputes_old_logprobs,
-            reference=self._reference,
-            critic=self._critic,
-        )
-        self._updater = Updater(
-            model,
-            settings.training,
-            total_steps=run.total_steps,
-            temperature=temperature,
-            max_response_length=run.config.data.max_response_length,
-            critic=self._critic,
-            masters=masters,
-        )
+        model = loaded.model
+        self._trainer = await self._in_worker(Trainer, run, loaded, masters)
         renderer = make_renderer(
             run,
             RendererSetup(
@@ -117,12 +94,12 @@ class LocalBackend(Backend):
         return self._engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return await self._in_worker(self._columns.fill, batch, needs)
+        return batch.with_columns(**await self._in_worker(self._started().columns, batch, needs))
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         if self._engine is not None:
             self._engine.hold()
-        return await self._in_worker(self._updater.update, batch, plan)
+        return await self._in_worker(self._started().update, batch, plan)
 
     async def publish(self, version: int) -> None:
         if self._hosting is not None:
@@ -133,40 +110,20 @@ class LocalBackend(Backend):
             self._engine.publish(version)
 
     async def save(self, folder: Path) -> None:
-        loaded, updater = self._started(), self._updater
-        await self._in_worker(
-            save_state, folder, updater.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter
-        )
-        if self._reference is not None:
-            await self._in_worker(self._reference.save, folder)
+        await self._in_worker(self._started().save, folder)
 
     async def load(self, folder: Path) -> None:
-        adapter, updater = self._started().adapter, self._updater
-        if self._reference is not None:
-            await self._in_worker(self._reference.check, folder)
-        await self._in_worker(load_state, folder, updater.masters, updater.optimizer, self._critic, adapter)
+        await self._in_worker(self._started().load, folder)
 
     async def close(self) -> None:
         if self._hosting is not None:
             await self._hosting.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _started(self) -> LoadedModel:
-        if self._loaded is None:
+    def _started(self) -> Trainer:
+        if self._trainer is None:
             raise RllmError("The local backend has not been started.", "Call start() first.")
-        return self._loaded
+        return self._trainer
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
-
-
-def _reference_of(loaded: LoadedModel) -> Reference:
-    if loaded.adapter is None:
-        return Reference(loaded.model)
-    if loaded.continues_adapter:
-        raise ConfigError(
-            "model.name is a LoRA adapter that this run trains on, and rllm.algorithm.kl_beta needs the model as the "
-            "run found it, which is not the model below the adapter.",
-            "Merge the adapter first and start from that: rllm export RUN --to merged.",
-        )
-    return BelowAdapter(loaded.adapter)
