@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError
+from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.masters import Masters
-from rllm_local.model import LoadedModel
+from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.same_bits import fold_last_product
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
@@ -81,6 +83,18 @@ class Trainer:
         if self._reference is not None:
             self._reference.check(folder)
         load_state(folder, self.masters, self._updater.optimizer, self._critic, self._loaded.adapter)
+
+
+def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:
+    """Load the model of a run, and make what trains it.
+
+    Raises:
+        ConfigError: as `load_model_to_train`; or the model cannot be the reference.
+    """
+    loaded, masters = load_model_to_train(run.backend_config.model, derive_seed(run.seed, "model"))
+    if run.versions_served > 1:
+        fold_last_product(loaded.model)
+    return loaded, Trainer(run, loaded, masters)
 
 
 def _reference_of(loaded: LoadedModel) -> Reference:

@@ -397,6 +397,7 @@ class TrainingLoop:
             renderer=self.plan.renderer,
             calls_tools=self.plan.workflow.plugin.calls_tools,
             versions_served=self.plan.versions_served,
+            overlaps=self.plan.rounds_ahead > 0 and not self._settings.val_only,
         )
 
     def _tracked_run(self) -> TrackedRun:
