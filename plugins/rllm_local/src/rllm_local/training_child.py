@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ class TrainingChild:
     def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
         result = self._started().update(batch, sent.plan_here())
         copy_weights(self._trained, self._shared)
-        return result
+        # It is the plan that was sent, whose losses cannot be.
+        return replace(result, made_with=None)
 
     def save(self, folder: Path) -> None:
         self._started().save(folder)

@@ -98,7 +98,9 @@ class TrainingProcess:
         await self._ask("load", folder.absolute())
 
     async def close(self) -> None:
-        """End it, in the middle of what it does if there is something."""
+        """End it, in the middle of what it does if there is something. Nothing happens the second time."""
+        if self._connection.fileno() < 0:
+            return
         self._reading.cancel()
         with suppress(asyncio.CancelledError):
             await self._reading
