@@ -24,3 +24,10 @@ class ChildLog:
                 warn_once(line.removeprefix(WARNING))
             else:
                 say(line)
+
+    def close(self) -> None:
+        """Say what is left, also of a line that did not end."""
+        self.tell()
+        if self._begun:
+            say(self._begun)
+        self._file.close()

@@ -106,7 +106,7 @@ class TrainingProcess:
             await self._reading
         self._connection.close()
         await self._process.end(0.0 if self._asked else SECONDS_TO_END)
-        self._log.tell()
+        self._log.close()
         os.close(self._memory)
         self._folder.cleanup()
 
