@@ -153,7 +153,10 @@ def test_copies_that_sample_pinned_rounds_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "partial"), [*product((0, 8), (False, True))])
-def test_what_a_process_that_trains_takes_is_counted(rank: int, partial: bool, tmp_path: Path) -> None:
+def test_what_a_process_that_trains_takes_is_counted(
+    rank: int, partial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_local.footprint._gib", lambda size: f"{size} GiB")  # rounded, they say too little
     model = TrainedModelSection(name=str(_folder(tmp_path)), lora_rank=rank)
     ahead = {"enable": True, "staleness_threshold": 2, "partial_rollout": partial}
     run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
@@ -167,12 +170,9 @@ def test_what_a_process_that_trains_takes_is_counted(rank: int, partial: bool, t
     )
     trained = apart["AdamW's moments"] / 2
     below = apart["weights"] if rank else 0.0
-    near: dict[str, Any] = {"rel": 0.02, "abs": 1e-3}
-    assert apart[SHARED] == pytest.approx(trained, **near)
-    assert apart["weights that sample"] == pytest.approx((1 if partial else 3) * trained + below, **near)
-    others = ("together", "this machine has")
-    more = sum(size - here.get(name, 0.0) for name, size in apart.items() if name not in others)
-    assert more == pytest.approx(trained * (1 + partial) + below, **near)
+    assert apart[SHARED] == trained
+    assert apart["weights that sample"] == (1 if partial else 3) * trained + below
+    assert apart["together"] - here["together"] == trained * (1 + partial) + below
     assert SHARED not in here
 
 
