@@ -35,6 +35,13 @@ def test_pinned_runs_end_with_the_same_weights_whatever_waits(made: dict[str, An
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
+def test_training_in_a_process_of_its_own_makes_the_weights_of_training_in_the_one_that_samples(
+    made: dict[str, Any],
+) -> None:
+    assert made["in one process"]["digest"] == made["first"]["digest"]
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_weights_of_one_that_was_not(made: dict[str, Any]) -> None:
     assert made["stopped, resumed"]["digest"] == made["again, resumed"]["digest"] == made["first"]["digest"]
 

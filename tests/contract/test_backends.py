@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from rllm_plugin_kit import BackendContract
 
@@ -15,3 +17,11 @@ OFFLINE = {
 
 globals().update(BackendContract.for_each("rllm-local", local={"options": (TINY,)}))
 globals().update(BackendContract.for_each("rllm-tinker", tinker={"options": (OFFLINE,)}))
+
+
+class TestLocalInAsynchronousRuns(BackendContract):
+    name = "rllm-local/local"
+    options = (TINY,)
+    config: ClassVar[Mapping[str, Any]] = {
+        "rllm": {"async_training": {"enable": True, "staleness_threshold": 1, "partial_rollout": True}}
+    }

@@ -48,6 +48,7 @@ SETTINGS = {
     "training.learning_rate": 0.01,
 }
 NEWEST = {"rllm.async_training.partial_rollout": True}
+ONE_PROCESS = {"local.training_process": False}
 
 
 class Waiting(Environment):
@@ -129,6 +130,7 @@ def main() -> None:
     """Make all runs and print what came of them."""
     found = registry()
     made = {name: run(found, name, {}, steps=STEPS, resume=False) for name in ("first", "second", "third")}
+    made["in one process"] = run(found, "in_one_process", ONE_PROCESS, steps=STEPS, resume=False)
     made["stopped"] = run(found, "stopped", {}, steps=2, resume=False)
     (stopped,) = Path("runs").glob("*/stopped")
     shutil.copytree(stopped, stopped.with_name("again"), symlinks=True)

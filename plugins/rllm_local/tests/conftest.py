@@ -289,7 +289,8 @@ def fill_columns() -> Callable[..., TokenBatch]:
 
     def fill(model: Any, batch: TokenBatch, *needs: str, temperature: float = 1.0, **parts: Any) -> TokenBatch:
         settings = {"max_tokens_per_microbatch": 10_000, "recompute_old_logprobs": True}
-        return ColumnFiller(model, temperature=temperature, **settings | parts).fill(batch, frozenset(needs))
+        filler = ColumnFiller(model, temperature=temperature, **settings | parts)
+        return batch.with_columns(**filler.columns(batch, frozenset(needs)))
 
     return fill
 

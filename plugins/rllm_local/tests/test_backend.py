@@ -137,7 +137,7 @@ def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(
         return await weights(backend, engine)
 
     async def weights(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
-        return [master.detach().clone() for master in backend._updater.masters]
+        return [master.detach().clone() for master in backend._started()[0].trainer.masters]
 
     expected = _run(_context(model={"dtype": "bfloat16"}), train_and_save)
     assert not torch.equal(expected[0], expected[0].bfloat16().float())
@@ -244,13 +244,13 @@ def test_the_context_is_the_smaller_of_the_models_and_the_settings() -> None:
 def test_the_event_loop_stays_free_while_the_model_computes(make_plan: Callable[..., UpdatePlan]) -> None:
     async def play(backend: LocalBackend, engine: LocalEngine) -> set[str]:
         threads: set[str] = set()
-        forward = backend._loaded.model.forward  # type: ignore[union-attr]
+        forward = backend._started()[0].trainer.masters.model.forward
 
         def noting(*arguments: Any, **options: Any) -> Any:
             threads.add(threading.current_thread().name)
             return forward(*arguments, **options)
 
-        backend._loaded.model.forward = noting  # type: ignore[union-attr]
+        backend._started()[0].trainer.masters.model.forward = noting
         batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
         await backend.update(batch, make_plan())
         return threads
@@ -331,6 +331,6 @@ def test_a_template_without_tools_ends_a_run_that_calls_them_before_weights_are_
     def load(*arguments: Any) -> None:
         raise AssertionError("weights are loaded")
 
-    monkeypatch.setattr("rllm_local.backend.load_model_to_train", load)
+    monkeypatch.setattr("rllm_local.trainer.load_model_to_train", load)
     with pytest.raises(ConfigError, match="does not show tools"):
         _run(replace(_context(), calls_tools=True), lambda backend, engine: None)  # type: ignore[arg-type, return-value]

@@ -88,7 +88,7 @@ def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed
     """Without a model: none is asked."""
     batch = random_batch(MULTI_TURN)
     filler = ColumnFiller(None, temperature=1.0, max_tokens_per_microbatch=1, recompute_old_logprobs=False)
-    assert filler.fill(batch, frozenset({"old_logprobs"})).old_logprobs is batch.sampling_logprobs
+    assert filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"] is batch.sampling_logprobs
 
 
 def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(
@@ -98,7 +98,7 @@ def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(
     in_first_row = np.arange(len(batch.tokens)) < batch.row_offsets[1]
     unknown = np.where(in_first_row & batch.loss_mask, np.float32(np.nan), batch.sampling_logprobs)
     filler = ColumnFiller(model, temperature=0.5, max_tokens_per_microbatch=50, recompute_old_logprobs=False)
-    old = filler.fill(batch.with_columns(sampling_logprobs=unknown), frozenset({"old_logprobs"})).old_logprobs
+    old = filler.columns(batch.with_columns(sampling_logprobs=unknown), frozenset({"old_logprobs"}))["old_logprobs"]
     expected = np.where(in_first_row, naive(model, batch, 0.5)["logprobs"], batch.sampling_logprobs)
     np.testing.assert_allclose(old, expected, atol=2e-5)
 

@@ -150,7 +150,7 @@ def test_it_is_given_the_weights_that_the_model_computes_with(make_plan: Callabl
         await backend.update(batch, make_plan())
         await backend.publish(1)
         assert engine.setup.dtype == "bfloat16"
-        for name, master in backend._updater.masters.named():
+        for name, master in backend._started()[0].trainer.masters.named():
             assert torch.equal(given[name], master.to(torch.bfloat16))
 
     _run(_context(Keeping, model={"dtype": "bfloat16"}), play)

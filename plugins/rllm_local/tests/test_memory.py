@@ -20,7 +20,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import memory, tiny, vocabulary
 from rllm_local.adapter_files import BaseModel
-from rllm_local.footprint import footprint
+from rllm_local.footprint import SHARED, footprint
 from rllm_local.lora import Adapter
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.memory import Load, parts_of_memory
@@ -150,6 +150,30 @@ def test_copies_that_sample_pinned_rounds_are_counted(tmp_path: Path) -> None:
     weights, copies = (_gibs(dict(found.rows)[name]) for name in ("weights", "weights that sample"))
     assert copies == pytest.approx(3 * weights, rel=0.02)
     assert "weights that sample" not in _rows(folder)
+
+
+@pytest.mark.parametrize(("rank", "partial"), [*product((0, 8), (False, True))])
+def test_what_a_process_that_trains_takes_is_counted(
+    rank: int, partial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rllm_local.footprint._gib", lambda size: f"{size} GiB")  # rounded, they say too little
+    model = TrainedModelSection(name=str(_folder(tmp_path)), lora_rank=rank)
+    ahead = {"enable": True, "staleness_threshold": 2, "partial_rollout": partial}
+    run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
+    apart, here = (
+        parts
+        for found in (
+            footprint(LocalConfig(model=model, local={"training_process": process}), run, frozenset())  # type: ignore[arg-type]
+            for process in (True, False)
+        )
+        if found is not None and (parts := {name: _gibs(size) for name, size in found.rows})
+    )
+    trained = apart["AdamW's moments"] / 2
+    below = apart["weights"] if rank else 0.0
+    assert apart[SHARED] == trained
+    assert apart["weights that sample"] == (1 if partial else 3) * trained + below
+    assert apart["together"] - here["together"] == trained * (1 + partial) + below
+    assert SHARED not in here
 
 
 def _gibs(text: str) -> float:

@@ -20,8 +20,8 @@ from rllm_core.errors import RolloutError
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import tiny
 from rllm_local.backend import LocalBackend
-from rllm_local.served_versions import copied, copy_weights
 from rllm_local.settings import LocalConfig
+from rllm_local.weights import copied, copy_weights, trained_weights
 
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
 NAMES = ["float32", "bfloat16", "lora"]
@@ -49,12 +49,12 @@ def _run(play: Play, model: dict[str, Any], versions_served: int = 1) -> Any:
 
 
 def _weights(backend: LocalBackend) -> Any:
-    return copy.deepcopy(backend._started().model.state_dict())
+    return copy.deepcopy(backend._started()[0].trainer.masters.model.state_dict())
 
 
 def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tensor:
     """(n_token - 1,) log-probs of all tokens but the first, under some weights."""
-    model = backend._started().model
+    model = backend._started()[0].trainer.masters.model
     now = _weights(backend)
     model.load_state_dict(weights)
     with torch.inference_mode():
@@ -183,7 +183,8 @@ def test_a_copy_shares_what_is_not_trained() -> None:
     first, *others = model.parameters()
     for parameter in others:
         parameter.requires_grad_(False)
-    made = copied(model)
+    trained = trained_weights(model)
+    made = copied(model, trained)
     own = list(made.parameters())
     assert own[0].data_ptr() != first.data_ptr()
     assert [a.data_ptr() for a in own[1:]] == [b.data_ptr() for b in others]
@@ -191,5 +192,5 @@ def test_a_copy_shares_what_is_not_trained() -> None:
     with torch.no_grad():
         first.add_(1.0)
     assert not torch.equal(own[0], first)
-    copy_weights(model, made)
+    copy_weights(trained, dict(made.named_parameters()))
     assert torch.equal(own[0], first)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.named_loss import NamedLoss
 from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import LossError, RllmError
@@ -16,7 +17,7 @@ from rllm_core.seeding import derive_seed
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.traced import TracedTokens
 from rllm_verl.verl_policy_loss import Aggregation
-from rllm_verl.worker_losses import NamedLoss, WorkerLosses
+from rllm_verl.worker_losses import WorkerLosses
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.named_loss import NamedLoss
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import note_clipping
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
-from rllm_core.contracts.loss import LossPlugin
-from rllm_core.errors import LossError, RllmError
-from rllm_core.plugins import resolve
+from rllm_core.errors import LossError
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.verl_losses import actor_fields
 from rllm_verl.verl_policy_loss import Aggregation, VerlPolicyLoss
@@ -29,23 +27,6 @@ if TYPE_CHECKING:
 
 CLIPPED = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
 """Shares of tokens that verl's losses clip, at one side and at the other; no token is in both."""
-
-
-@dataclass(frozen=True)
-class NamedLoss:
-    """A chosen loss for another process: plain data."""
-
-    qualified_name: str
-    params: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, choice: Chosen[LossPlugin[Any]]) -> NamedLoss:
-        return cls(choice.qualified_name, choice.params.model_dump())
-
-    def resolve(self) -> Chosen[LossPlugin[Any]]:
-        """The choice, from the plugins of this process."""
-        registered = _registered(self.qualified_name)
-        return Chosen(registered=registered, params=registered.plugin.params.model_validate(dict(self.params)))
 
 
 class WorkerLosses:
@@ -123,13 +104,3 @@ class _RowRoles:
         role = np.zeros(rows.max() + 1, np.int32)
         role[rows] = tokens.roles.cpu().numpy()
         return cls(roles, role)
-
-
-def _registered(qualified_name: str) -> Registered[Any]:
-    try:
-        return resolve("loss", qualified_name)
-    except RllmError as error:
-        raise LossError(
-            f"A worker process cannot use the loss {qualified_name!r}: {error.message}",
-            error.hint or f"Install {qualified_name.rpartition('/')[0]} on every machine, in the same version.",
-        ) from error

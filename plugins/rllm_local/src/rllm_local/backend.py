@@ -1,10 +1,12 @@
-"""LocalBackend: one model in this process, trained here, and sampled from here or by an engine that is hosted."""
+"""LocalBackend: one model on this machine, trained in this process or beside it, and sampled from here or by an engine
+that is hosted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,19 +15,16 @@ import torch
 from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import ConfigError, RllmError
+from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import warn_once
 from rllm_core.seeding import derive_seed
-from rllm_local.columns import ColumnFiller
-from rllm_local.critic import Critic
 from rllm_local.early_renderer import try_renderer
 from rllm_local.engine import LocalEngine
 from rllm_local.hosting import GIB, Hosting
 from rllm_local.kv_cache import as_needed
-from rllm_local.model import LoadedModel, load_model_to_train
-from rllm_local.reference import BelowAdapter, Reference
+from rllm_local.model import LoadedModel, load_model_to_sample
 from rllm_local.same_bits import (
     TIMING_MATTERS,
     fix_order_of_sums,
@@ -33,23 +32,25 @@ from rllm_local.same_bits import (
     positions_to_read,
     sums_in_one_order,
 )
+from rllm_local.sampling_half import SamplesFromCopy, SamplesInPlace, SamplingHalf
 from rllm_local.served_versions import ServedVersions
 from rllm_local.settings import LocalConfig
-from rllm_local.state import load_state, save_state
-from rllm_local.update import Updater
+from rllm_local.trainer import load_trainer
+from rllm_local.training import Training, TrainingHere
+from rllm_local.training_process import TrainingProcess
+from rllm_local.weights import copied, trained_weights
 
 T = TypeVar("T")
 
 
 class LocalBackend(Backend):
-    """Everything that touches the model runs on one worker thread: the event loop stays free for environments."""
+    """Passes that sample run on one worker thread: the event loop stays free for environments. Updates run on it too,
+    or in another process."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
-        self._loaded: LoadedModel | None = None
-        self._engine: LocalEngine | None = None
-        self._versions: ServedVersions | None = None
-        self._hosting: Hosting | None = None
+        self._training: Training | None = None
+        self._sampling: SamplingHalf | None = None
 
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
@@ -58,115 +59,117 @@ class LocalBackend(Backend):
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
         if run.calls_tools:
             await self._in_worker(try_renderer, run, settings.model.name)
-        loaded, masters = await self._in_worker(load_model_to_train, settings.model, derive_seed(run.seed, "model"))
-        self._loaded = loaded
-        thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
-        model, temperature = loaded.model, run.config.sampling.train.temperature
-        self._critic = Critic(model, settings.critic) if "values" in run.needs else None
-        self._reference = await self._in_worker(_reference_of, loaded) if "ref_logprobs" in run.needs else None
-        self._columns = ColumnFiller(
-            model,
-            temperature=temperature,
-            max_tokens_per_microbatch=settings.training.tokens_per_microbatch(model.device.type),
-            recompute_old_logprobs=run.recomputes_old_logprobs,
-            reference=self._reference,
-            critic=self._critic,
-        )
-        self._updater = Updater(
-            model,
-            settings.training,
-            total_steps=run.total_steps,
-            temperature=temperature,
-            max_response_length=run.config.data.max_response_length,
-            critic=self._critic,
-            masters=masters,
-        )
-        renderer = make_renderer(
-            run,
-            RendererSetup(
-                name=settings.model.name,
-                tokenizer=loaded.tokenizer,
-                stop_ids=frozenset(loaded.stop_ids),
-                template_options=thinking,
-            ),
-        )
-        max_context = min(loaded.max_context, settings.training.max_length)
-        if run.engine is not None:
-            self._hosting = Hosting(run.engine, loaded, self._executor)
-            await self._hosting.start(renderer, max_context, settings)
-            return self._hosting.engine
-
-        def make_engine(of: Any) -> LocalEngine:
-            return LocalEngine(
-                of,
-                renderer,
-                self._executor,
-                max_context=max_context,
-                max_concurrency=settings.local.max_concurrency,
-                kv_cache_bytes=int(settings.local.kv_cache_gib * GIB / run.versions_served),
-                positions_to_read=positions_to_read if run.versions_served > 1 else as_needed,
-            )
-
-        if run.versions_served > 1:
-            fold_last_product(model)
-            if not await self._in_worker(sums_in_one_order, model):
-                warn_once(TIMING_MATTERS)
-            self._versions = ServedVersions(model, make_engine, self._in_worker, versions=run.versions_served)
-            return self._versions
-        self._engine = make_engine(model)
-        return self._engine
+        if run.overlaps and run.engine is None and settings.local.training_process:
+            self._sampling = await self._start_apart(run)
+        else:
+            self._sampling = await self._start_here(run)
+        return self._sampling.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        return await self._in_worker(self._columns.fill, batch, needs)
+        training, _ = self._started()
+        return batch.with_columns(**await training.columns(batch, needs))
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        if self._engine is not None:
-            self._engine.hold()
-        return await self._in_worker(self._updater.update, batch, plan)
+        training, sampling = self._started()
+        sampling.weights_change()
+        return await training.update(batch, plan)
 
     async def publish(self, version: int) -> None:
-        if self._hosting is not None:
-            await self._hosting.publish(version)
-        if self._versions is not None:
-            await self._versions.publish(version)
-        if self._engine is not None:
-            self._engine.publish(version)
+        _, sampling = self._started()
+        await sampling.publish(version)
 
     async def save(self, folder: Path) -> None:
-        loaded, updater = self._started(), self._updater
-        await self._in_worker(
-            save_state, folder, updater.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter
-        )
-        if self._reference is not None:
-            await self._in_worker(self._reference.save, folder)
+        training, _ = self._started()
+        await training.save(folder)
 
     async def load(self, folder: Path) -> None:
-        adapter, updater = self._started().adapter, self._updater
-        if self._reference is not None:
-            await self._in_worker(self._reference.check, folder)
-        await self._in_worker(load_state, folder, updater.masters, updater.optimizer, self._critic, adapter)
+        training, _ = self._started()
+        await training.load(folder)
 
     async def close(self) -> None:
-        if self._hosting is not None:
-            await self._hosting.close()
+        for half in (self._sampling, self._training):
+            if half is not None:
+                await half.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _started(self) -> LoadedModel:
-        if self._loaded is None:
+    async def _start_here(self, run: RunContext) -> SamplingHalf:
+        loaded, trainer = await self._in_worker(load_trainer, run)
+        self._training = TrainingHere(trainer, self._in_worker)
+        renderer, model = _renderer_of(run, loaded), loaded.model
+        if run.engine is not None:
+            self._sampling = hosting = Hosting(run.engine, loaded, self._executor)
+            await hosting.start(renderer, _max_context(run, loaded), run.backend_config)
+            return hosting
+        make_engine = self._engines(run, loaded, renderer)
+        if run.versions_served == 1:
+            return SamplesInPlace(make_engine(model))
+        await self._check_order_of_sums(model)
+        trained = trained_weights(model)
+        return ServedVersions(
+            copied(model, trained), trained, make_engine, self._in_worker, versions=run.versions_served
+        )
+
+    async def _start_apart(self, run: RunContext) -> SamplingHalf:
+        self._training = process = TrainingProcess(self._training_ended)
+        # Both load at once.
+        _, loaded = await asyncio.gather(process.start(run), self._in_worker(_load_to_sample, run))
+        make_engine, model = self._engines(run, loaded, _renderer_of(run, loaded)), loaded.model
+        trained = process.weights(trained_weights(model))
+        if run.versions_served == 1:
+            return SamplesFromCopy(make_engine(model), model, trained, self._in_worker)
+        await self._check_order_of_sums(model)
+        return ServedVersions(model, trained, make_engine, self._in_worker, versions=run.versions_served)
+
+    def _engines(self, run: RunContext, loaded: LoadedModel, renderer: Renderer) -> Callable[[Any], LocalEngine]:
+        """Makes an engine on a model like the one that is loaded."""
+        settings: LocalConfig = run.backend_config
+        return partial(
+            LocalEngine,
+            renderer=renderer,
+            executor=self._executor,
+            max_context=_max_context(run, loaded),
+            max_concurrency=settings.local.max_concurrency,
+            kv_cache_bytes=int(settings.local.kv_cache_gib * GIB / run.versions_served),
+            positions_to_read=positions_to_read if run.versions_served > 1 else as_needed,
+        )
+
+    async def _check_order_of_sums(self, model: Any) -> None:
+        if not await self._in_worker(sums_in_one_order, model):
+            warn_once(TIMING_MATTERS)
+
+    def _training_ended(self, error: BackendError) -> None:
+        # At once, and not when the next batch is ready: rounds that are played are for nothing.
+        if self._sampling is not None:
+            self._sampling.fail(error)
+
+    def _started(self) -> tuple[Training, SamplingHalf]:
+        if self._training is None or self._sampling is None:
             raise RllmError("The local backend has not been started.", "Call start() first.")
-        return self._loaded
+        return self._training, self._sampling
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
-def _reference_of(loaded: LoadedModel) -> Reference:
-    if loaded.adapter is None:
-        return Reference(loaded.model)
-    if loaded.continues_adapter:
-        raise ConfigError(
-            "model.name is a LoRA adapter that this run trains on, and rllm.algorithm.kl_beta needs the model as the "
-            "run found it, which is not the model below the adapter.",
-            "Merge the adapter first and start from that: rllm export RUN --to merged.",
-        )
-    return BelowAdapter(loaded.adapter)
+def _load_to_sample(run: RunContext) -> LoadedModel:
+    loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
+    if run.versions_served > 1:
+        fold_last_product(loaded.model)
+    return loaded
+
+
+def _renderer_of(run: RunContext, loaded: LoadedModel) -> Renderer:
+    thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
+    return make_renderer(
+        run,
+        RendererSetup(
+            name=run.backend_config.model.name,
+            tokenizer=loaded.tokenizer,
+            stop_ids=frozenset(loaded.stop_ids),
+            template_options=thinking,
+        ),
+    )
+
+
+def _max_context(run: RunContext, loaded: LoadedModel) -> int:
+    return min(loaded.max_context, int(run.backend_config.training.max_length))

@@ -41,8 +41,8 @@ class ColumnFiller:
         if critic is not None:
             self._of_policy["values"] = critic.values
 
-    def fill(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
+    def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+        """(n_token,) each: `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
 
         The model that sampled is the model that is trained, so its sampling log-probs are the old log-probs, unless
         they are to be recomputed or are unknown.
@@ -56,7 +56,7 @@ class ColumnFiller:
         if self._reference is not None and "ref_logprobs" in needs:
             with self._reference.answering() as model:
                 columns |= self._forward(model, batch, {"ref_logprobs": _logprobs})
-        return batch.with_columns(**columns)
+        return columns
 
     @torch.no_grad()
     def _forward(self, model: Any, batch: TokenBatch, wanted: Mapping[str, Column]) -> dict[str, NDArray[np.float32]]:

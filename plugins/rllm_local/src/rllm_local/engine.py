@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
 from rllm_local.kv_cache import SlotCache, as_needed
@@ -65,6 +66,7 @@ class LocalEngine:
         self._running: list[Request] = []
         self._submitted = 0
         self._published = 0
+        self._gone: BackendError | None = None
         self._start_empty()
         self._loop_task: asyncio.Task[None] | None = None
         self._may_sample = asyncio.Event()
@@ -79,6 +81,8 @@ class LocalEngine:
         stops: Stops | None = None,
     ) -> Completion:
         """See `RolloutEngine.generate`. Without `stops`, a reply ends with a stop id of the renderer or a stop text."""
+        if self._gone is not None:
+            raise self._gone
         if stops is None:
             stops = stop_rule(self.renderer.text, self.renderer.stop_ids, sampling.stop)
         checked = replace(sampling, stop=()) if sampling.stop else sampling
@@ -109,6 +113,13 @@ class LocalEngine:
         self._published += 1
         self._table.clear()
         self._may_sample.set()
+
+    def fail(self, error: BackendError) -> None:
+        """Whoever waits for a reply gets the error, and whoever asks for one from here on."""
+        self._gone = error
+        for request in (*self._running, *self._waiting):
+            if not request.future.done():
+                request.future.set_exception(error)
 
     def _start_empty(self) -> None:
         positions = min(FIRST_POSITIONS, self.max_context)

@@ -15,6 +15,7 @@ from rllm_local.settings import LocalConfig
 
 GIB = 1 << 30
 CPU = "cpu"
+SHARED = "weights between the processes"
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -35,7 +36,7 @@ def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> F
     rows = [(name, _gib(size)) for name, size in parts.items()]
     rows += [("together", _gib(total)), (f"{'this machine' if device == CPU else device} has", _gib(available))]
     return Footprint(
-        title="Memory, at most",
+        title="Memory of two processes, at most" if SHARED in parts else "Memory, at most",
         rows=tuple(rows),
         warnings=(_does_not_fit(parts, total, available, settings),) if total > available else (),
     )
@@ -65,6 +66,8 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
     longest = min(settings.training.max_length, int(getattr(config, "max_position_embeddings", 0) or 1 << 40))
     tokens = min(settings.training.tokens_per_microbatch(device), rows * longest)
     hosted = run.rllm.rollout.engine is not None
+    ahead = run.rllm.async_training
+    apart = ahead.staleness > 0 and not hosted and settings.local.training_process
     load = Load(
         micro_batch_tokens=tokens,
         sampled_tokens=tokens,
@@ -72,7 +75,8 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         reference="ref_logprobs" in needs,
         critic="values" in needs,
         widest_sequence=min(tokens, WIDEST) if run.rllm.rollout.n > 1 else 0,
-        copies=1 + run.rllm.async_training.staleness if run.rllm.async_training.pins_weights else 0,
+        copies=1 + ahead.staleness if ahead.pins_weights else int(apart),
+        apart=apart,
     )
     return parts_of_memory(config, settings, load)
 
@@ -102,6 +106,7 @@ def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings
         "weights": [*rough, *trained],
         "float32 weights that are trained": trained,
         "weights that sample": ["lower rllm.async_training.staleness_threshold", *rough],
+        SHARED: ["set local.training_process=false", *rough],
         "reference model": trained,
         "AdamW's moments": trained,
         "gradients": trained,

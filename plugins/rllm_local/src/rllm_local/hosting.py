@@ -15,6 +15,7 @@ import torch
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import EnginePlugin, EngineSetup, HostedEngine
 from rllm_core.contracts.renderer import Renderer
+from rllm_core.errors import BackendError
 from rllm_local.fingerprints import plain_name
 from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel
@@ -24,7 +25,10 @@ GIB = 1 << 30
 
 
 class Hosting:
-    """Owns a `HostedEngine` and gives it every version of the model's weights. The model is read on `executor`."""
+    """A `SamplingHalf`: owns a `HostedEngine` and gives it every version of the model's weights.
+
+    The model is read on `executor`.
+    """
 
     def __init__(self, choice: Chosen[EnginePlugin[Any]], loaded: LoadedModel, executor: Executor) -> None:
         self.engine: HostedEngine = choice.plugin.load()(choice.params)
@@ -52,6 +56,12 @@ class Hosting:
         """The engine samples with the model's weights from here on."""
         weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self.engine.load_weights(weights.items(), version)
+
+    def weights_change(self) -> None:
+        """The engine has its own."""
+
+    def fail(self, error: BackendError) -> None:
+        """Nothing that trains elsewhere is behind a hosted engine."""
 
     async def close(self) -> None:
         """End the engine, however far it got."""

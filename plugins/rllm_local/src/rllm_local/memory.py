@@ -39,6 +39,8 @@ class Load:
     """Positions of the longest sequence with several rows; 0: each row is one."""
     copies: int = 0
     """Of what is trained, to sample from."""
+    apart: bool = False
+    """Whether the copies are in another process than what trains."""
 
 
 def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
@@ -67,7 +69,9 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     parts = {
         "weights": count * size,
         "float32 weights that are trained": trained * 4 if rank or size == 2 else 0,
-        "weights that sample": load.copies * trained * size,
+        # Copies share what is not trained, within a process.
+        "weights that sample": load.copies * trained * size + (count * size if load.apart and rank else 0),
+        "weights between the processes": trained * size if load.apart else 0,
         "reference model": count * size if load.reference and not rank else 0,
         "AdamW's moments": 8 * trained,
         "gradients": 4 * trained,

@@ -64,6 +64,11 @@ def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[Loade
     return loaded, Masters.of_float32(loaded.model, getattr(torch, settings.dtype))
 
 
+def load_model_to_sample(settings: TrainedModelSection, seed: int) -> LoadedModel:
+    """The model of `load_model_to_train`, where another process trains it. Raises ConfigError: as that."""
+    return _load_with_adapter(settings, seed) if settings.lora_rank else load_model(settings, seed)
+
+
 def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
     trained_before = adapter_folder(settings.name)
     if trained_before is None:

@@ -11,6 +11,7 @@ from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig, TrainingSection
+from rllm_local.training_process_check import check_training_process
 
 requires_api = 1
 
@@ -32,10 +33,11 @@ def _examine_gpus() -> Iterable[Finding]:
 def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
     yield BackendPlugin(
         name="local",
-        summary="This machine: torch on a CPU or one GPU, trains and samples in one process.",
+        summary="This machine: trains and samples with torch, on a CPU or one GPU.",
         params=LocalConfig,
         load=_load,
         check=check_model,
+        check_run=check_training_process,
         footprint=footprint,
         examine_gpus=_examine_gpus,
         honours=frozenset(
@@ -56,7 +58,9 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
         # max_length bounds conversations that are only played, too.
-        training_keys=frozenset({"critic.*", *(f"training.{name}" for name in TrainingSection.model_fields)})
+        training_keys=frozenset(
+            {"critic.*", "local.training_process", *(f"training.{name}" for name in TrainingSection.model_fields)}
+        )
         - {"training.max_length"},
         column_sections={"values": "critic"},
         minibatches_key="training.num_minibatches",

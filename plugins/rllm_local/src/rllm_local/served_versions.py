@@ -6,44 +6,63 @@ with newer weights. Frozen weights, as those below an adapter, are shared.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import RolloutError
+from rllm_core.errors import BackendError, RolloutError
 from rllm_local.engine import LocalEngine
-
-InWorker = Callable[..., Any]
-"""Awaits a function, called with arguments where passes and updates run."""
+from rllm_local.training import InWorker
+from rllm_local.weights import copied, copy_weights
 
 
 class ServedVersions:
-    """A `RolloutEngine` of the versions that were published last."""
+    """A `SamplingHalf` and its `RolloutEngine`: the versions that were published last."""
 
     def __init__(
-        self, model: Any, make_engine: Callable[[Any], LocalEngine], in_worker: InWorker, *, versions: int
+        self,
+        first: Any,
+        trained: Mapping[str, Tensor],
+        make_engine: Callable[[Any], LocalEngine],
+        in_worker: InWorker,
+        *,
+        versions: int,
     ) -> None:
-        """Serve `model` as it is now, as version 0.
+        """Serve version 0.
 
         Args:
-            model: what is trained. Its weights are copied at every `publish`.
-            make_engine: an engine on a copy of the model.
+            first: a model with the weights as they are now, which nobody changes.
+            trained: the weights that change, by name. They are copied at every `publish`.
+            make_engine: an engine on a model like `first`.
             in_worker: see `InWorker`.
             versions: how many are served at a time.
         """
-        self._model = model
+        self._trained = trained
         self._make_engine = make_engine
         self._in_worker = in_worker
         self._versions = versions
-        self._copies: dict[int, Any] = {0: copied(model)}
-        self._engines: dict[int, LocalEngine] = {0: make_engine(self._copies[0])}
+        self._copies: dict[int, Any] = {0: first}
+        self._engines: dict[int, LocalEngine] = {0: make_engine(first)}
         self.renderer = self._engines[0].renderer
         self.max_context = self._engines[0].max_context
+
+    @property
+    def engine(self) -> ServedVersions:
+        return self
+
+    def weights_change(self) -> None:
+        """Of another model."""
+
+    def fail(self, error: BackendError) -> None:
+        for engine in self._engines.values():
+            engine.fail(error)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -74,24 +93,8 @@ class ServedVersions:
         for each in old[1:]:
             del self._copies[each], self._engines[each]
         if spare is None or engine is None:
-            spare = await self._in_worker(copied, self._model)
+            spare = await self._in_worker(copied, self._copies[max(self._copies)], self._trained.keys())
             engine = self._make_engine(spare)
-        else:
-            await self._in_worker(copy_weights, self._model, spare)
+        await self._in_worker(copy_weights, self._trained, dict(spare.named_parameters()))
         engine.publish(version)
         self._copies[version], self._engines[version] = spare, engine
-
-
-def copied(model: Any) -> Any:
-    """A copy of a model to sample from. What is not trained is shared."""
-    frozen = {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
-    made = copy.deepcopy(model, memo=dict(frozen))
-    return made.requires_grad_(False)
-
-
-@torch.no_grad()
-def copy_weights(model: Any, into: Any) -> None:
-    """Copy what is trained of a model into a copy of it."""
-    for trained, own in zip(model.parameters(), into.parameters(), strict=True):
-        if trained.requires_grad:
-            own.copy_(trained)

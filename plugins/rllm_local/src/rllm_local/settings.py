@@ -108,6 +108,11 @@ class LocalSection(Section):
     torch_threads: PositiveInt = Field(1, description="CPU threads of torch; more than one rarely helps small models.")
     max_concurrency: PositiveInt = Field(512, description="Conversations sampled in one forward pass at most.")
     kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
+    training_process: bool = Field(
+        True,
+        description="Train in a process of its own in asynchronous runs; false: in the process that samples, in turns "
+        "with it.",
+    )
 
 
 class LocalConfig(Section):

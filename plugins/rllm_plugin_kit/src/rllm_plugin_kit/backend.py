@@ -59,8 +59,9 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
 
     def start(self, options: Mapping[str, Any]) -> Session:
         """A backend that has been started with these options."""
+        config = RunConfig.model_validate(self.config)
         run = RunContext(
-            config=RunConfig.model_validate(self.config),
+            config=config,
             backend_config=self.params_from(options),
             seed=0,
             total_steps=100,
@@ -69,6 +70,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 registered=Registered(plugin=_OF_THE_RUN, distribution="rllm-plugin-kit", version="0"),
                 params=NoParams(),
             ),
+            overlaps=config.rllm.async_training.staleness > 0,
         )
         loss = self._loss()
         try:

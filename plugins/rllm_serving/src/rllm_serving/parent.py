@@ -11,12 +11,26 @@ from collections.abc import Callable
 
 def when_parent_ends(call: Callable[[], None]) -> None:
     """Have the running event loop call something once standard input is closed. What comes there is thrown away."""
-    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    _watch(tell)
+
+
+def end_with_parent() -> None:
+    """End this process once standard input is closed, whatever it computes then. What comes there is thrown away."""
+    _watch(lambda: os._exit(0))
+
+
+def _watch(call: Callable[[], None]) -> None:
+    descriptor = sys.stdin.fileno()
 
     def wait() -> None:
         while os.read(descriptor, 1 << 16):
             pass
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(call)
+        call()
 
     threading.Thread(target=wait, name="rllm-parent", daemon=True).start()

@@ -141,6 +141,8 @@ class RunContext:
     """The renderer of the run; None: the model's chat template. `make_renderer` of rllm-backend-kit makes either."""
     versions_served: int = 1
     """How many of the versions that were published last `SamplingParams.weight_version` may ask for."""
+    overlaps: bool = False
+    """Whether attempts sample while `process` and `update` run: rounds are played ahead."""
     calls_tools: bool = False
     """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
 

@@ -1,0 +1,33 @@
+"""What a child process prints, said by this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rllm_core.notices import say, warn_once
+
+WARNING = "warning: "
+
+
+class ChildLog:
+    """A log that grows. Lines are said whole, between the lines of this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open(encoding="utf-8", errors="replace")
+        self._begun = ""
+
+    def tell(self) -> None:
+        """Say the lines that are new; a warning that this process has given already is not given again."""
+        *lines, self._begun = (self._begun + self._file.read()).split("\n")
+        for line in lines:
+            if line.startswith(WARNING):
+                warn_once(line.removeprefix(WARNING))
+            else:
+                say(line)
+
+    def close(self) -> None:
+        """Say what is left, also of a line that did not end."""
+        self.tell()
+        if self._begun:
+            say(self._begun)
+        self._file.close()

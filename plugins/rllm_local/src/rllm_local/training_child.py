@@ -1,0 +1,104 @@
+"""The process that trains in asynchronous runs: ``python -m rllm_local.training_child SOCKET MEMORY``, descriptors.
+
+It answers one request after the other, until the other end is closed. `training_process` is that end.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rllm_core.contracts.backend import RunContext, UpdateResult
+from rllm_core.data.batch import TokenBatch
+from rllm_local.messages import packed, receive
+from rllm_local.sent_plan import SentPlan
+from rllm_local.settings import LocalConfig
+from rllm_local.trainer import Trainer, load_trainer
+from rllm_local.weights import copy_weights, shared_weights, trained_weights
+from rllm_serving.parent import end_with_parent
+
+
+class TrainingChild:
+    """Trains, and puts the weights into shared memory whenever they have changed."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._trainer: Trainer | None = None
+
+    def start(self, path: list[str], run: RunContext) -> None:
+        """Load the model. `path`: of the other process, which can import more than this one."""
+        sys.path[:] = path
+        settings: LocalConfig = run.backend_config
+        torch.set_num_threads(settings.local.torch_threads)
+        _, self._trainer = load_trainer(run)
+        self._trained = trained_weights(self._trainer.masters.model)
+        self._shared = shared_weights(self._memory, self._trained)
+        copy_weights(self._trained, self._shared)
+        # As the training loop does in its process.
+        gc.collect()
+        gc.freeze()
+
+    def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+        return self._started().columns(batch, needs)
+
+    def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
+        result = self._started().update(batch, sent.plan_here())
+        copy_weights(self._trained, self._shared)
+        # It is the plan that was sent, whose losses cannot be.
+        return replace(result, made_with=None)
+
+    def save(self, folder: Path) -> None:
+        self._started().save(folder)
+
+    def load(self, folder: Path) -> None:
+        self._started().load(folder)
+        copy_weights(self._trained, self._shared)
+
+    def _started(self) -> Trainer:
+        assert self._trainer is not None
+        return self._trainer
+
+    def answer(self, request: bytearray) -> bytes:
+        """What is sent in answer to a request: a value, or an error and where it was raised."""
+        try:
+            name, *arguments = pickle.loads(request)
+            return packed((getattr(self, name)(*arguments), None, ""))
+        except Exception as error:  # noqa: BLE001  (whatever it is: the other process raises it)
+            return packed((None, _portable(error), traceback.format_exc()))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its text: not every error can be made again from what it keeps."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  (its class is anybody's code)
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def main(connection: int, memory: int) -> None:
+    """Answer until the other end is closed."""
+    end_with_parent()
+    child = TrainingChild(memory)
+    with socket.socket(fileno=connection) as other, suppress(EOFError):
+        while True:
+            answer = child.answer(receive(other))
+            # What it printed is to be there before its answer is.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            other.sendall(answer)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""The training half in a process of its own: samples are drawn while weights are updated.
+
+`training_child` is the other end. A process, since Python's threads wait for one another: a step of `guess` took a
+third more CPU with two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import BackendError
+from rllm_local.child_log import ChildLog
+from rllm_local.messages import packed, received
+from rllm_local.sent_plan import SentPlan
+from rllm_local.weights import shared_memory, shared_weights
+from rllm_serving.child_process import ChildProcess
+
+SECONDS_TO_END = 10.0
+"""After its connection is closed; it ends at once unless the machine is stuck."""
+LOG_LINES = 15
+"""Last lines of its output that an error shows."""
+
+
+class TrainingProcess:
+    """A `Training` in another process, which ends with this one."""
+
+    def __init__(self, died: Callable[[BackendError], None]) -> None:
+        """Start the process. It loads nothing before `start`.
+
+        Args:
+            died: called on the event loop when the process ends by itself.
+        """
+        self._died = died
+        self._folder = tempfile.TemporaryDirectory(prefix="rllm-training-")
+        log = Path(self._folder.name) / "training.log"
+        self._connection, theirs = socket.socketpair()
+        self._memory = shared_memory()
+        inherited = [theirs.fileno(), self._memory]
+        # -P: what lies in the folder that the run is started in is not what the process means to import.
+        program = [sys.executable, "-P", "-m", "rllm_local.training_child", *map(str, inherited)]
+        with theirs:
+            self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
+        self._log = ChildLog(log)
+        self._connection.setblocking(False)
+        self._asked: deque[tuple[str, asyncio.Future[bytearray]]] = deque()
+        """What is under way, and who waits for it; answers come in this order."""
+        self._failure: BackendError | None = None
+        self._reading = asyncio.create_task(self._read(), name="rllm-local-training")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def start(self, run: RunContext) -> None:
+        """Have it load the model.
+
+        Raises:
+            ConfigError: as `load_trainer`.
+        """
+        # Neither is of use there, and a record cannot be sent.
+        await self._ask("start", sys.path, replace(run, engine=None, renderer=None))
+
+    def weights(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that it trains: tensors on the CPU of the names, shapes and types of `like`. They change while
+        `update` or `load` is under way, and only then."""
+        return shared_weights(self._memory, like)
+
+    async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+        columns: Mapping[str, NDArray[np.float32]] = await self._ask("columns", replace(batch, groups=()), needs)
+        return columns
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        result: UpdateResult = await self._ask("update", replace(batch, groups=()), SentPlan.of(plan))
+        return result
+
+    async def save(self, folder: Path) -> None:
+        await self._ask("save", folder.absolute())
+
+    async def load(self, folder: Path) -> None:
+        await self._ask("load", folder.absolute())
+
+    async def close(self) -> None:
+        """End it, in the middle of what it does if there is something. Nothing happens the second time."""
+        if self._connection.fileno() < 0:
+            return
+        self._reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reading
+        self._connection.close()
+        await self._process.end(0.0 if self._asked else SECONDS_TO_END)
+        self._log.close()
+        os.close(self._memory)
+        self._folder.cleanup()
+
+    async def _ask(self, name: str, *arguments: object) -> Any:
+        """What it answers. Raises what it raised, or BackendError: it has ended."""
+        if self._failure is not None:
+            raise self._failure
+        future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self._asked.append((name, future))
+        with suppress(ConnectionError):  # whoever reads finds out how it ended
+            await asyncio.get_running_loop().sock_sendall(self._connection, packed((name, *arguments)))
+        value, error, where = pickle.loads(await future)
+        self._log.tell()
+        if error is not None:
+            error.add_note(f"In the process that trains:\n{where}")
+            raise error
+        return value
+
+    async def _read(self) -> None:
+        """Hand out answers until it ends."""
+        try:
+            while True:
+                answer = await received(self._connection)
+                _, future = self._asked.popleft()
+                if not future.done():
+                    future.set_result(answer)
+        except (EOFError, OSError):
+            self._failure = await self._how_it_ended()
+        for _, future in self._asked:
+            if not future.done():
+                future.set_exception(self._failure)
+        self._died(self._failure)
+
+    async def _how_it_ended(self) -> BackendError:
+        await self._process.end(SECONDS_TO_END)
+        code = self._process.exit_code or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        doing = f"in {self._asked[0][0]!r}" if self._asked else "while it had nothing to do"
+        out_of_memory = (
+            "Where memory runs out, the system kills so: `--dry-run` says what the run takes, and what helps. "
+        )
+        lines = self._process.last_lines(LOG_LINES)
+        return BackendError(
+            f"The process that trains {how} {doing}.",
+            f"{out_of_memory if code == -signal.SIGKILL else ''}Go on from the newest checkpoint with --resume.",
+            "\n".join(["The last lines it wrote:", *lines]) if lines else "",
+        )

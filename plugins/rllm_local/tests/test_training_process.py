@@ -1,0 +1,369 @@
+"""Training in a process of its own: as in one process, and what happens when either process ends or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import BackendError, ConfigError, LossError
+from rllm_core.plugins import resolve
+from rllm_core.schema.run_config import RunConfig
+from rllm_local.backend import LocalBackend
+from rllm_local.settings import LocalConfig
+from rllm_local.training_process_check import check_training_process
+
+MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
+NAMES = ["float32", "bfloat16", "lora"]
+NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
+PROMPT = list(range(6, 26))
+Play = Callable[[LocalBackend, Any], Awaitable[Any]]
+LOSSES = """
+import os, signal, sys, warnings
+from pydantic import BaseModel
+from rllm_core import register_rllm_loss
+from rllm_core.notices import warn_once
+
+
+class Factor(BaseModel):
+    factor: float = 1.0
+
+
+@register_rllm_loss("scaled", params=Factor)
+def scaled(inputs, params):
+    return -params.factor * inputs.advantages * inputs.logprobs
+
+
+@register_rllm_loss("broken")
+def broken(inputs, params):
+    raise KeyError("nothing there")
+
+
+@register_rllm_loss("deadly")
+def deadly(inputs, params):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@register_rllm_loss("quits")
+def quits(inputs, params):
+    print("about to quit", flush=True)
+    os._exit(7)
+
+
+@register_rllm_loss("talks")
+def talks(inputs, params):
+    print("a line of the loss")
+    warn_once("the loss warns")
+    return -inputs.advantages * inputs.logprobs
+
+
+@register_rllm_loss("endless")
+def endless(inputs, params):
+    print("pid", os.getpid(), flush=True)
+    while True:
+        pass
+"""
+
+
+def _context(*, apart: bool, model: Mapping[str, Any] | None = None, **changes: Any) -> RunContext:
+    return RunContext(
+        config=RunConfig(),
+        backend_config=LocalConfig(
+            training={"learning_rate": 1e-2},  # type: ignore[arg-type]
+            model=model or {},  # type: ignore[arg-type]
+            local={"training_process": apart},  # type: ignore[arg-type]
+        ),
+        seed=0,
+        total_steps=10,
+        overlaps=True,
+        **changes,
+    )
+
+
+def _run(context: RunContext, play: Play) -> Any:
+    async def start_and_play() -> Any:
+        backend = LocalBackend()
+        try:
+            return await asyncio.wait_for(play(backend, await backend.start(context)), 200)
+        finally:
+            await backend.close()
+
+    return asyncio.run(start_and_play())
+
+
+def _pid(backend: LocalBackend) -> int:
+    return int(backend._started()[0].pid)  # type: ignore[attr-defined]
+
+
+def _chosen(qualified_name: str, **params: Any) -> Chosen[Any]:
+    registered = resolve("loss", qualified_name)
+    return Chosen(registered=registered, params=registered.plugin.params(**params))
+
+
+def _plan(loss: str = "rllm-core/ppo", params: Mapping[str, Any] | None = None, **changes: Any) -> UpdatePlan:
+    values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 0} | changes
+    return UpdatePlan(losses={"agent": _chosen(loss, **(params or {}))}, **values)
+
+
+@pytest.fixture
+def batch(random_batch: Callable[..., TokenBatch]) -> TokenBatch:
+    made = random_batch([(9, 6), (8, 7), (5, 3)], vocabulary=20)
+    return made.with_columns(returns=np.sin(made.tokens).astype(np.float32))
+
+
+@pytest.fixture
+def losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of a module beside the script, which registers them."""
+    (tmp_path / "losses_of_a_test.py").write_text(LOSSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("losses_of_a_test", None)
+    __import__("losses_of_a_test")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _plain(result: UpdateResult) -> list[Any]:
+    """The figures and the trace, as values that can be compared."""
+    assert result.trace is not None
+    columns = [np.asarray(getattr(result.trace, field.name)).tolist() for field in fields(result.trace)]
+    return [dict(result.metrics), columns, result.optimizer_steps]
+
+
+async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, folder: Path) -> list[Any]:
+    """What two steps with everything give, what is sampled after each, and what a checkpoint holds."""
+    seen: list[Any] = []
+    for number in range(2):
+        filled = await backend.process(batch, NEEDS | {"old_logprobs"})
+        assert filled.groups is batch.groups
+        seen += [getattr(filled, name).tolist() for name in sorted(NEEDS | {"old_logprobs"})]
+        plan = _plan(global_step=number, seed=number, kl=KlTerm(beta=0.1, estimator="k3"), trace=True)
+        seen += _plain(await backend.update(filled, plan))
+        await backend.publish(number + 1)
+        completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session=f"{number}")
+        seen += [completion.token_ids.tolist(), completion.logprobs.tolist(), completion.weight_version]
+    folder.mkdir()
+    await backend.save(folder)
+    for file in sorted(folder.rglob("*.safetensors")):
+        seen += [(name, tensor.tolist()) for name, tensor in sorted(load_file(file).items())]
+    return seen
+
+
+@pytest.mark.parametrize("versions", [1, 2], ids=["newest", "pinned"])
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process(
+    model: dict[str, Any], versions: int, batch: TokenBatch, tmp_path: Path
+) -> None:
+    here, apart = (
+        _run(
+            _context(apart=apart, model=model, needs=NEEDS, versions_served=versions),
+            lambda backend, engine, folder=tmp_path / str(apart): _steps(backend, engine, batch, folder),
+        )
+        for apart in (False, True)
+    )
+    assert apart == here
+
+
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_a_checkpoint_of_one_goes_on_in_the_other(model: dict[str, Any], batch: TokenBatch, tmp_path: Path) -> None:
+    async def save(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
+        for number in range(2):
+            await backend.update(await backend.process(batch, frozenset()), _plan(global_step=number))
+        await backend.save(tmp_path)
+        return await go_on(backend, engine)
+
+    async def load(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
+        await backend.load(tmp_path)
+        return await go_on(backend, engine)
+
+    async def go_on(backend: LocalBackend, engine: Any) -> list[Any]:
+        await backend.publish(2)
+        sampled: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
+        result = await backend.update(await backend.process(batch, frozenset()), _plan(global_step=2))
+        return [sampled.token_ids.tolist(), sampled.weight_version, dict(result.metrics)]
+
+    expected = _run(_context(apart=True, model=model), save)
+    assert _run(_context(apart=False, model=model), load) == expected
+    assert _run(_context(apart=True, model=model), load) == expected
+
+
+@pytest.mark.usefixtures("losses")
+def test_samples_are_drawn_while_weights_are_updated(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> Completion:
+        update = asyncio.create_task(backend.update(batch, _plan("in-process/endless")))
+        done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
+        assert not update.done()
+        update.cancel()
+        return done
+
+    done = _run(_context(apart=True), play)
+    assert (len(done.token_ids), done.weight_version) == (20, 0)
+
+
+def test_runs_in_which_rollouts_and_updates_take_turns_have_one_process(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> bool:
+        return hasattr(backend._started()[0], "pid")
+
+    assert not _run(replace(_context(apart=True), overlaps=False), play)
+    assert _run(_context(apart=True), play)
+
+
+@pytest.mark.usefixtures("losses")
+def test_a_loss_of_a_module_beside_the_script_trains_with_its_options(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> float:
+        result = await backend.update(batch, _plan("in-process/scaled", {"factor": 3.0}))
+        return result.metrics["actor/loss"]
+
+    assert _run(_context(apart=True), play) == _run(_context(apart=False), play) != 0
+
+
+def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(batch: TokenBatch) -> None:
+    plan = _plan()
+    ppo = plan.losses["agent"]
+    unknown = replace(ppo, registered=replace(ppo.registered, distribution="in-process"))
+
+    async def play(backend: LocalBackend, engine: Any) -> None:
+        await backend.update(batch, replace(plan, losses={"agent": unknown}))
+
+    with pytest.raises(LossError, match=r"does not find the loss in-process/ppo.*local\.training_process=false"):
+        _run(_context(apart=True), play)
+
+
+@pytest.mark.usefixtures("losses")
+def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process_goes_on(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> LossError:
+        with pytest.raises(LossError, match=r"loss 'broken' for role 'agent' failed: KeyError") as raised:
+            await backend.update(batch, _plan("in-process/broken"))
+        await backend.update(batch, _plan())
+        return raised.value
+
+    error = _run(_context(apart=True), play)
+    assert error.hint == "Fix it; add --debug to see where it failed."
+    assert 'losses_of_a_test.py", line' in error.__notes__[0]
+
+
+def test_an_error_that_is_not_ours_arrives_too(batch: TokenBatch, tmp_path: Path) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> None:
+        await backend.load(tmp_path / "nowhere")
+
+    with pytest.raises(OSError, match="nowhere"):
+        _run(_context(apart=True), play)
+
+
+def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        _run(_context(apart=True, model={"name": "./nowhere"}), lambda *_: asyncio.sleep(0))
+
+
+@pytest.mark.usefixtures("losses")
+@pytest.mark.parametrize(
+    ("loss", "how"), [("deadly", "was killed by SIGKILL in 'update'"), ("quits", "ended with exit code 7 in 'update'")]
+)
+def test_a_death_within_an_update_is_named(loss: str, how: str, batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> BackendError:
+        call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=400), session="s"))
+        with pytest.raises(BackendError, match=how) as raised:
+            await backend.update(batch, _plan(f"in-process/{loss}"))
+        for waiting in (call, engine.generate(PROMPT, SamplingParams(max_tokens=1), session="t"), backend.save(Path())):
+            with pytest.raises(BackendError, match=how):
+                await waiting
+        return raised.value
+
+    error = _run(_context(apart=True), play)
+    assert error.hint.endswith("Go on from the newest checkpoint with --resume.")
+    assert ("memory runs out" in error.hint) == (loss == "deadly")
+    assert error.details.endswith("about to quit") == (loss == "quits")
+
+
+@pytest.mark.parametrize("versions", [1, 2], ids=["newest", "pinned"])
+def test_a_death_between_updates_ends_what_samples_at_once(versions: int) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> None:
+        os.kill(_pid(backend), signal.SIGKILL)
+        for number in range(1000):
+            await engine.generate(PROMPT, SamplingParams(max_tokens=400), session=f"{number}")
+
+    with pytest.raises(BackendError, match="was killed by SIGKILL while it had nothing to do"):
+        _run(_context(apart=True, versions_served=versions), play)
+
+
+@pytest.mark.usefixtures("losses")
+def test_a_close_within_an_update_ends_the_process(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> int:
+        update = asyncio.create_task(backend.update(batch, _plan("in-process/endless")))
+        await asyncio.sleep(0)
+        update.cancel()
+        return _pid(backend)
+
+    assert not _alive(_run(_context(apart=True), play))
+
+
+PARENT = """
+import asyncio, pickle, sys
+sys.path[:] = {path!r}
+import losses_of_a_test
+from rllm_local.backend import LocalBackend
+from test_training_process import _context, _pid, _plan
+
+async def main():
+    backend = LocalBackend()
+    await backend.start(_context(apart=True))
+    print(_pid(backend), flush=True)
+    await backend.update(pickle.load(open({batch!r}, "rb")), _plan("in-process/endless"))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("losses")
+def test_the_process_ends_with_its_parent_in_the_middle_of_an_update(batch: TokenBatch, tmp_path: Path) -> None:
+    file = tmp_path / "batch"
+    file.write_bytes(pickle.dumps(replace(batch, groups=())))
+    path = [str(Path(__file__).parent), *sys.path]
+    program = PARENT.format(path=path, batch=str(file))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert _alive(pid)
+        parent.kill()
+    while _alive(pid):
+        pass
+
+
+@pytest.mark.usefixtures("losses")
+def test_what_it_prints_is_said_between_the_lines_of_the_run(
+    batch: TokenBatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> None:
+        await backend.update(batch, _plan("in-process/talks"))
+        assert capsys.readouterr().err.splitlines() == ["a line of the loss", "warning: the loss warns"]
+
+    _run(_context(apart=True), play)
+
+
+def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:
+    settings = LocalConfig(local={"training_process": False})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`local\.training_process` is false and has no effect"):
+        check_training_process(RunConfig(), settings)
+    asynchronous = RunConfig(rllm={"async_training": {"enable": True, "staleness_threshold": 1}})  # type: ignore[arg-type]
+    check_training_process(asynchronous, settings)
+    check_training_process(RunConfig(), LocalConfig())

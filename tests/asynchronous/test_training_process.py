@@ -1,0 +1,129 @@
+"""Asynchronous runs of `local` whose processes end, the one that plays or the one that trains: by signals, by kills."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL"),
+]
+STEPS, STOPPED = 14, 5
+WORDS = (
+    "train",
+    "guess",
+    "rllm.async_training.enable=true",
+    "rllm.async_training.staleness_threshold=2",
+    f"rllm.trainer.total_batches={STEPS}",
+    "rllm.trainer.val_before_train=false",
+    "rllm.trainer.test_freq=-1",
+    "rllm.trainer.save_freq=3",
+    "rllm.rollout.n=4",
+    "rllm.rollout.n_val=1",
+    "rllm.record=tokens",
+)
+Start = Callable[..., Any]
+
+
+def _digests(run: Path) -> dict[str, str]:
+    """Of the last checkpoint's weights and optimiser, and of what is recorded of every step."""
+    files = [*(run / "checkpoints/latest/backend").rglob("*.safetensors"), *(run / "record").rglob("*.parquet")]
+    return {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _steps(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def _child_of(pid: int) -> int:
+    """The process that trains."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"rllm_local.training_child" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+        except (OSError, ValueError):
+            continue
+    raise AssertionError("no process trains")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a run in one process, which nobody stops, ends with."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = [sys.executable, "-m", "rllm_core.cli.main", *WORDS, "local.training_process=false"]
+    subprocess.run(command, cwd=folder, check=True, timeout=400, capture_output=True)
+    return _digests(folder / "runs/rllm-training/default")
+
+
+@pytest.fixture
+def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, int, Path]]:
+    """A run that has made some steps, the process that trains, and its folder."""
+
+    def make() -> tuple[Any, int, Path]:
+        run, process = tmp_path / "runs/rllm-training/default", start_forked_rllm(*WORDS)
+        deadline = time.monotonic() + 400
+        while _steps(run) < STOPPED:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "the run makes no progress"
+            time.sleep(0.01)
+        return process, _child_of(process.pid), run
+
+    return make
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_a_run_that_is_stopped_takes_its_child_along_and_goes_on_as_if_it_had_not_been(
+    number: signal.Signals, begun: Any, forked_rllm: Any, undisturbed: dict[str, str]
+) -> None:
+    process, child, run = begun()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=400)
+    while _alive(child):
+        pass
+    if number is signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + number, errors
+        assert "The same command with --resume goes on from there." in output
+        assert "Traceback" not in errors
+    resumed = forked_rllm(*WORDS, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert _digests(run) == undisturbed
+
+
+def test_a_run_whose_child_is_killed_ends_by_name_keeps_its_steps_and_goes_on(
+    begun: Any, forked_rllm: Any, undisturbed: dict[str, str]
+) -> None:
+    process, child, run = begun()
+    os.kill(child, signal.SIGKILL)
+    _, errors = process.communicate(timeout=400)
+    assert process.returncode == 1
+    said = " ".join(errors.split())
+    assert "error: The process that trains was killed by SIGKILL" in said
+    assert "Go on from the newest checkpoint with --resume." in said
+    assert STOPPED <= _steps(run) < STEPS
+    assert all(json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    resumed = forked_rllm(*WORDS, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert _digests(run) == undisturbed
