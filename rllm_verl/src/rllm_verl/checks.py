@@ -14,6 +14,7 @@ from rllm_verl.attention import check_attention
 from rllm_verl.fetching import holds_parts
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
+from rllm_verl.placement import check_placement
 from rllm_verl.precision import warn_of_weights_below_float32
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
@@ -96,25 +97,13 @@ def _check_rollout(native: dict[str, Any]) -> None:
         instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
         install = INSTALL_CPU_BUILD if on_cpu(native) else f"pip install 'rllm-verl[{extra}]'.{instead}"
         raise ConfigError(f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.", install)
-    if rollout["checkpoint_engine"]["backend"] != "naive":
-        raise ConfigError(
-            f"`{ROLLOUT}.checkpoint_engine.backend` is {rollout['checkpoint_engine']['backend']}, which is for rollout "
-            "servers on GPUs of their own; here they share those that train.",
-            "Leave it at naive.",
-        )
     for name in ("data_parallel_size", "pipeline_model_parallel_size"):
         if rollout[name] != 1:
             raise ConfigError(
                 f"`{ROLLOUT}.{name}` is {rollout[name]}, and rollout servers have only tensor parallelism here.",
                 "Leave it at 1; more GPUs than tensor_model_parallel_size make more servers.",
             )
-    gpus = _at(native, "trainer.n_gpus_per_node") * _at(native, "trainer.nnodes")
-    if gpus % (size := rollout["tensor_model_parallel_size"]):
-        raise ConfigError(
-            f"`{ROLLOUT}.tensor_model_parallel_size` is {size}, and the run has {gpus} GPUs "
-            "(trainer.nnodes times trainer.n_gpus_per_node).",
-            "Choose a number that divides them.",
-        )
+    check_placement(native)
 
 
 def _check_lora(native: dict[str, Any]) -> None:

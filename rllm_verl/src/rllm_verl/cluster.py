@@ -19,6 +19,8 @@ from rllm_verl.processes import dead_daemon
 
 REACH_SECONDS = 5.0
 """How long a cluster's address may take to answer."""
+CPUS_PER_GPU_APART = 2
+"""What verl reserves where a rollout server has a GPU of its own."""
 NEW = "local"
 """Address of a cluster that `ray.init` starts itself."""
 OF_A_NEW_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
@@ -31,6 +33,8 @@ class Wanted:
 
     per_node: int
     nodes: int
+    apart: int = 0
+    """GPUs of rollout servers alone, on any nodes."""
 
 
 class Cluster:
@@ -94,10 +98,26 @@ class Cluster:
                 f"{wanted.nodes * wanted.per_node} GPUs; the Ray cluster has {found or 'none'} (by node).",
                 "Ask for fewer, or start Ray on more nodes. Without a GPU: --profile cpu.",
             )
+        self._check_servers(wanted, sum(nodes), sum(each.get("CPU", 0) for each in resources))
         enough = sum(each.get("CPU", 0) >= wanted.per_node for each in resources)
         if enough < wanted.nodes:
             raise ConfigError(
                 f"Ray reserves one CPU per worker: {wanted.nodes} nodes must have {wanted.per_node} each, {enough} do.",
+                "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
+            )
+
+    def _check_servers(self, wanted: Wanted, gpus: float, cpus: float) -> None:
+        workers = wanted.nodes * wanted.per_node
+        if wanted.apart and workers + wanted.apart > gpus:
+            raise ConfigError(
+                f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node ask for {wanted.apart} GPUs beside "
+                f"the {workers} that train; the Ray cluster has {gpus:g}.",
+                "Ask for fewer, or start Ray on more nodes.",
+            )
+        if wanted.apart and workers + CPUS_PER_GPU_APART * wanted.apart > cpus:
+            raise ConfigError(
+                f"Ray reserves one CPU per worker, and two per GPU of a rollout server: the run needs "
+                f"{workers + CPUS_PER_GPU_APART * wanted.apart}, and the cluster has {cpus:g}.",
                 "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
             )
 

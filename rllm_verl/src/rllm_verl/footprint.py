@@ -11,10 +11,12 @@ from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.adapters import find_adapter
 from rllm_verl.logprobs import VLLM
+from rllm_verl.placement import gpus_apart, servers_apart
 from rllm_verl.settings import VerlConfig
 
 GIB = 1 << 30
 TINY = "tiny"
+OF_SERVERS = "GPUs of rollout servers alone"
 SHARDING = ("fsdp", "fsdp2")
 """Strategies that deal every weight to all workers."""
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
@@ -28,19 +30,23 @@ def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Fo
     """
     role = settings.actor_rollout_ref
     name = role["model"]["path"]
+    apart = gpus_apart(settings.native())
+    others = ((OF_SERVERS, str(apart)),) if apart else ()
     if name == TINY or role["actor"]["strategy"] not in SHARDING:
-        return None
+        return Footprint(title="GPUs", rows=others) if others else None
     config = _config_of(name)
     if config is None:
         unknown = (f"the config.json of {name!r} is not on this machine, so memory is not estimated.",)
-        return Footprint(title="Memory", rows=(), warnings=unknown)
+        return Footprint(title="Memory", rows=others, warnings=unknown)
     parts = _parts(config, settings, needs)
     total = sum(parts.values())
     rows = [(part, _gib(size)) for part, size in parts.items()]
     rows += [("together, without activations", _gib(total))]
     share = role["rollout"]["gpu_memory_utilization"]
     if role["rollout"]["name"] == VLLM:
-        rows.append(("vLLM's weights and cache, while it samples", f"{share:.0%} of a GPU"))
+        when = "on GPUs of its own" if apart else "while it samples"
+        rows.append((f"vLLM's weights and cache, {when}", f"{share:.0%} of a GPU"))
+    rows += others
     warnings, available = [], _gpu()
     if available is not None:
         rows.append(("a GPU has", _gib(available)))
@@ -111,7 +117,8 @@ def _what_does_not_fit(parts: Mapping[str, int], settings: VerlConfig, available
     staying = 0 if offload["param_offload"] else parts.get("weights", 0)
     staying += 0 if offload["optimizer_offload"] else parts.get("AdamW's moments", 0)
     share = role["rollout"]["gpu_memory_utilization"]
-    if role["rollout"]["name"] == VLLM and staying + share * available > available:
+    shared = role["rollout"]["name"] == VLLM and not servers_apart(settings.native())
+    if shared and staying + share * available > available:
         found.append(
             f"weights and moments that stay on a GPU while vLLM samples take {_gib(staying)}, and vLLM {share:.0%} of "
             f"{_gib(available)}: set optimizer_offload and param_offload in actor_rollout_ref.actor.fsdp_config, "

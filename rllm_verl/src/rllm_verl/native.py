@@ -11,6 +11,7 @@ from rllm_verl.adapters import Adapter
 from rllm_verl.attention import check_packing, sequence_parallel_size
 from rllm_verl.fused import settle_fused
 from rllm_verl.logprobs import OF_THE_CPU
+from rllm_verl.placement import servers_apart
 from rllm_verl.settings import VerlConfig
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     role.model.lora_adapter_path = str(adapter.folder.resolve())
     role.model.lora_rank, role.model.lora_alpha = adapter.rank, adapter.alpha
     role.model.target_modules = adapter.targets
-    if role.rollout.name == OF_THE_CPU:
-        role.model.lora.merge = True  # it takes nothing else
+    if role.rollout.name == OF_THE_CPU or role.rollout.nnodes:
+        role.model.lora.merge = True  # they take nothing else
 
 
 def _longest_row(role: Any) -> int:
@@ -88,6 +89,17 @@ def _longest_row(role: Any) -> int:
     ]
     split = sequence_parallel_size(actor)
     return min((tokens * split for by_tokens, tokens in passes if by_tokens), default=sys.maxsize)
+
+
+def worker_config(native: Any) -> Any:
+    """What training workers are given: verl's section ``actor_rollout_ref``."""
+    role = native.actor_rollout_ref
+    if not servers_apart(native):
+        return role
+    from omegaconf import OmegaConf
+
+    # verl asks that the workers can be dealt to servers, although no server is theirs.
+    return OmegaConf.merge(role, {"rollout": {"tensor_model_parallel_size": 1}})
 
 
 def needs_reference_worker(run: RunContext, native: Any) -> bool:

@@ -15,6 +15,7 @@ from rllm_verl.footprint import footprint
 from rllm_verl.fused import FUSED_FOLLOWS
 from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.installed import config_search_path, config_yaml
+from rllm_verl.placement import RAYS_GPUS_FOLLOW, TRANSFER_FOLLOWS, check_overlap
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
 from rllm_verl.translation import translate
@@ -49,6 +50,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         params=VerlConfig,
         load=_load,
         check=check_config,
+        check_run=check_overlap,
         footprint=footprint,
         honours=frozenset(
             {
@@ -69,7 +71,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             "megatron": "Training by Megatron in place of FSDP.",
         },
         shared_keys=SHARED_KEYS,
-        derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS),
+        derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS, TRANSFER_FOLLOWS, RAYS_GPUS_FOLLOW),
         idle_keys=IDLE_KEYS,
         translate=translate,
         fetch_model=_fetch_model,
@@ -84,6 +86,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             custom_losses=True,
             installed_losses_only=True,
             columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"}),
+            overlap=frozenset({"newest"}),
             token_trace=True,
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_verl.failures import as_backend_error, overdue
 from rllm_verl.processes import Process
+from rllm_verl.whole_reply import WholeReply, whole_reply
 
 if TYPE_CHECKING:
     from verl.workers.rollout.llm_server import LLMServerClient
@@ -78,31 +78,30 @@ class VerlEngine:
             "logprobs": True,
             "stop_token_ids": sorted(self.renderer.stop_ids),
         }
-        call = self._client.generate(session, prompt_ids=prompt.tolist(), sampling_params=asked)
+
+        async def ask(tokens: list[int], sampling_params: Mapping[str, Any]) -> Any:
+            return await self._client.generate(session, prompt_ids=tokens, sampling_params=sampling_params)
+
         try:
-            answer = await asyncio.wait_for(call, self._seconds)
+            reply = await asyncio.wait_for(whole_reply(ask, prompt.tolist(), asked), self._seconds)
         except TimeoutError:
             raise overdue(SAMPLING, self._seconds, ROLLOUT_DEADLINE, self._processes) from None
         except Exception as error:
-            raise as_backend_error(error, SAMPLING, self._processes) from error
-        return self._completion(answer)
+            told = as_backend_error(error, SAMPLING, self._processes)
+            if told is error:
+                raise
+            raise told from error
+        return self._completion(reply)
 
     async def end_session(self, session: str) -> None:
         """Nothing is to be done: servers let go of the conversation that has been idle for longest."""
 
-    def _completion(self, answer: Any) -> Completion:
-        tokens = np.asarray(answer.token_ids, np.int32)
-        if answer.stop_reason in ("aborted", "abort") or not len(tokens):
-            raise RolloutError("A rollout server aborted a reply.", "Look at its log if this happens again.")
-        if answer.log_probs is None or len(answer.log_probs) != len(tokens):
-            raise BackendError(
-                "A rollout server answered without log-probs.",
-                "Set actor_rollout_ref.rollout.calculate_log_probs=true.",
-            )
-        logprobs = np.asarray(answer.log_probs, np.float32)
+    def _completion(self, reply: WholeReply) -> Completion:
+        tokens, logprobs = np.asarray(reply.token_ids, np.int32), np.asarray(reply.log_probs, np.float32)
         return Completion(
             token_ids=tokens,
             logprobs=logprobs if self._logprobs_before_truncation else np.full_like(logprobs, np.nan),
             finish_reason="stop" if int(tokens[-1]) in self.renderer.stop_ids else "length",
-            weight_version=int(answer.extra_fields.get("global_steps") or 0),
+            weight_version=min(span.version for span in reply.spans),
+            version_spans=tuple(reply.spans) if len(reply.spans) > 1 else (),
         )

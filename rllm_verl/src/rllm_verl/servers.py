@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,22 @@ if TYPE_CHECKING:
     from rllm_verl.worker_group import WorkerGroup
 
 
-class Servers:
+class Servers(ABC):
     """Every call blocks; none may be made on a thread that runs an event loop, where verl would return a coroutine."""
 
+    asleep = False
+    """Whether the servers have put their weights away."""
+
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
-        """Start the servers beside the workers. They have no weights that count before the first `publish`."""
+        """Start the servers. They have no weights that count before the first `publish`.
+
+        Args:
+            config: verl's whole configuration (DictConfig).
+            workers: whose weights they get.
+        """
         self.processes: Sequence[Process] = ()
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses
-            self._manager = LLMServerManager.create(
-                config=config, worker_group=workers.group, rollout_resource_pool=workers.pool
-            )
+            self._manager = self._start(config, workers)
         self.processes = [
             process_of(f"rollout server {number}", handle) for number, handle in enumerate(self._manager.server_handles)
         ]
@@ -40,9 +47,11 @@ class Servers:
         )
         # Its process starts when it is made, and answers seconds later: not at the cost of the first rollout.
         ray.get(self._manager.global_load_balancer.require_acquire_fields.remote())
-        self.asleep = True
-        self._sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
-        self._transfer.sleep_replicas()
+
+    @staticmethod
+    @abstractmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        """Start the servers where they are to run."""
 
     @property
     def addresses(self) -> list[str]:
@@ -52,16 +61,13 @@ class Servers:
     def client(self) -> LLMServerClient:
         return self._manager.get_client()
 
-    def sleep(self) -> None:
-        """Put weights and caches away: the memory is needed for training."""
-        if self._sleeps and not self.asleep:
-            self._transfer.sleep_replicas()
-            self.asleep = True
+    @abstractmethod
+    def make_room(self) -> None:
+        """Workers train next."""
 
     def publish(self, version: int) -> None:
         """Servers sample from the trainer's weights from here on, and say `version`."""
         self._transfer.update_weights(version)
-        self.asleep = False
 
     def kill(self) -> None:
         """End the processes at once."""

@@ -16,9 +16,12 @@ from rllm_verl.columns import fill_columns
 from rllm_verl.logprobs import before_truncation
 from rllm_verl.model import Model
 from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_worker, update_settings
+from rllm_verl.placement import gpus_apart, servers_apart
 from rllm_verl.processes import Process, dead_daemon, kill_workers, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
 from rllm_verl.servers import Servers
+from rllm_verl.servers_apart import ServersApart
+from rllm_verl.servers_on_shared_gpus import ServersOnSharedGpus
 from rllm_verl.sockets import new_run
 from rllm_verl.update import Updater
 from rllm_verl.worker_group import WorkerGroup
@@ -34,7 +37,9 @@ class Session:
         self._renderer = make_renderer(run, model.rendering)
         self._workers: WorkerGroup | None = None
         self._servers: Servers | None = None
-        self._wanted = Wanted(per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes)
+        self._wanted = Wanted(
+            per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes, apart=gpus_apart(native)
+        )
         # verl's own variables, against what it knows of vLLM, NCCL and Megatron; the user's above them.
         of_verl = get_ppo_ray_runtime_env(native).get("env_vars") or {}
         self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl | new_run())
@@ -89,7 +94,8 @@ class Session:
         self._columns = column_settings(self._run, self._native)
 
     def start_servers(self) -> None:
-        self._servers = Servers(self._native, self.workers)
+        kind = ServersApart if servers_apart(self._native) else ServersOnSharedGpus
+        self._servers = kind(self._native, self.workers)
 
     @property
     def workers(self) -> WorkerGroup:
@@ -116,11 +122,11 @@ class Session:
         )
 
     def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
-        self.servers.sleep()
+        self.servers.make_room()
         return fill_columns(self.workers, batch, needs, self._columns)
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        self.servers.sleep()
+        self.servers.make_room()
         return self._updater.update(self.workers, batch, plan)
 
     def publish(self, version: int) -> None:
@@ -133,7 +139,7 @@ class Session:
         self.workers.save_checkpoint(str(folder), step)
 
     def load(self, folder: Path) -> None:
-        self.servers.sleep()
+        self.servers.make_room()
         if self._keeps_shards:
             self.workers.load_shards(str(folder))
         else:

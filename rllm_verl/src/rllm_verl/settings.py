@@ -75,7 +75,9 @@ class VerlConfig(Section):
         default_factory=DeadlinesSection, description="Seconds after which a wait ends the run."
     )
     actor_rollout_ref: Annotated[Mapping, OF_VERL] = Field(
-        default_factory=dict, description="verl: the model, its training workers, reference and rollout servers."
+        default_factory=dict,
+        description="verl: the model, its training workers, reference and rollout servers. Asynchronous training needs "
+        "rollout.nnodes above 0: servers on GPUs of their own.",
     )
     trainer: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: nodes, GPUs and device.")
     ray_kwargs: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: arguments of `ray.init`.")

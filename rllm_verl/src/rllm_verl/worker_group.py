@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
 
 from rllm_verl.cluster import Wanted
+from rllm_verl.native import worker_config
 from rllm_verl.processes import Process, process_of
 from rllm_verl.worker import TrainingWorker
 
@@ -38,9 +39,7 @@ class WorkerGroup:
         self._started = False
         self.group = RayWorkerGroup(
             resource_pool=self.pool,
-            ray_cls_with_init=RayClassWithInitArgs(
-                ray.remote(TrainingWorker), config=config.actor_rollout_ref, role=role
-            ),
+            ray_cls_with_init=RayClassWithInitArgs(ray.remote(TrainingWorker), config=worker_config(config), role=role),
             device_name=config.trainer.device,
         )
         self.processes: Sequence[Process] = ()

@@ -67,6 +67,7 @@ def test_what_stays_while_vllm_samples_must_fit_beside_it(estimate: Any, monkeyp
     (warning,) = estimate(*words).warnings
     assert "while vLLM samples" in warning
     assert estimate(*words, f"{ACTOR}.fsdp_config.optimizer_offload=true").warnings == ()
+    assert estimate(*words, "actor_rollout_ref.rollout.nnodes=1").warnings == (), "it has other GPUs"
 
 
 def test_nothing_is_said_of_tiny_and_of_models_that_are_not_here_only_that(estimate: Any) -> None:

@@ -72,6 +72,20 @@ class TestOnACluster:
         with pytest.raises(ConfigError, match=r"1 nodes must have 4 each, 0 do\. Start Ray with more: --num-cpus"):
             Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
 
+    @pytest.mark.parametrize(
+        ("resources", "message"),
+        [
+            ({"GPU": 2.0, "CPU": 16.0}, r"ask for 2 GPUs beside the 1 that train; the Ray cluster has 2\."),
+            ({"GPU": 3.0, "CPU": 4.0}, r"two per GPU of a rollout server: the run needs 5, and the cluster has 4\."),
+        ],
+    )
+    def test_servers_on_gpus_that_the_cluster_lacks_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch, resources: dict[str, float], message: str
+    ) -> None:
+        monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": resources}])
+        with pytest.raises(ConfigError, match=message):
+            Cluster.connect({}, {}).check(Wanted(per_node=1, nodes=1, apart=2))
+
     def test_a_cluster_whose_workers_would_lack_a_variable_is_refused(self) -> None:
         with pytest.raises(ConfigError) as raised:
             Cluster.connect({}, {"OMP_NUM_THREADS": "1", "NEEDED": "x"})

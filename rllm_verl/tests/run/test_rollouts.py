@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.errors import BackendError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_verl.processes import process_of
@@ -115,10 +115,26 @@ def test_a_reply_without_log_probs_is_refused(engine: Callable[..., VerlEngine],
         generate(engine(client), [5])
 
 
-def test_a_reply_that_was_given_up_may_be_asked_for_again(engine: Callable[..., VerlEngine], server: Any) -> None:
-    client = Client(lambda: server.answer.remote(token_ids=[], log_probs=[], stop_reason="aborted"))
-    with pytest.raises(RolloutError, match="aborted a reply"):
-        generate(engine(client), [5])
+def test_a_reply_that_was_cut_off_says_which_weights_sampled_which_tokens(
+    engine: Callable[..., VerlEngine], server: Any
+) -> None:
+    parts = iter(
+        [
+            {
+                "token_ids": [5, 6],
+                "log_probs": [-0.5, -0.25],
+                "stop_reason": "aborted",
+                "extra_fields": {"global_steps": 3},
+            },
+            {"token_ids": [2], "log_probs": [-1.0], "stop_reason": "completed", "extra_fields": {"global_steps": 4}},
+        ]
+    )
+    client = Client(lambda: server.answer.remote(**next(parts)))
+    completion = generate(engine(client), [5])
+    assert completion.token_ids.tolist() == [5, 6, 2]
+    assert (completion.weight_version, completion.version_spans) == (3, ((3, 2), (4, 1)))
+    assert client.asked["prompt_ids"] == [5, 5, 6]
+    assert client.asked["request_id"] == "task:0"
 
 
 def test_a_server_that_does_not_answer_is_an_error_at_the_deadline(

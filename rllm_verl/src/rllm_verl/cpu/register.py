@@ -13,7 +13,7 @@ def wanted() -> bool:
 
 
 def register() -> None:
-    """Tell verl of the platform, its process groups, training engine and rollout replica."""
+    """Tell verl of the platform, its process groups, training engine, rollout replica and transfer of weights."""
     # In this order: modules of verl that the later ones import ask for the platform, and copy the function.
     from rllm_verl.cpu import platform, process_group
 
@@ -23,11 +23,12 @@ def register() -> None:
     with warnings.catch_warnings():
         # verl warns of engines for GPUs that are not installed, and of what it uses of Ray: nobody here can act on it.
         warnings.simplefilter("ignore")
-        from rllm_verl.cpu import adapter, engine, replica, vllm_version
+        from rllm_verl.cpu import adapter, engine, ray_transfer, replica, vllm_version
 
     engine.register()
     replica.register()
     adapter.register()
+    ray_transfer.register()
     vllm_version.register()
 
 

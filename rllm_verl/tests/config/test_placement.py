@@ -1,0 +1,122 @@
+"""Rollout servers on GPUs of their own: what follows from the key, what is refused, and what runs need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import ConfigError
+from rllm_verl import footprint as module
+from rllm_verl.checks import check_config
+from rllm_verl.native import worker_config
+from rllm_verl.placement import check_overlap, check_placement
+
+ROLLOUT = "actor_rollout_ref.rollout"
+TRANSFER = f"{ROLLOUT}.checkpoint_engine.backend"
+CPU = "rllm.profile=cpu"
+APART = f"{ROLLOUT}.nnodes=1"
+AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
+NEWEST = "rllm.async_training.partial_rollout=true"
+
+
+@pytest.mark.parametrize(
+    ("words", "transfer"),
+    [((CPU,), "naive"), ((CPU, APART), "rllm_ray"), ((), "naive"), ((APART,), "nccl")],
+    ids=["cpu", "cpu, apart", "gpu", "gpu, apart"],
+)
+def test_how_weights_travel_follows_from_where_servers_run(run: Any, words: tuple[str, ...], transfer: str) -> None:
+    assert run(*words).value(TRANSFER) == transfer
+
+
+def test_on_gpus_another_transfer_of_verls_may_be_chosen(run: Any) -> None:
+    assert run(APART, f"{TRANSFER}=nixl").value(TRANSFER) == "nixl"
+
+
+def test_ray_counts_the_processes_of_servers_as_gpus_without_one(run: Any) -> None:
+    words = ("trainer.n_gpus_per_node=2", f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=3")
+    assert run(CPU, *words).value("ray_kwargs.ray_init.num_gpus") == 2 + 2 * 3
+    assert run(*words).value("ray_kwargs.ray_init.num_gpus") is None
+
+
+def test_servers_have_as_many_gpus_on_a_node_as_training_unless_it_is_said(run: Any) -> None:
+    assert run(CPU, APART, "trainer.n_gpus_per_node=2").value(f"{ROLLOUT}.n_gpus_per_node") == 2
+
+
+LORA = "actor_rollout_ref.model.lora_rank=4"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ((f"{ROLLOUT}.nnodes=-1",), "nnodes` is -1: expected a whole number of at least 0", ""),
+        ((APART, f"{ROLLOUT}.n_gpus_per_node=0"), "n_gpus_per_node` is 0: expected a whole number of at least 1", ""),
+        ((f"{TRANSFER}=nccl",), "here they share those that train", f"set {ROLLOUT}.nnodes"),
+        ((APART, f"{TRANSFER}=naive"), "is naive, which brings no weights to rollout servers", "Leave it out"),
+        ((APART, f"{TRANSFER}=nccl"), "is nccl, which brings no weights to rollout servers", "Leave it out"),
+        ((APART, f"{ROLLOUT}.tensor_model_parallel_size=2"), "the run has 1 GPUs", "divides them"),
+        ((APART, f"{ROLLOUT}.name=vllm", LORA), "verl sends no adapter", "actor_rollout_ref.model.lora.merge=true"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    run: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str, hint: str
+) -> None:
+    monkeypatch.setattr("rllm_verl.checks.find_spec", lambda name: name)
+    with pytest.raises(ConfigError) as raised:
+        check_config(run(CPU, *words).backend_config)
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_verls_transfer_between_gpus_says_what_it_needs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rllm_verl.placement.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="cupy is not installed") as raised:
+        check_placement(run(APART).backend_config.native())
+    assert "pip install cupy-cuda13x" in raised.value.hint
+    check_placement(run(APART, f"{TRANSFER}=mooncake").backend_config.native())
+
+
+def test_servers_apart_may_be_larger_than_the_training_beside_them(run: Any) -> None:
+    """verl asks that those that train can be dealt to servers, which are not theirs."""
+    words = (f"{ROLLOUT}.n_gpus_per_node=2", f"{ROLLOUT}.tensor_model_parallel_size=2")
+    config = run(APART, *words).backend_config.native()
+    from omegaconf import OmegaConf
+
+    native = OmegaConf.create(config)
+    assert worker_config(native).rollout.tensor_model_parallel_size == 1
+    assert native.actor_rollout_ref.rollout.tensor_model_parallel_size == 2
+
+
+def test_rounds_are_played_ahead_where_servers_have_gpus_of_their_own(plan: Any) -> None:
+    assert plan(CPU, APART, *AHEAD, NEWEST).rounds_ahead == 1
+
+
+def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run: Any) -> None:
+    composed = run(CPU, *AHEAD, NEWEST)
+    with pytest.raises(ConfigError) as raised:
+        check_overlap(composed.config, composed.backend_config)
+    assert "rollout servers share the GPUs that train, and sleep while weights are updated" in raised.value.message
+    assert raised.value.hint.startswith(f"Set {ROLLOUT}.nnodes=1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), (APART, *AHEAD, NEWEST), (*AHEAD, NEWEST, "rllm.trainer.val_only=true"), AHEAD[:1]],
+    ids=["in turn", "apart", "a validation", "the switch alone"],
+)
+def test_other_runs_may_have_servers_where_they_like(run: Any, words: tuple[str, ...]) -> None:
+    composed = run(CPU, *words)
+    check_overlap(composed.config, composed.backend_config)
+
+
+def test_pinned_weights_are_refused_with_the_word_that_helps(plan: Any) -> None:
+    with pytest.raises(ConfigError, match="Backend 'verl' cannot sample with other weights than the newest") as raised:
+        plan(CPU, APART, *AHEAD)
+    assert NEWEST in raised.value.hint
+
+
+@pytest.mark.parametrize(("words", "rows"), [((), None), ((APART,), "2"), ((f"{ROLLOUT}.nnodes=2",), "4")])
+def test_a_plan_says_which_servers_have_gpus_of_their_own(run: Any, words: tuple[str, ...], rows: str | None) -> None:
+    composed = run(CPU, "trainer.n_gpus_per_node=2", *words)
+    found = module.footprint(composed.backend_config, composed.config, frozenset())
+    assert (found and dict(found.rows)) == (rows and {"GPUs of rollout servers alone": rows})

@@ -1,0 +1,202 @@
+"""A rollout server on a GPU of its own: it samples while the worker trains, and new weights cut replies off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Trajectory, TrajectoryGroup
+from rllm_core.errors import BackendError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_plugin_kit.session import REQUESTS, ROLE, Session, difference
+from rllm_verl.backend import VerlBackend
+from rllm_verl.processes import Process
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SETTINGS = {
+    "rllm.backend": "verl",
+    "rllm.profile": "cpu",
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.actor.optim.lr": 1e-2,
+    "deadlines.rollout": 60.0,
+}
+PROMPT = [10, 11, 12, 13]
+OLD = frozenset({"old_logprobs"})
+
+
+@dataclass
+class Started:
+    session: Session
+    backend: VerlBackend
+    loss: Any
+
+    async def sampled(self, seed: int, max_tokens: int) -> Completion:
+        sampling = SamplingParams(max_tokens=max_tokens, seed=seed)
+        return await self.session.engine.generate(PROMPT, sampling, session=f"seed {seed}")
+
+    async def updated(self, batch: TokenBatch) -> UpdateResult:
+        signs = np.repeat(np.where(np.arange(batch.n_rows) % 2, -1.0, 1.0), batch.row_lengths)
+        plan = UpdatePlan(
+            global_step=self.session.updates,
+            losses={ROLE: self.loss},
+            aggregation="token-mean",
+            entropy_coeff=0.0,
+            seed=1,
+        )
+        return await self.backend.update(batch.with_columns(advantages=(signs * batch.loss_mask).astype("f4")), plan)
+
+    async def publish(self) -> None:
+        self.session.updates += 1
+        await self.backend.publish(self.session.updates)
+
+    async def answered(self) -> int:
+        """Replies that the server is sampling now."""
+        (server,) = self.backend._started().servers._manager.server_handles
+        inside: int = await server.__ray_call__.remote(lambda server: server._gate._inside)
+        return inside
+
+    def process(self, name: str) -> Process:
+        return next(each for each in self.backend._processes() if each.name == name)
+
+    def trainers_logprobs(self, *completions: Completion) -> list[Any]:
+        """Of the tokens of replies to `PROMPT`, under the weights of the trainer."""
+        batch = batch_of(*completions)
+        old = self.session.ask(self.backend.process(batch, OLD)).old_logprobs
+        assert old is not None
+        ends = np.cumsum([len(each.token_ids) for each in completions])
+        return np.split(old[batch.loss_mask], ends[:-1])
+
+
+def batch_of(*completions: Completion) -> TokenBatch:
+    trajectories = []
+    for completion in completions:
+        trajectory = Trajectory(ROLE, reward=0.0)
+        trajectory.add_step(
+            PROMPT,
+            completion.token_ids,
+            completion.logprobs,
+            weight_version=completion.weight_version,
+            version_spans=completion.version_spans,
+        )
+        trajectories.append(trajectory)
+    return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
+
+
+@pytest.fixture(scope="module")
+def started(ray_cluster: None) -> Iterator[Started]:
+    """Tests below are in an order: the last one kills what the first ones need."""
+    registry = Registry.load()
+    layers: list[Layer] = [layer_from_dotted(SETTINGS, "the test", Tier.USER)]
+    composed = compose(registry, layers)
+    loss = choose(registry, "loss", "ppo", "the test")
+    run = RunContext(config=composed.config, backend_config=composed.backend_config, seed=0, total_steps=10)
+    session = Session(VerlBackend, run, loss)
+    assert isinstance(session.backend, VerlBackend)
+    yield Started(session, session.backend, loss)
+    session.close()
+
+
+def test_trainer_and_server_have_the_same_weights_after_every_publication(started: Started) -> None:
+    before = started.session.sample(REQUESTS)
+    for _ in range(2):
+        batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
+        assert batch.old_logprobs is not None
+        assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[batch.loss_mask].max() < 1e-4
+        started.session.ask(started.updated(batch))
+        started.session.ask(started.publish())
+    after = started.session.sample(REQUESTS)
+    assert {completion.weight_version for completion in after} == {started.session.updates}
+    assert difference(before, after) > 1e-2
+
+
+def test_replies_are_sampled_to_their_ends_while_an_update_is_under_way(started: Started) -> None:
+    batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
+    worker = started.process("worker 0")
+
+    async def play() -> list[str]:
+        events = []
+        os.kill(worker.pid, signal.SIGSTOP)  # the update cannot end before it goes on
+        try:
+            update = asyncio.create_task(started.updated(batch))
+            update.add_done_callback(lambda _: events.append("update"))
+            await asyncio.gather(*(started.sampled(seed, 8) for seed in range(4)))
+            events.append("replies")
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        await update
+        return events
+
+    assert started.session.ask(play()) == ["replies", "update"]
+    started.session.ask(started.publish())
+
+
+def test_a_reply_under_way_at_a_publication_goes_on_with_the_new_weights(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfer, server = started.backend._started().servers._transfer, started.process("rollout server 0")
+    abort = transfer.abort_replicas
+
+    async def abort_and_let_go_on() -> None:
+        aborting = asyncio.ensure_future(abort())
+        await asyncio.sleep(0)
+        os.kill(server.pid, signal.SIGCONT)
+        await aborting
+
+    monkeypatch.setattr(transfer, "abort_replicas", abort_and_let_go_on)
+
+    async def longest() -> tuple[int, Completion]:
+        replies = await asyncio.gather(*(started.sampled(seed, 1000) for seed in range(64)))
+        return max(enumerate(replies), key=lambda pair: len(pair[1].token_ids))
+
+    seed, whole = started.session.ask(longest())
+    old = started.session.updates
+    batch = started.session.ask(started.backend.process(started.session.batch(), OLD))
+
+    async def cut_off() -> Completion:
+        await started.updated(batch)
+        reply = asyncio.create_task(started.sampled(seed, 1000))
+        while not await started.answered():
+            pass
+        os.kill(server.pid, signal.SIGSTOP)  # it samples nothing before it is told of new weights
+        await started.publish()
+        return await reply
+
+    reply = started.session.ask(cut_off())
+    first, second = reply.version_spans
+    assert (first.version, second.version) == (old, old + 1)
+    assert reply.token_ids[: first.tokens].tolist() == whole.token_ids[: first.tokens].tolist()
+    (trainers,) = started.trainers_logprobs(reply)
+    np.testing.assert_allclose(reply.logprobs[first.tokens :], trainers[first.tokens :], atol=1e-4)
+    assert np.abs(reply.logprobs - trainers)[: first.tokens].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "doing"),
+    [
+        ("receiver of weights 0", lambda started: started.publish(), "bringing weights to the rollout servers"),
+        ("rollout server 0", lambda started: started.sampled(0, 4), "sampling rollouts"),
+    ],
+)
+def test_a_process_that_was_killed_is_named(
+    started: Started, name: str, call: Callable[[Started], Any], doing: str
+) -> None:
+    process = started.process(name)
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(BackendError) as raised:
+        started.session.ask(call(started))
+    assert f"While {doing}: {name} (process {process.pid} on" in str(raised.value)
+    assert "--resume" in str(raised.value)

@@ -1,0 +1,97 @@
+"""Replies that servers cut off: what is asked for then, and which weights sampled which token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rllm_core.errors import BackendError, RolloutError
+from rllm_verl.whole_reply import WholeReply, whole_reply
+
+PROMPT = [10, 11]
+ASKED = {"max_tokens": 6, "seed": 7, "temperature": 0.5}
+
+
+@dataclass
+class Part:
+    """As verl's `TokenOutput`."""
+
+    token_ids: list[int]
+    version: int | None = 0
+    stop_reason: str = "aborted"
+    has_log_probs: bool = True
+
+    @property
+    def log_probs(self) -> list[float] | None:
+        return [-float(token) for token in self.token_ids] if self.has_log_probs else None
+
+    @property
+    def extra_fields(self) -> Mapping[str, Any]:
+        return {"global_steps": self.version}
+
+
+@dataclass
+class Server:
+    """Answers with these parts, in order."""
+
+    parts: list[Part]
+    asked: list[tuple[list[int], Mapping[str, Any]]] = field(default_factory=list)
+
+    async def __call__(self, prompt: list[int], sampling: Mapping[str, Any]) -> Part:
+        self.asked.append((prompt, sampling))
+        return self.parts[len(self.asked) - 1]
+
+    def sample(self) -> WholeReply:
+        return asyncio.run(whole_reply(self, PROMPT, ASKED))
+
+
+def test_a_reply_that_was_cut_off_goes_on_where_it_was() -> None:
+    server = Server([Part([1, 2], 3), Part([4], 4), Part([5, 6], 5, "completed")])
+    reply = server.sample()
+    assert reply.token_ids == [1, 2, 4, 5, 6]
+    assert reply.log_probs == [-1, -2, -4, -5, -6]
+    assert reply.spans == [(3, 2), (4, 1), (5, 2)]
+    assert [prompt for prompt, _ in server.asked] == [PROMPT, [*PROMPT, 1, 2], [*PROMPT, 1, 2, 4]]
+    assert [sampling["max_tokens"] for _, sampling in server.asked] == [6, 4, 3]
+    assert {sampling["temperature"] for _, sampling in server.asked} == {0.5}
+
+
+def test_each_part_draws_other_numbers_and_the_same_ones_again() -> None:
+    """Seeded as the beginning, the rest would be drawn by the numbers that drew the beginning."""
+    parts = [Part([1, 2]), Part([4]), Part([5], stop_reason="completed")]
+    once, again = Server(parts), Server(parts)
+    once.sample()
+    again.sample()
+    seeds = [sampling["seed"] for _, sampling in once.asked]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    assert seeds == [sampling["seed"] for _, sampling in again.asked]
+
+
+def test_a_reply_that_is_cut_off_before_its_first_token_is_of_the_version_that_samples_it() -> None:
+    reply = Server([Part([], 3), Part([4], 4, "completed")]).sample()
+    assert reply.spans == [(4, 1)]
+
+
+def test_parts_of_one_version_are_one_span() -> None:
+    assert Server([Part([1], 3), Part([2, 4], 3, "completed")]).sample().spans == [(3, 3)]
+
+
+def test_a_reply_that_is_cut_off_at_its_last_token_is_whole() -> None:
+    server = Server([Part([1, 2, 3, 4, 5, 6])])
+    assert server.sample().token_ids == [1, 2, 3, 4, 5, 6]
+    assert len(server.asked) == 1
+
+
+def test_a_reply_that_ended_without_a_token_is_an_error_of_the_attempt() -> None:
+    with pytest.raises(RolloutError, match="before its first token"):
+        Server([Part([], stop_reason="completed")]).sample()
+
+
+def test_a_rest_without_log_probs_is_refused() -> None:
+    with pytest.raises(BackendError, match=r"calculate_log_probs=true"):
+        Server([Part([1]), Part([2], has_log_probs=False, stop_reason="completed")]).sample()
