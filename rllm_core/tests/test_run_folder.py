@@ -14,7 +14,8 @@ import pytest
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import WRITTEN, RunFolder, read_lines, run_folder_path
+from rllm_core.runs.metrics_file import read_metrics
+from rllm_core.runs.run_folder import WRITTEN, RunFolder, run_folder_path
 from rllm_core.schema.run_sections import TrainerSection
 
 OpenFolder = Callable[..., RunFolder]
@@ -70,7 +71,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(finished: 
     assert caught.value.message == f"{finished} holds a run already."
     for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
         assert way_out in caught.value.hint
-    assert len(read_lines(finished / "metrics.jsonl")) == 3
+    assert len(read_metrics(finished)) == 3
 
 
 def test_a_refused_folder_is_not_left_locked(finished: Path, open_folder: OpenFolder) -> None:
@@ -165,16 +166,34 @@ def test_a_folder_holds_a_run_once_it_has_begun(open_folder: OpenFolder) -> None
         open_folder()
 
 
-@pytest.mark.parametrize("garbage", ["no json\n", "{\n", '{"step": 1} x\n', "\n"])
-def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
-    finished: Path, open_folder: OpenFolder, garbage: str
+GARBAGE = [b"no json\n", b"{\n", b'{"step": 1} x\n', b"\n", b"[1]\n", b'{"reward": 1.0}\n', b"\xff\n", b"\0\0\n"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_garbage_line_among_the_metrics_is_an_error_that_names_it(
+    finished: Path, open_folder: OpenFolder, garbage: bytes
 ) -> None:
     file = finished / "metrics.jsonl"
-    file.write_text(garbage + file.read_text())
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first + garbage + b"".join(rest))
     with pytest.raises(RllmError) as caught:
         open_folder(resume=True).history()
-    assert caught.value.message.startswith(f"{file} holds a line that is not JSON: ")
-    assert caught.value.hint == "Restore the file, or start again with --overwrite (in Python overwrite=True)."
+    assert caught.value.message == f"Line 2 of {file} is not what a run writes."
+    assert caught.value.hint == "Restore the file, or remove the line."
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_garbage_line_at_the_end_of_the_metrics_is_left_out(finished: Path, garbage: bytes) -> None:
+    with (finished / "metrics.jsonl").open("ab") as file:
+        file.write(garbage)
+    assert [line["step"] for line in read_metrics(finished)] == [0, 1, 2]
+
+
+def test_a_garbage_line_before_one_that_was_cut_off_is_not_the_last(finished: Path) -> None:
+    with (finished / "metrics.jsonl").open("ab") as file:
+        file.write(b'no json\n{"step": 3, "rew')
+    with pytest.raises(RllmError, match="Line 4 of "):
+        read_metrics(finished)
 
 
 HOLD = """

@@ -16,9 +16,9 @@ from rllm_core.config.save import FILE_NAME as CONFIG, save_config
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
+from rllm_core.runs.metrics_file import METRICS, read_metrics
 from rllm_core.schema.run_sections import TrainerSection
 
-METRICS = "metrics.jsonl"
 PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
@@ -161,13 +161,12 @@ class RunFolder:
         path = self.path / METRICS
         if not path.exists():
             return
-        kept = [line for line in read_lines(path) if finished_steps and line["step"] < finished_steps]
+        kept = [line for line in read_metrics(self.path) if finished_steps and line["step"] < finished_steps]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def history(self) -> list[dict[str, Any]]:
         """All lines of `metrics.jsonl`."""
-        path = self.path / METRICS
-        return read_lines(path) if path.exists() else []
+        return read_metrics(self.path)
 
     def close(self) -> None:
         self._close_metrics()
@@ -188,15 +187,3 @@ class RunFolder:
                 shutil.rmtree(entry)
             else:
                 entry.unlink(missing_ok=True)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON Lines file; a last line without its end was cut off by a crash and is left out."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise RllmError(
-            f"{path} holds a line that is not JSON: {error}.",
-            "Restore the file, or start again with --overwrite (in Python overwrite=True).",
-        ) from error

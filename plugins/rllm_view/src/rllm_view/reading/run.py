@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.runs.run_folder import METRICS, PLUGINS
+from rllm_core.runs.metrics_file import METRICS
+from rllm_core.runs.run_folder import PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
@@ -63,8 +64,8 @@ class Run:
             return list(self._metrics.lines())
 
     @property
-    def damaged_lines(self) -> int:
-        """Lines of its metrics that cannot be read."""
+    def damaged_lines(self) -> list[int]:
+        """Numbers of the lines of its metrics that cannot be read, from 1."""
         return self._metrics.damaged
 
     def settings(self) -> Settings:
@@ -109,7 +110,7 @@ class Run:
         """What of it cannot be read, a sentence each; of the record what its index has met so far."""
         found = [f"Step {step}: {problem.message}" for step, problem in sorted(self.index.problems.items())]
         if self.damaged_lines:
-            found.append(f"{self.damaged_lines} lines of {METRICS} cannot be read.")
+            found.append(f"Lines of {METRICS} that cannot be read: {', '.join(map(str, self.damaged_lines))}.")
         return found
 
     def require_step(self, step: int) -> None:
