@@ -43,7 +43,7 @@ def open_folder(trainer: TrainerSection) -> Iterator[OpenFolder]:
 def finished(open_folder: OpenFolder) -> Path:
     """The folder of a run of three steps that has ended."""
     folder = open_folder()
-    folder.begin({"seed": 1}, [])
+    folder.begin({"seed": 1}, [], 3)
     for step in range(3):
         folder.log(step, {"reward": step / 2})
     folder.checkpoints.mkdir()
@@ -118,10 +118,11 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
     (finished / "mine" / "metrics.jsonl").write_text("keep")
     assert {path.name for path in finished.iterdir()} == {*WRITTEN, ".lock", "notes.txt", "mine"}
     folder = open_folder(overwrite=True)
-    folder.begin({"seed": 2}, [])
+    folder.begin({"seed": 2}, [], 3)
     assert _contents(finished) == {
         ".lock": "",
         "config.yaml": (finished / "config.yaml").read_text(),
+        "length.json": '{"total_steps": 3}\n',
         "mine": None,
         "mine/metrics.jsonl": "keep",
         "notes.txt": "mine",
@@ -129,13 +130,13 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
     }
     assert "seed: 2" in (finished / "config.yaml").read_text()
     folder.log(0, {"reward": 9.0})
-    folder.begin({"seed": 3}, [])  # what it replaced is gone: this is its own
+    folder.begin({"seed": 3}, [], 3)  # what it replaced is gone: this is its own
     assert folder.history() == [{"step": 0, "reward": 9.0}]
 
 
 def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open_folder: OpenFolder) -> None:
     folder = open_folder(resume=True, overwrite=True)
-    folder.begin({"seed": 2}, [])
+    folder.begin({"seed": 2}, [], 3)
     assert [line["step"] for line in folder.history()] == [0, 1, 2]
     assert (folder.checkpoints / "step_000003").is_dir()
     assert "seed: 2" in (finished / "config.yaml").read_text()
@@ -148,7 +149,7 @@ def test_beginning_does_not_follow_links_out_of_the_folder(
     (tmp_path / "precious" / "data").write_text("keep")
     for name in ("link", "episodes"):
         (finished / name).symlink_to(tmp_path / "precious", target_is_directory=True)
-    open_folder(overwrite=True).begin({}, [])
+    open_folder(overwrite=True).begin({}, [], 3)
     assert (tmp_path / "precious" / "data").read_text() == "keep"
     assert not (finished / "episodes").is_symlink()
     assert (finished / "link").is_symlink()
@@ -159,7 +160,7 @@ def test_a_folder_holds_a_run_once_it_has_begun(open_folder: OpenFolder) -> None
     folder.log(0, {})
     folder.checkpoints.mkdir()
     assert not folder.holds_a_run()
-    folder.begin({}, [])
+    folder.begin({}, [], 3)
     assert folder.holds_a_run()
     folder.close()
     with pytest.raises(ConfigError, match="holds a run already"):
@@ -322,7 +323,7 @@ def test_a_run_that_starts_over_also_forgets_the_validation_before_its_first_ste
 def test_the_plugins_of_a_run_are_noted(open_folder: OpenFolder) -> None:
     folder = open_folder()
     registry = Registry.load(allow=[], environ={})
-    folder.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")])
+    folder.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")], 3)
     noted = json.loads((folder.path / "plugins.json").read_text())
     assert [(entry["kind"], entry["name"], entry["distribution"]) for entry in noted] == [
         ("estimator", "grpo", "rllm-core"),

@@ -22,10 +22,12 @@ from rllm_core.schema.run_sections import TrainerSection
 PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
+LENGTH = "length.json"
+"""How many steps the run makes in all: ``{"total_steps": 240}``. Those of epochs follow from the tasks."""
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, LENGTH, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
@@ -113,7 +115,7 @@ class RunFolder:
         """Whether a run has begun here."""
         return (self.path / PLUGINS).exists()
 
-    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]]) -> None:
+    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
         """The run is about to make its first step: remove the one it replaces, write what says how it was started.
 
         Not before, so that a run that cannot start leaves everything as it was.
@@ -121,11 +123,13 @@ class RunFolder:
         Args:
             config: the whole configuration.
             registered: the plugins in use.
+            total_steps: of the whole run, those of earlier starts included.
         """
         if self._replaces:
             self._remove_run()
             self._replaces = False
         save_config(config, self.path)
+        write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
         used = [
             {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
             for entry in registered
