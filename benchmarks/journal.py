@@ -1,7 +1,8 @@
-"""What the journal costs, in CPU time: ``python benchmarks/journal.py [STEPS]``.
+"""What the journal costs, in CPU time, and what it saves: ``python benchmarks/journal.py [STEPS | kills [COUNT]]``.
 
 First its share of a run of `guess` that keeps one: digests, records, writes and syncs against all CPU time of the
 process while it trains. Then a record of the journal against a row of the gateway's store of calls, for the same call.
+`kills`: runs that are killed at random instants and resumed (`journal_kills.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from journal_kills import kills
 
 from rllm_core import AgentTrainer
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -141,6 +143,8 @@ async def cpu_of_rows(path: Path) -> float:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["kills"]:
+        sys.exit(kills(int(sys.argv[2]) if len(sys.argv) > 2 else 200))
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with tempfile.TemporaryDirectory() as folder:
         share_of_a_run(steps, folder)

@@ -14,7 +14,8 @@ import pytest
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import WRITTEN, RunFolder, read_lines, run_folder_path
+from rllm_core.runs.metrics_file import read_metrics
+from rllm_core.runs.run_folder import WRITTEN, RunFolder, run_folder_path
 from rllm_core.schema.run_sections import TrainerSection
 
 OpenFolder = Callable[..., RunFolder]
@@ -42,7 +43,7 @@ def open_folder(trainer: TrainerSection) -> Iterator[OpenFolder]:
 def finished(open_folder: OpenFolder) -> Path:
     """The folder of a run of three steps that has ended."""
     folder = open_folder()
-    folder.begin({"seed": 1}, [])
+    folder.begin({"seed": 1}, [], 3)
     for step in range(3):
         folder.log(step, {"reward": step / 2})
     folder.checkpoints.mkdir()
@@ -70,7 +71,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(finished: 
     assert caught.value.message == f"{finished} holds a run already."
     for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
         assert way_out in caught.value.hint
-    assert len(read_lines(finished / "metrics.jsonl")) == 3
+    assert len(read_metrics(finished)) == 3
 
 
 def test_a_refused_folder_is_not_left_locked(finished: Path, open_folder: OpenFolder) -> None:
@@ -117,10 +118,11 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
     (finished / "mine" / "metrics.jsonl").write_text("keep")
     assert {path.name for path in finished.iterdir()} == {*WRITTEN, ".lock", "notes.txt", "mine"}
     folder = open_folder(overwrite=True)
-    folder.begin({"seed": 2}, [])
+    folder.begin({"seed": 2}, [], 3)
     assert _contents(finished) == {
         ".lock": "",
         "config.yaml": (finished / "config.yaml").read_text(),
+        "length.json": '{"total_steps": 3}\n',
         "mine": None,
         "mine/metrics.jsonl": "keep",
         "notes.txt": "mine",
@@ -128,13 +130,13 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
     }
     assert "seed: 2" in (finished / "config.yaml").read_text()
     folder.log(0, {"reward": 9.0})
-    folder.begin({"seed": 3}, [])  # what it replaced is gone: this is its own
+    folder.begin({"seed": 3}, [], 3)  # what it replaced is gone: this is its own
     assert folder.history() == [{"step": 0, "reward": 9.0}]
 
 
 def test_beginning_removes_nothing_of_a_run_that_is_resumed(finished: Path, open_folder: OpenFolder) -> None:
     folder = open_folder(resume=True, overwrite=True)
-    folder.begin({"seed": 2}, [])
+    folder.begin({"seed": 2}, [], 3)
     assert [line["step"] for line in folder.history()] == [0, 1, 2]
     assert (folder.checkpoints / "step_000003").is_dir()
     assert "seed: 2" in (finished / "config.yaml").read_text()
@@ -147,7 +149,7 @@ def test_beginning_does_not_follow_links_out_of_the_folder(
     (tmp_path / "precious" / "data").write_text("keep")
     for name in ("link", "episodes"):
         (finished / name).symlink_to(tmp_path / "precious", target_is_directory=True)
-    open_folder(overwrite=True).begin({}, [])
+    open_folder(overwrite=True).begin({}, [], 3)
     assert (tmp_path / "precious" / "data").read_text() == "keep"
     assert not (finished / "episodes").is_symlink()
     assert (finished / "link").is_symlink()
@@ -158,23 +160,41 @@ def test_a_folder_holds_a_run_once_it_has_begun(open_folder: OpenFolder) -> None
     folder.log(0, {})
     folder.checkpoints.mkdir()
     assert not folder.holds_a_run()
-    folder.begin({}, [])
+    folder.begin({}, [], 3)
     assert folder.holds_a_run()
     folder.close()
     with pytest.raises(ConfigError, match="holds a run already"):
         open_folder()
 
 
-@pytest.mark.parametrize("garbage", ["no json\n", "{\n", '{"step": 1} x\n', "\n"])
-def test_a_garbage_line_among_the_metrics_is_an_error_that_names_the_file(
-    finished: Path, open_folder: OpenFolder, garbage: str
+GARBAGE = [b"no json\n", b"{\n", b'{"step": 1} x\n', b"\n", b"[1]\n", b'{"reward": 1.0}\n', b"\xff\n", b"\0\0\n"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_garbage_line_among_the_metrics_is_an_error_that_names_it(
+    finished: Path, open_folder: OpenFolder, garbage: bytes
 ) -> None:
     file = finished / "metrics.jsonl"
-    file.write_text(garbage + file.read_text())
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first + garbage + b"".join(rest))
     with pytest.raises(RllmError) as caught:
         open_folder(resume=True).history()
-    assert caught.value.message.startswith(f"{file} holds a line that is not JSON: ")
-    assert caught.value.hint == "Restore the file, or start again with --overwrite (in Python overwrite=True)."
+    assert caught.value.message == f"Line 2 of {file} is not what a run writes."
+    assert caught.value.hint == "Restore the file, or remove the line."
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_garbage_line_at_the_end_of_the_metrics_is_left_out(finished: Path, garbage: bytes) -> None:
+    with (finished / "metrics.jsonl").open("ab") as file:
+        file.write(garbage)
+    assert [line["step"] for line in read_metrics(finished)] == [0, 1, 2]
+
+
+def test_a_garbage_line_before_one_that_was_cut_off_is_not_the_last(finished: Path) -> None:
+    with (finished / "metrics.jsonl").open("ab") as file:
+        file.write(b'no json\n{"step": 3, "rew')
+    with pytest.raises(RllmError, match="Line 4 of "):
+        read_metrics(finished)
 
 
 HOLD = """
@@ -303,7 +323,7 @@ def test_a_run_that_starts_over_also_forgets_the_validation_before_its_first_ste
 def test_the_plugins_of_a_run_are_noted(open_folder: OpenFolder) -> None:
     folder = open_folder()
     registry = Registry.load(allow=[], environ={})
-    folder.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")])
+    folder.begin({"rllm": {"backend": "local"}}, [registry.get("estimator", "grpo"), registry.get("loss", "ppo")], 3)
     noted = json.loads((folder.path / "plugins.json").read_text())
     assert [(entry["kind"], entry["name"], entry["distribution"]) for entry in noted] == [
         ("estimator", "grpo", "rllm-core"),

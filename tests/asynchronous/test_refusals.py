@@ -42,6 +42,20 @@ def test_a_bound_that_means_nothing(planned: Plan, staleness: float, message: st
     assert message in _refused(planned, settings).message
 
 
+@pytest.mark.parametrize(
+    ("staleness", "instead"),
+    [
+        (0.5, "Set it to 1 (no token is older than with 0.5), or to 0 for rollouts and updates in turns."),
+        (1.5, "Set it to 2 (no token is older than with 1.5), or to 1 for fresher tokens."),
+    ],
+)
+def test_a_fraction_of_an_update_names_the_whole_numbers_beside_it(
+    planned: Plan, staleness: float, instead: str
+) -> None:
+    settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
+    assert _refused(planned, settings).hint == instead
+
+
 def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) -> None:
     # 12 tasks, 4 at a time.
     with pytest.raises(ConfigError, match="the run has 3 steps"):

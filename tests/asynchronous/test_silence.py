@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_a_run_ends_with_the_last_round_of_its_last_epoch(run: Any, partial: boo
         }
     )
     assert len(made.steps) == made.loop.total_steps == len(made.backend.updates)
+    assert json.loads((made.folder / "length.json").read_text()) == {"total_steps": len(made.steps)}
     trained = sum(map(len, made.backend.updates))
     validated = len(made.backend.engine.validated)
     assert made.backend.engine.sampled == trained + validated

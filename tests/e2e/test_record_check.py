@@ -202,6 +202,17 @@ def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
     assert said.startswith("compared with no loss of metrics.jsonl, which has none of them: 2 steps")
 
 
+def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(train: Any) -> None:
+    folder = train("lucky", TOKENS).folder
+    file = folder / "metrics.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"step": 2, "actor/loss": }')
+    assert checked(folder)[0] == 0
+    file.write_bytes(b'{"step": }\n' + whole)
+    with pytest.raises(RllmError, match=r"Line 1 of .*metrics\.jsonl is not what a run writes"):
+        checked(folder)
+
+
 def test_a_run_that_trained_on_nothing_is_told_so(train: Any) -> None:
     run = train("lucky", TOKENS)
     for step in (0, 1):

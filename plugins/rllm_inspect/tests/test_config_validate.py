@@ -80,7 +80,7 @@ BAD = [
     ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
     ("rllm: {async_training: {enable: true, mini_batch_size: 8}}", "the groups of `data.train_batch_size` tasks"),
-    ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Give a whole number"),
+    ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Set it to 1 (no token is older"),
     ("rllm: {sdk: {proxy: {port: 4001}}}", "Add workflow agent."),
     ("rllm: {trainer: {total_epochs: 2, total_batches: 3}}", "Set one of the two."),
     # what does not fit together

@@ -67,6 +67,7 @@ def make_run(folder: Path, made: Made | None = None) -> Path:
         for kind, name in {"backend": "local", "estimator": "grpo", "loss": "ppo"}.items()
     ]
     (folder / "plugins.json").write_text(json.dumps(used))
+    (folder / "length.json").write_text('{"total_steps": 4}')
     for step in range(made.steps):
         write_step(folder, step, made)
     return folder

@@ -43,9 +43,13 @@ def test_runs_are_listed_with_how_far_they_came(say: Say, run: Path) -> None:
     assert "tokens, 3 steps" in row
 
 
-def test_a_run_whose_length_comes_from_epochs_shows_its_steps_alone(say: Say, run: Path) -> None:
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("total_batches: 4", "total_batches: -1"))
+@pytest.mark.parametrize("content", [None, "", "[4]", '{"total_steps": null}'])
+def test_a_run_that_does_not_say_its_length_shows_its_steps_alone(say: Say, run: Path, content: str | None) -> None:
+    length = run / "length.json"
+    if content is None:
+        length.unlink()
+    else:
+        length.write_text(content)
 
     _, row = say("runs", "list", run.parent).splitlines()
 

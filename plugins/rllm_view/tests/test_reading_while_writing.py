@@ -10,8 +10,10 @@ import duckdb
 import pandas
 import pytest
 
+from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
 from rllm_view.api.library import Library
+from rllm_view.reading.run import Run
 
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
@@ -71,6 +73,17 @@ def test_metrics_cut_in_a_line_are_those_before_it(run: Path) -> None:
     place.write_bytes(place.read_bytes()[:-20])
 
     assert [run["steps"] for run in Asking(run)("runs")["runs"]] == [2]
+
+
+def test_lines_of_metrics_that_cannot_be_read_are_named_and_left_out(run: Path) -> None:
+    place = run / "metrics.jsonl"
+    first, second, third = place.read_bytes().splitlines(keepends=True)
+    place.write_bytes(first + b"\xff\n" + second + b"[1]\n" + third)
+
+    opened = Run(one_run(run))
+
+    assert opened.summary().steps == 3
+    assert opened.problems() == ["Lines of metrics.jsonl that cannot be read: 2, 4."]
 
 
 def test_a_run_that_is_removed_answers_whoever_is_asking_it(run: Path) -> None:

@@ -169,14 +169,14 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     def _begun(self, folder: RunFolder, params: Any) -> Tracker:
         """A tracker whose run has started, in a folder that has what every run writes there."""
         tracker = self._made(folder, params)
-        folder.begin({"rllm": {}}, [])
+        folder.begin({"rllm": {}}, [], STEPS)
         self._tell(tracker, next(events()))
         return tracker
 
     def _live(self, folder: RunFolder, params: Any, first_step: int = 0, last_step: int = STEPS) -> None:
         """A run from start to close."""
         tracker = self._made(folder, params)
-        folder.begin({"rllm": {}}, [])
+        folder.begin({"rllm": {}}, [], STEPS)
         for event in events(first_step, last_step):
             if event.name == LOG:
                 folder.log(*event.arguments)
@@ -240,6 +240,6 @@ def _same(logged: float, kept: float | None) -> bool:
 
 def _files(folder: Path) -> dict[str, bytes]:
     """Contents by path, the run folder's lock and own files left out."""
-    own = {".lock", "metrics.jsonl", "config.yaml", "plugins.json"}
+    own = {".lock", "metrics.jsonl", "config.yaml", "length.json", "plugins.json"}
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in own)
     return {str(path): path.read_bytes() for path in paths}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rllm_core.algorithms.filtering import masked_reasons
-from rllm_core.runs.run_folder import METRICS, read_lines
+from rllm_core.runs.metrics_file import METRICS, read_metrics
 from rllm_rescore.rescore import NO_REJECTION, Rescored
 
 PREFIX = "advantage/"
@@ -87,7 +87,7 @@ def reproduction_of(result: Rescored) -> Reproduction | None:
     if own is None or folder is None or not result.as_run or not (folder / METRICS).is_file():
         return None
     logged: dict[int, dict[str, float | None]] = {}
-    for line in read_lines(folder / METRICS):
+    for line in read_metrics(folder):
         logged.setdefault(line["step"], {}).update(_advantages(line))
     compared = [step for step in result.steps if step.step in logged]
     deviations = [

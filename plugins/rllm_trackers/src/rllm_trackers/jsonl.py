@@ -7,13 +7,12 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
-from rllm_core.runs.run_folder import read_lines
 from rllm_trackers.options import JsonLinesParams
 
 FILE_NAME = "tracker.jsonl"
@@ -57,7 +56,8 @@ class JsonLinesTracker(Observer):
 
     def _forget_from(self, first_step: int) -> None:
         """Drop what this run will write again; a run that starts from the beginning also validates before it again."""
-        lines = read_lines(self._path)
+        # Behind the last newline is what a crash cut off.
+        lines = list(map(_parsed, self._path.read_bytes().split(b"\n")[:-1]))
         if any(not isinstance(line, dict) or line.keys() - {"run"} != KEYS for line in lines):
             # It would be lost. `path` may point anywhere.
             raise RllmError(f"{self._path} holds lines that no jsonl tracker wrote.", "Choose another `path`.")
@@ -69,3 +69,11 @@ class JsonLinesTracker(Observer):
 
     def _is_own(self, line: Mapping[str, object]) -> bool:
         return not self._whose or line.get("run") == self._whose["run"]
+
+
+def _parsed(line: bytes) -> Any:
+    """None where it is no JSON."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.runs.run_folder import METRICS, PICTURE, read_lines
+from rllm_core.runs.metrics_file import read_metrics
+from rllm_core.runs.run_folder import PICTURE
 from rllm_trackers.picture import draw_reward_curve
 
 
@@ -29,5 +30,4 @@ class PictureTracker(Observer):
         if not self._began:
             return  # what lies in the folder is another run's
         folder = self._run.folder
-        history = read_lines(folder / METRICS) if (folder / METRICS).exists() else []
-        draw_reward_curve(history, folder / PICTURE, self._run.experiment_name)
+        draw_reward_curve(read_metrics(folder), folder / PICTURE, self._run.experiment_name)

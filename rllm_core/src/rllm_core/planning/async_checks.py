@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rllm_core.pipeline.graph import stages_that_play
@@ -17,9 +18,14 @@ BYPASS = "rllm.algorithm.rollout_correction.bypass_mode"
 def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
     """It counts updates."""
     section = plan.config.rllm.async_training
-    if section.enable and not section.staleness_threshold.is_integer():
+    threshold = section.staleness_threshold
+    if section.enable and not threshold.is_integer():
+        less, more = math.floor(threshold), math.ceil(threshold)
+        instead = f"{less} for fresher tokens" if less else "0 for rollouts and updates in turns"
         yield refused(
-            THRESHOLD, f"{plan.composed.given(THRESHOLD)}, and it counts updates.", "Give a whole number, such as 1."
+            THRESHOLD,
+            f"{plan.composed.given(THRESHOLD)}, and it counts updates: the tasks of a step begin together.",
+            f"Set it to {more} (no token is older than with {threshold:g}), or to {instead}.",
         )
 
 

@@ -16,16 +16,18 @@ from rllm_core.config.save import FILE_NAME as CONFIG, save_config
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
+from rllm_core.runs.metrics_file import METRICS, read_metrics
 from rllm_core.schema.run_sections import TrainerSection
 
-METRICS = "metrics.jsonl"
 PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
+LENGTH = "length.json"
+"""How many steps the run makes in all: ``{"total_steps": 240}``. Those of epochs follow from the tasks."""
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-WRITTEN = (CONFIG, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, LENGTH, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
@@ -113,7 +115,7 @@ class RunFolder:
         """Whether a run has begun here."""
         return (self.path / PLUGINS).exists()
 
-    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]]) -> None:
+    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
         """The run is about to make its first step: remove the one it replaces, write what says how it was started.
 
         Not before, so that a run that cannot start leaves everything as it was.
@@ -121,11 +123,13 @@ class RunFolder:
         Args:
             config: the whole configuration.
             registered: the plugins in use.
+            total_steps: of the whole run, those of earlier starts included.
         """
         if self._replaces:
             self._remove_run()
             self._replaces = False
         save_config(config, self.path)
+        write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
         used = [
             {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
             for entry in registered
@@ -161,13 +165,12 @@ class RunFolder:
         path = self.path / METRICS
         if not path.exists():
             return
-        kept = [line for line in read_lines(path) if finished_steps and line["step"] < finished_steps]
+        kept = [line for line in read_metrics(self.path) if finished_steps and line["step"] < finished_steps]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def history(self) -> list[dict[str, Any]]:
         """All lines of `metrics.jsonl`."""
-        path = self.path / METRICS
-        return read_lines(path) if path.exists() else []
+        return read_metrics(self.path)
 
     def close(self) -> None:
         self._close_metrics()
@@ -188,15 +191,3 @@ class RunFolder:
                 shutil.rmtree(entry)
             else:
                 entry.unlink(missing_ok=True)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON Lines file; a last line without its end was cut off by a crash and is left out."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise RllmError(
-            f"{path} holds a line that is not JSON: {error}.",
-            "Restore the file, or start again with --overwrite (in Python overwrite=True).",
-        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients
+from rllm_core.runs.metrics_file import METRICS, read_metrics
 from rllm_record.check.findings import Report
 from rllm_record.check.recomputing import OptimizerRows, expected_weights, plan_of, recomputed
 from rllm_record.steps.errors import RecordError
@@ -23,7 +23,6 @@ COEFFICIENT_TOLERANCE = 1e-5
 """Of the largest coefficient of the optimiser step."""
 SHOWN = 3
 """Tokens of an optimiser step that are named."""
-METRICS = "metrics.jsonl"
 
 
 def check_run(folder: Path) -> Report:
@@ -157,9 +156,4 @@ def _unequal(
 
 def _logged_losses(folder: Path) -> dict[int, float]:
     """``actor/loss`` by step; empty where there is no file of metrics."""
-    try:
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
-    entries = [json.loads(line) for line in lines if line.endswith("}")]
-    return {entry["step"]: entry["actor/loss"] for entry in entries if "actor/loss" in entry}
+    return {line["step"]: line["actor/loss"] for line in read_metrics(folder) if "actor/loss" in line}

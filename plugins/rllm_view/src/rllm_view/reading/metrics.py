@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllm_core.runs.run_folder import METRICS
+from rllm_core.runs.metrics_file import METRICS, parse_line
 
 
 class MetricsFile:
@@ -19,8 +18,8 @@ class MetricsFile:
         self._offset = 0
         self._inode = -1
         self._lines: list[dict[str, Any]] = []
-        self.damaged = 0
-        """Lines that are no JSON objects; they are left out."""
+        self.damaged: list[int] = []
+        """Numbers of the lines that are not what a run writes, from 1; they are left out."""
 
     def lines(self) -> list[dict[str, Any]]:
         """All whole lines so far, in order. Those of validations have ``val/…`` and the step that they followed."""
@@ -49,17 +48,14 @@ class MetricsFile:
             self._take(line)
 
     def _take(self, line: bytes) -> None:
-        try:
-            values = json.loads(line)
-        except ValueError:
-            values = None
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
-            self._lines.append(values)
+        values = parse_line(line)
+        if values is None:
+            self.damaged.append(1 + len(self._lines) + len(self.damaged))
         else:
-            self.damaged += 1
+            self._lines.append(values)
 
     def _forget(self) -> None:
-        self._offset, self._inode, self._lines, self.damaged = 0, -1, [], 0
+        self._offset, self._inode, self._lines, self.damaged = 0, -1, [], []
 
 
 def last_values(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.runs.run_folder import METRICS, PLUGINS
+from rllm_core.runs.metrics_file import METRICS
+from rllm_core.runs.run_folder import LENGTH, PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
@@ -32,7 +33,7 @@ class RunSummary:
     steps: int
     """Finished training steps."""
     total_steps: int | None
-    """As its user set them; None: they follow from epochs and tasks."""
+    """Of the whole run; None: it does not say."""
     reward: float | None
     """Mean reward of the newest step, of the role that comes first."""
     solved: float | None
@@ -63,8 +64,8 @@ class Run:
             return list(self._metrics.lines())
 
     @property
-    def damaged_lines(self) -> int:
-        """Lines of its metrics that cannot be read."""
+    def damaged_lines(self) -> list[int]:
+        """Numbers of the lines of its metrics that cannot be read, from 1."""
         return self._metrics.damaged
 
     def settings(self) -> Settings:
@@ -73,10 +74,7 @@ class Run:
 
     def plugins(self) -> list[dict[str, str]]:
         """The plugins that it uses; empty where they are not recorded."""
-        try:
-            found = json.loads((self.place.folder / PLUGINS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return []
+        found = self._json(PLUGINS)
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
     def summary(self) -> RunSummary:
@@ -96,7 +94,7 @@ class Run:
             loss=used.get("loss"),
             model=settings.text("model.name"),
             steps=1 + max((line["step"] for line in lines if "train/weight_version" in line), default=-1),
-            total_steps=_total_steps(settings),
+            total_steps=self._total_steps(),
             reward=_first(last, "reward/", "/mean"),
             solved=last.get("batch/solved"),
             validation=_first(last, "val/", "/pass@1"),
@@ -109,7 +107,7 @@ class Run:
         """What of it cannot be read, a sentence each; of the record what its index has met so far."""
         found = [f"Step {step}: {problem.message}" for step, problem in sorted(self.index.problems.items())]
         if self.damaged_lines:
-            found.append(f"{self.damaged_lines} lines of {METRICS} cannot be read.")
+            found.append(f"Lines of {METRICS} that cannot be read: {', '.join(map(str, self.damaged_lines))}.")
         return found
 
     def require_step(self, step: int) -> None:
@@ -128,11 +126,17 @@ class Run:
         """Free what is in memory."""
         self.index.close()
 
+    def _total_steps(self) -> int | None:
+        found = self._json(LENGTH)
+        total = found.get("total_steps") if isinstance(found, dict) else None
+        return total if isinstance(total, int) else None
 
-def _total_steps(settings: Settings) -> int | None:
-    total = settings.number("rllm.trainer.total_batches")
-    # -1: by epochs.
-    return total if total is not None and total > 0 else None
+    def _json(self, name: str) -> Any:
+        """What a file of the run holds; None where it cannot be read."""
+        try:
+            return json.loads((self.place.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
 
 def _first(values: Mapping[str, float], start: str, end: str) -> float | None:

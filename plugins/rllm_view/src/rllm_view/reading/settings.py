@@ -36,11 +36,6 @@ class Settings:
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
-    def number(self, key: str) -> int | None:
-        """A value that is a whole number."""
-        value = self.values.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
 
 def read_settings(folder: Path) -> Settings:
     """The values of the run in a folder."""

@@ -1,0 +1,183 @@
+"""Runs of `guess` that are killed at random instants and resumed: the part `kills` of ``journal.py``.
+
+A run is killed twice, the second time as it goes on, and then ends. It must make every step, on the tasks that it would
+have had, with no token above the bound, and sample no call that its journal holds. With pinned weights it must end with
+the weights of a run that nobody disturbed. Each start is a process of its own, forked from one that has imported torch
+and has not computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from journal_starts import SAID, SETTINGS, STEPS, fit, registry_of_starts
+
+from rllm_core.plugins.registry import Registry
+from rllm_core.runs.metrics_file import METRICS
+from rllm_local.same_bits import fix_order_of_sums
+from rllm_record.journal.frames import read_frames
+from rllm_record.journal.records import CONFIG, KeptCall, decoded
+
+KILLS_PER_RUN = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A run that nobody disturbed."""
+
+    digest: str
+    tasks: list[Any]
+    """Of each step: the number of its round, and its attempts."""
+    seconds: float
+
+
+class Runs:
+    """Runs of one bound and one choice of weights, below a folder."""
+
+    def __init__(self, registry: Registry, folder: Path, staleness: int, *, newest: bool) -> None:
+        self._registry, self._folder, self._count = registry, folder, 0
+        self._staleness, self._newest = staleness, newest
+        began = time.monotonic()
+        _wait_for(self._started(self._settings("whole")))
+        whole = self._run_folder("whole")
+        self._whole = Ended(
+            digest=_digest(whole),
+            tasks=[line["tasks"] for line in _said(whole) if "step" in line],
+            seconds=time.monotonic() - began,
+        )
+
+    def disturbed(self, instants: random.Random) -> tuple[int, list[str]]:
+        """How often a run was killed, and what is wrong with it."""
+        self._count += 1
+        name, kills = f"run{self._count}", 0
+        wrong, tasks = list[str](), dict[int, Any]()
+        folder = self._run_folder(name)
+        killed = True
+        while killed:
+            first, kept = _finished(folder), _kept(folder)
+            # One that is killed early says nothing: what the last start said is not its own.
+            (folder / SAID).unlink(missing_ok=True)
+            process = self._started(self._settings(name))
+            killed = kills < KILLS_PER_RUN and _killed(process, instants.uniform(0, self._whole.seconds))
+            kills += killed
+            if not killed:
+                _wait_for(process)
+            wrong += self._wrong_with_start(folder, first, kept, tasks)
+        wrong += self._wrong_with_end(folder, tasks)
+        return kills, [f"S={self._staleness} {self._weights} {name}: {each}" for each in wrong]
+
+    @property
+    def _weights(self) -> str:
+        return "newest" if self._newest else "pinned"
+
+    def _wrong_with_start(self, folder: Path, first: int, kept: set[int], tasks: dict[int, Any]) -> Iterator[str]:
+        said = _said(folder)
+        sampled = [line["sampled"] for line in said if "sampled" in line]
+        steps = [line for line in said if "step" in line]
+        if again := kept & set(sampled):
+            rounds = sorted({line["round"] for line in said if line.get("sampled") in again})
+            yield f"{len(again)} calls of the rounds {rounds} were sampled again, in a start from step {first}"
+        if twice := [seed for seed, times in Counter(sampled).items() if times > 1]:
+            yield f"{len(twice)} calls were sampled twice"
+        if [line["step"] for line in steps] != list(range(first, first + len(steps))):
+            yield f"a start from step {first} made the steps {[line['step'] for line in steps]}"
+        if stale := [line["stale"] for line in steps if line["stale"] > self._staleness]:
+            yield f"tokens are {max(stale):.0f} updates old"
+        tasks |= {line["step"]: line["tasks"] for line in steps}
+
+    def _wrong_with_end(self, folder: Path, tasks: dict[int, Any]) -> Iterator[str]:
+        if [tasks.get(step) for step in range(STEPS)] != self._whole.tasks:
+            yield "its steps had other tasks"
+        logged = [line["step"] for line in _lines(folder / METRICS) if "train/weight_version" in line]
+        if logged != list(range(STEPS)):
+            yield f"its metrics are of the steps {logged}"
+        if not self._newest and _digest(folder) != self._whole.digest:
+            yield "its weights are others"
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        return SETTINGS | {
+            "rllm.trainer.output_dir": str(self._folder),
+            "rllm.trainer.project_name": f"{self._weights}{self._staleness}",
+            "rllm.trainer.experiment_name": name,
+            "rllm.async_training.staleness_threshold": self._staleness,
+            **({"rllm.async_training.partial_rollout": True} if self._newest else {}),
+        }
+
+    def _run_folder(self, name: str) -> Path:
+        return self._folder / f"{self._weights}{self._staleness}" / name
+
+    def _started(self, settings: dict[str, Any]) -> BaseProcess:
+        process = multiprocessing.get_context("fork").Process(target=fit, args=(self._registry, settings))
+        process.start()
+        return process
+
+
+def _killed(process: BaseProcess, seconds: float) -> bool:
+    """Whether it was still under way then."""
+    process.join(seconds)
+    if process.exitcode is not None:
+        assert process.exitcode == 0
+        return False
+    process.kill()
+    process.join()
+    return True
+
+
+def _wait_for(process: BaseProcess) -> None:
+    process.join()
+    assert process.exitcode == 0
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines of a file."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def _said(folder: Path) -> list[dict[str, Any]]:
+    return _lines(folder / SAID)
+
+
+def _finished(folder: Path) -> int:
+    """Steps in the newest checkpoint."""
+    return max((int(each.name.removeprefix("step_")) for each in folder.glob("checkpoints/step_*")), default=0)
+
+
+def _digest(folder: Path) -> str:
+    weights = folder / "checkpoints" / "latest" / "backend" / "model" / "model.safetensors"
+    return hashlib.sha256(weights.read_bytes()).hexdigest()
+
+
+def _kept(folder: Path) -> set[int]:
+    """Seeds of the calls in the journal."""
+    bodies = [body for path in folder.glob("journal/*.calls") for body in read_frames(path).records]
+    calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
+    return {call.seed for call in calls if isinstance(call, KeptCall)}
+
+
+def kills(count: int) -> int:
+    """Kill `count` times, half of them runs with pinned weights. Returns how much is wrong."""
+    fix_order_of_sums()
+    registry, instants, all_wrong = registry_of_starts(), random.Random(count), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for newest in (False, True):
+            runs = [Runs(registry, Path(folder), staleness, newest=newest) for staleness in (1, 2, 3)]
+            killed = wrong = made = 0
+            while killed < count // 2:
+                times, problems = runs[made % len(runs)].disturbed(instants)
+                killed, wrong, made = killed + times, wrong + len(problems), made + 1
+                for problem in problems:
+                    print(problem, flush=True)
+            print(f"{'newest' if newest else 'pinned'}: {killed} kills in {made} runs, {wrong} faults", flush=True)
+            all_wrong += wrong
+    return all_wrong

@@ -1,0 +1,105 @@
+"""One start of a run of `guess` that says what it does, in a process that may be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.config.compose import compose
+from rllm_core.config.layers import layer_from_dotted
+from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.observer import Observer, ObserverPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.planning.planner import make_plan
+from rllm_core.plugins.registry import Registry
+from rllm_core.runs.run_folder import RunFolder
+from rllm_core.training.loop import TrainingLoop
+from rllm_core.training.setup import tasks_of
+
+STEPS, SAVED_EVERY = 8, 2
+SETTINGS: dict[str, Any] = {
+    "rllm.env.name": "guess",
+    "rllm.async_training.enable": True,
+    "rllm.rollout.n": 2,
+    "rllm.trainer.total_batches": STEPS,
+    "rllm.trainer.save_freq": SAVED_EVERY,
+    "rllm.trainer.val_before_train": False,
+    "rllm.trainer.test_freq": -1,
+    "rllm.trainer.logger": [],
+    "rllm.trainer.observers": ["said", "journal"],
+    "rllm.record": "off",
+    "data.train_batch_size": 4,
+}
+IMPORTED_LATE = ("transformers.models.llama.modeling_llama", "matplotlib.pyplot", "duckdb", "PIL.Image")
+SAID = "said.jsonl"
+"""What a start did, a line each: the seed of a call that was sampled, or a step with its attempts."""
+
+
+class Listening:
+    """The engine behind the journal: says the seed of each call that it samples."""
+
+    def __init__(self, engine: RolloutEngine, said: Said) -> None:
+        self._engine, self._said = engine, said
+
+    @property
+    def renderer(self) -> Renderer:
+        return self._engine.renderer
+
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        completion = await self._engine.generate(prompt_ids, sampling, session=session)
+        self._said.say({"sampled": sampling.seed, "round": sampling.round})
+        return completion
+
+    async def end_session(self, session: str) -> None:
+        await self._engine.end_session(session)
+
+
+class Said(Observer):
+    """Writes down what a start of a run does. A line is written at once: it survives the process."""
+
+    def around_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+        self._file = os.open(run.folder / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return Listening(engine, self)
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        attempts = [episode.id for episode in step.generated]
+        self.say(
+            {"step": step.global_step, "tasks": [step.task_batch, attempts], "stale": step.metrics["staleness/max"]}
+        )
+
+    def say(self, line: dict[str, Any]) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def fit(registry: Registry, settings: dict[str, Any]) -> None:
+    """Begin the run, or go on with it."""
+    plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
+    tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+    folder = RunFolder.open(plan.config.rllm.trainer, resume=True)
+    TrainingLoop(plan, folder, **tasks, resume=True, warn=lambda _: None).fit()
+
+
+def registry_of_starts() -> Registry:
+    """What is installed and the observer, with all imported that a run imports: a start is to be short."""
+    found = Registry.load()
+    found.add(ObserverPlugin(name="said", summary="For the benchmark.", params=NoParams, load=lambda: lambda _: Said()))
+    for entry in make_plan(compose(found, [layer_from_dotted(SETTINGS, "the benchmark")]), found).registered():
+        entry.load()
+    for name in IMPORTED_LATE:
+        import_module(name)
+    return found
