@@ -1,0 +1,71 @@
+"""What `rllm train guess` learns from older tokens, per setting and seed: games solved, and the step that reaches 95 %.
+
+python benchmarks/stale_learning.py                                  # turns, then S of 1, 2 and 4, seeds 0, 1 and 2
+python benchmarks/stale_learning.py --ahead 2 --seeds 0 -- training.beta2=0.999    # words of the command line for all
+
+Validations every 20 steps tell both figures; they change nothing of what is learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+WATCHED = ("rllm.trainer.test_freq=20", "rllm.trainer.save_freq=-1", "rllm.record=off")
+SOLVED = 0.95
+
+
+class Learnt(NamedTuple):
+    """What the validations of a run found."""
+
+    solved: float
+    """pass@1 after the last step."""
+    found: float
+    """pass@16: share of the numbers that are found at all."""
+    first: int | None
+    """Steps before the first validation that reaches 95 %."""
+
+
+def words_of(ahead: int) -> tuple[str, ...]:
+    """What plays so many steps ahead."""
+    if ahead == 0:
+        return ()
+    return "rllm.async_training.enable=true", f"rllm.async_training.staleness_threshold={ahead}"
+
+
+def learn(seed: int, words: Sequence[str]) -> Learnt:
+    """Train once, in a folder that goes."""
+    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        lines = (Path(folder) / "runs/rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    validations = [figures for figures in map(json.loads, lines) if "val/guess/pass@1" in figures]
+    last = validations[-1]
+    reached = [figures["step"] + 1 for figures in validations if figures["val/guess/pass@1"] >= SOLVED]
+    return Learnt(last["val/guess/pass@1"], last["val/guess/pass@16"], reached[0] if reached else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 2, 4], help="steps that are played ahead")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds to train with")
+    parser.add_argument("words", nargs="*", help="further words of the command line, after --")
+    arguments = parser.parse_args()
+    for ahead in arguments.ahead:
+        for seed in arguments.seeds:
+            learnt = learn(seed, [*words_of(ahead), *arguments.words])
+            first = "never" if learnt.first is None else f"after {learnt.first} steps"
+            print(
+                f"S={ahead} seed {seed}: solved {learnt.solved:.3f}, numbers found {learnt.found:.3f}, 95 % {first}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
