@@ -68,7 +68,7 @@ class Compare:
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._context = context
-        self._model: Any = context.backend._loaded.model  # type: ignore[attr-defined]
+        self._model: Any = context.backend._training.trainer.masters.model  # type: ignore[attr-defined]
         self._played = AFTER_ALL_ROUNDS
 
     async def __call__(self, step: TrainStep) -> None:
@@ -184,6 +184,7 @@ def main() -> None:
             "rllm.trainer.logger": [],
             "rllm.trainer.observers": [{"name": "journal", "keep": "off"}],
             "rllm.record": "off",
+            "local.training_process": False,  # the model that is trained is looked at
             "rllm.trainer.output_dir": folder,
         }
         plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)

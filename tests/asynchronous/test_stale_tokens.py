@@ -42,6 +42,7 @@ SETTINGS: dict[str, Any] = {
     "rllm.trainer.test_freq": -1,
     "rllm.trainer.logger": [],
     "rllm.record": "off",
+    "local.training_process": False,  # the model that is trained is looked at
 }
 
 
@@ -65,7 +66,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             self._backend: Any = context.backend
 
         async def __call__(self, step: TrainStep) -> None:
-            made.models.append(copy.deepcopy(self._backend._loaded.model))
+            made.models.append(copy.deepcopy(self._backend._training.trainer.masters.model))
             made.batches.append(step.filled_batch)
             made.losses.append([])
 
@@ -99,9 +100,7 @@ def _train(registry: Registry, folder: Path, noted: Any) -> None:
 def _logprobs(model: Any, batch: TokenBatch) -> NDArray[np.float32]:
     """(n_sampled,) of the sampled tokens."""
     filler = ColumnFiller(model, temperature=1.0, max_tokens_per_microbatch=10_000, recompute_old_logprobs=True)
-    computed = filler.fill(batch, frozenset({"old_logprobs"})).old_logprobs
-    assert computed is not None
-    return computed[batch.loss_mask]
+    return filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"][batch.loss_mask]
 
 
 def test_tokens_are_of_the_version_that_they_say(seen: Seen) -> None:
