@@ -2,8 +2,9 @@
 
 `waiting`: an environment whose answers take 0.3 s (median of a lognormal); seconds a step, as a ratio to rollouts and
 updates that take turns. Waiting dominates, so that ratios hold on a busy machine too. `guess`: the demo, which computes
-all the time; CPU seconds a step, since what a second core saves shows on a quiet machine only. Each prints the largest
-staleness that it saw.
+all the time; CPU of a step in the process that plays and in the one that trains, and how many times the slower of them
+is faster than the one process of a run that takes turns. That is what two free cores give; the ratio of seconds beside
+it means something on a quiet machine only. Each prints the largest staleness that it saw.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from rllm_core.config.compose import compose
@@ -69,25 +71,52 @@ class Waiting(Environment):
         return Outcome(observation="go on", reward=float(len(action) % 3), done=self._turns == TURNS)
 
 
+@dataclass(frozen=True)
+class Times:
+    """Seconds."""
+
+    wall: float
+    here: float
+    """CPU of this process."""
+    child: float
+    """CPU of the process that trains; 0 where there is none."""
+
+    @property
+    def slower(self) -> float:
+        return max(self.here, self.child)
+
+    def over(self, count: int) -> Times:
+        return Times(self.wall / count, self.here / count, self.child / count)
+
+
 @dataclass
 class Clock(Observer):
-    """Seconds, CPU seconds and staleness after each step."""
+    """Times and staleness after each step."""
 
-    ends: list[tuple[float, float]] = field(default_factory=list)
+    ends: list[Times] = field(default_factory=list)
     stale: float = 0.0
 
     def on_batch_end(self, step: TrainStep) -> None:
-        self.ends.append((time.perf_counter(), time.process_time()))
+        self.ends.append(Times(time.perf_counter(), time.process_time(), cpu_of_child()))
         self.stale = max(self.stale, step.metrics["staleness/max"])
 
     def on_validation_start(self, finished_steps: int) -> bool:
         return False
 
-    def per_step(self) -> tuple[float, float]:
-        """Seconds and CPU seconds."""
-        (first, first_cpu), (last, last_cpu) = self.ends[SKIPPED], self.ends[-1]
+    def per_step(self) -> Times:
+        first, last = self.ends[SKIPPED], self.ends[-1]
         count = len(self.ends) - 1 - SKIPPED
-        return (last - first) / count, (last_cpu - first_cpu) / count
+        return Times(*(getattr(last, each.name) - getattr(first, each.name) for each in fields(Times))).over(count)
+
+
+def cpu_of_child() -> float:
+    """CPU seconds so far of the process that trains; 0: there is none."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if b"rllm_local.training_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                # What clock_getcpuclockid(3) gives for a process.
+                return time.clock_gettime(~int(pid) << 3 | 2)
+    return 0.0
 
 
 def run(registry: Registry, name: str, staleness: int, *, newest: bool) -> Clock:
@@ -123,17 +152,30 @@ def main(names: Sequence[str]) -> None:
             defaults={"rllm.workflow.name": "multi_turn_workflow"},
         )
     )
+    said = {"waiting": waiting_line, "guess": guess_line}
     for name in names or list(SIZES):
         print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
-        base: tuple[float, float] | None = None
+        base: Times | None = None
         for staleness in STALENESSES[name]:
             for newest in (False, True) if staleness else (False,):
                 clock = run(registry, name, staleness, newest=newest)
-                seconds, cpu = clock.per_step()
-                base = base or (seconds, cpu)
+                took = clock.per_step()
+                base = base or took
                 weights = "turns" if not staleness else "newest" if newest else "pinned"
-                said = f"{base[0] / seconds:5.2f}x a step" if name == "waiting" else f"{cpu / base[1]:5.2f}x the CPU"
-                print(f"  S={staleness} {weights:6}  {said}  {cpu * 1e3:6.0f} ms of CPU  staleness {clock.stale:.0f}")
+                print(f"  S={staleness} {weights:6}  {said[name](base, took)}  staleness {clock.stale:.0f}")
+
+
+def waiting_line(base: Times, took: Times) -> str:
+    """Seconds."""
+    return f"{base.wall / took.wall:5.2f}x a step  {(took.here + took.child) * 1e3:6.0f} ms of CPU"
+
+
+def guess_line(base: Times, took: Times) -> str:
+    """CPU."""
+    return (
+        f"{base.slower / took.slower:5.2f}x by the CPU of the slower process: plays {took.here * 1e3:4.0f} ms, trains "
+        f"{took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
+    )
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def test_columns(
     filler = ColumnFiller(
         build_tiny(), temperature=temperature, max_tokens_per_microbatch=1000, recompute_old_logprobs=True
     )
-    expected = filler.fill(batch, frozenset({"sum_pi_squared"}))
+    expected = batch.with_columns(**filler.columns(batch, frozenset({"sum_pi_squared"})))
     settings = ColumnSettings(
         temperature=temperature, recompute_old_logprobs=True, micro_batching=MicroBatching(max_tokens=90)
     )

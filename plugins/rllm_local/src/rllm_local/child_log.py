@@ -10,7 +10,7 @@ WARNING = "warning: "
 
 
 class ChildLog:
-    """A log that grows. Lines are said whole, between the lines of this process."""
+    """A log that grows, and may have lost its name. Lines are said whole, between the lines of this process."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open(encoding="utf-8", errors="replace")
@@ -24,6 +24,12 @@ class ChildLog:
                 warn_once(line.removeprefix(WARNING))
             else:
                 say(line)
+
+    def last_lines(self, count: int) -> list[str]:
+        """Of those that are there, said or not; `tell` goes on behind them."""
+        self.tell()
+        self._file.seek(0)
+        return self._file.read().strip().splitlines()[-count:]
 
     def close(self) -> None:
         """Say what is left, also of a line that did not end."""

@@ -49,16 +49,16 @@ class TrainingProcess:
             died: called on the event loop when the process ends by itself.
         """
         self._died = died
-        self._folder = tempfile.TemporaryDirectory(prefix="rllm-training-")
-        log = Path(self._folder.name) / "training.log"
         self._connection, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
         # -P: what lies in the folder that the run is started in is not what the process means to import.
         program = [sys.executable, "-P", "-m", "rllm_local.training_child", *map(str, inherited)]
-        with theirs:
+        # The folder goes at once: a process that is killed leaves none behind. Both ends have the log open.
+        with theirs, tempfile.TemporaryDirectory(prefix="rllm-training-") as folder:
+            log = Path(folder) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
-        self._log = ChildLog(log)
+            self._log = ChildLog(log)
         self._connection.setblocking(False)
         self._asked: deque[tuple[str, asyncio.Future[bytearray]]] = deque()
         """What is under way, and who waits for it; answers come in this order."""
@@ -108,7 +108,6 @@ class TrainingProcess:
         await self._process.end(0.0 if self._asked else SECONDS_TO_END)
         self._log.close()
         os.close(self._memory)
-        self._folder.cleanup()
 
     async def _ask(self, name: str, *arguments: object) -> Any:
         """What it answers. Raises what it raised, or BackendError: it has ended."""
@@ -148,7 +147,7 @@ class TrainingProcess:
         out_of_memory = (
             "Where memory runs out, the system kills so: `--dry-run` says what the run takes, and what helps. "
         )
-        lines = self._process.last_lines(LOG_LINES)
+        lines = self._log.last_lines(LOG_LINES)
         return BackendError(
             f"The process that trains {how} {doing}.",
             f"{out_of_memory if code == -signal.SIGKILL else ''}Go on from the newest checkpoint with --resume.",
