@@ -11,6 +11,7 @@ LARGE_STEPS = ("actor_rollout_ref.actor.optim.lr=0.01", "rllm.algorithm.entropy.
 """Weights of the step before are far from those of a step then, whoever wins."""
 LORA = "actor_rollout_ref.model.lora_rank=8"
 MERGED = "actor_rollout_ref.model.lora.merge=true"
+APART = "actor_rollout_ref.rollout.nnodes=1"
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ MERGED = "actor_rollout_ref.model.lora.merge=true"
         pytest.param((), 1e-4, id="all weights"),
         # verl rounds merged weights to bfloat16 on their way to the servers.
         pytest.param((LORA, MERGED), 2e-2, id="LoRA merged"),
+        pytest.param((APART,), 1e-4, id="a server on a GPU of its own"),
     ],
 )
 def test_replies_are_sampled_with_the_weights_of_their_step(
@@ -39,3 +41,14 @@ def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) 
     assert "verl 0.9.1 loads adapters into vLLM 0.24.0 alone" in " ".join(done.said.split())
     assert MERGED in "".join(done.said.split())
     assert not done.steps
+
+
+def test_such_a_server_samples_ahead_with_the_newest_weights(train: Callable[..., Any]) -> None:
+    ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
+    newest = "rllm.async_training.partial_rollout=true"
+    done = train("rllm.trainer.total_batches=4", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *ahead, newest, APART)
+    assert done.returned == 0, done.said
+    stale = [step["staleness/max"] for step in done.steps]
+    assert (len(stale), stale[0], max(stale)) == (4, 0, 1)
+    assert done.steps[0]["actor/rollout_logprob_difference"] < 1e-4
+    assert not done.left
