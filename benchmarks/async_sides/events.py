@@ -33,6 +33,9 @@ class World:
     rate: Rate
     update: float
     publish: float = 0.0
+    validation: float = 0.0
+    """After every `validated_every` updates; rounds that are under way go on, and none begins."""
+    validated_every: int = sys.maxsize
     slots: int = sys.maxsize
     """Attempts under way at once."""
     samples_during_updates: bool = True
@@ -215,11 +218,17 @@ class Simulation:
         self._after(self._world.update + self._world.publish, lambda: self._end_update(stale, tokens / len(attempts)))
 
     def _end_update(self, stale: int, length: float) -> None:
-        self._trains = False
         self._version += 1
         self.made.ends.append(self._now)
         self.made.stale.append(stale)
         self.made.lengths.append(length)
         self._sampler.pause(self._now, False)
+        if self._version % self._world.validated_every:
+            self._next_step()
+        else:
+            self._after(self._world.validation, self._next_step)
+
+    def _next_step(self) -> None:
+        self._trains = False
         self._begin()
         self._train()

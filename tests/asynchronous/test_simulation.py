@@ -118,3 +118,13 @@ def test_versions_that_take_turns_halve_the_rate(events: Any, world: Any) -> Non
     assert ends["at once"] == ends["newest"] == pytest.approx([15.0, 20.0, 30.0])
     # From 20 on at half the rate: 5 of 10 are left, beside round 3.
     assert ends["pinned"] == pytest.approx([15.0, 20.0, 35.0])
+
+
+def test_no_round_begins_while_a_validation_runs(events: Any, world: Any) -> None:
+    validated = replace(
+        world, turns_of=lambda attempt: [(2.0, 0.0)], rate=lambda sequences: 1.0, validation=100.0, validated_every=2
+    )
+    # Updates take 3.5. Round 2 begins at 5.5 and waits, round 3 begins at 109.
+    made = events.Simulation(validated, 1, events.in_order, pinned=True).play(4)
+    assert made.ends == pytest.approx([5.5, 9.0, 112.5, 116.0])
+    assert made.stale == [0, 1, 1, 1]
