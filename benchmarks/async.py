@@ -9,156 +9,28 @@ it means something on a quiet machine only. Each prints the largest staleness th
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
-from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Task
-from rllm_core.planning.planner import make_plan
-from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
+from async_sides.runs import SIZES, Times, registry, run
+
 from rllm_local.same_bits import fix_order_of_sums
 
-MEDIAN, SIGMA, TURNS = 0.3, 0.75, 3
-STEPS, SKIPPED = 24, 6
-"""Of each run; the first are not counted: rounds ahead begin together there."""
-ALWAYS: dict[str, Any] = {
-    "rllm.trainer.total_batches": STEPS,
-    "rllm.trainer.val_before_train": False,
-    "rllm.trainer.test_freq": -1,
-    "rllm.trainer.logger": [],
-    "rllm.record": "off",
-}
-SIZES: dict[str, dict[str, Any]] = {
-    "waiting": {"data.train_batch_size": 4, "rllm.rollout.n": 4, "data.max_response_length": 6},
-    "guess": {},
-}
 STALENESSES = {"waiting": (0, 1, 2, 4), "guess": (0, 1)}
-DRAWN = random.Random(0)
-
-
-class Waiting(Environment):
-    """A few turns with something that takes its time."""
-
-    def __init__(self, params: NoParams) -> None:
-        self._turns = 0
-
-    @classmethod
-    def tasks(cls, split: Any, params: NoParams) -> Sequence[Task]:
-        return [Task(id=f"{split}{number}", data={"number": number}) for number in range(16)]
-
-    def reset(self, task: Mapping[str, Any]) -> str:
-        return f"number {task['number']}"
-
-    async def step(self, action: str) -> Outcome:
-        await asyncio.sleep(MEDIAN * DRAWN.lognormvariate(0, SIGMA))
-        self._turns += 1
-        return Outcome(observation="go on", reward=float(len(action) % 3), done=self._turns == TURNS)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds."""
-
-    wall: float
-    here: float
-    """CPU of this process."""
-    child: float
-    """CPU of the process that trains; 0 where there is none."""
-
-    @property
-    def slower(self) -> float:
-        return max(self.here, self.child)
-
-    def over(self, count: int) -> Times:
-        return Times(self.wall / count, self.here / count, self.child / count)
-
-
-@dataclass
-class Clock(Observer):
-    """Times and staleness after each step."""
-
-    ends: list[Times] = field(default_factory=list)
-    stale: float = 0.0
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.ends.append(Times(time.perf_counter(), time.process_time(), cpu_of_child()))
-        self.stale = max(self.stale, step.metrics["staleness/max"])
-
-    def on_validation_start(self, finished_steps: int) -> bool:
-        return False
-
-    def per_step(self) -> Times:
-        first, last = self.ends[SKIPPED], self.ends[-1]
-        count = len(self.ends) - 1 - SKIPPED
-        return Times(*(getattr(last, each.name) - getattr(first, each.name) for each in fields(Times))).over(count)
-
-
-def cpu_of_child() -> float:
-    """CPU seconds so far of the process that trains; 0: there is none."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"rllm_local.training_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                # What clock_getcpuclockid(3) gives for a process.
-                return time.clock_gettime(~int(pid) << 3 | 2)
-    return 0.0
-
-
-def run(registry: Registry, name: str, staleness: int, *, newest: bool) -> Clock:
-    """Train in a folder of its own."""
-    settings = {"rllm.env.name": name, **ALWAYS, **SIZES[name]}
-    if staleness:
-        settings |= {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": staleness}
-    if newest:
-        settings |= {"rllm.async_training.partial_rollout": True}
-    with tempfile.TemporaryDirectory() as folder:
-        settings["rllm.trainer.output_dir"] = folder
-        plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
-        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-        opened, clock = RunFolder.open(plan.config.rllm.trainer), Clock()
-        try:
-            TrainingLoop(plan, opened, **tasks, observers=[clock]).fit()
-        finally:
-            opened.close()
-    return clock
 
 
 def main(names: Sequence[str]) -> None:
     """Measure and print."""
     fix_order_of_sums()  # for all runs alike
-    registry = Registry.load()
-    registry.add(
-        EnvironmentPlugin(
-            name="waiting",
-            summary="For the benchmark.",
-            params=NoParams,
-            load=lambda: Waiting,
-            blocking=False,
-            defaults={"rllm.workflow.name": "multi_turn_workflow"},
-        )
-    )
+    found = registry()
     said = {"waiting": waiting_line, "guess": guess_line}
     for name in names or list(SIZES):
         print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
         base: Times | None = None
         for staleness in STALENESSES[name]:
             for newest in (False, True) if staleness else (False,):
-                clock = run(registry, name, staleness, newest=newest)
+                clock = run(found, name, staleness, newest=newest)
                 took = clock.per_step()
                 base = base or took
                 weights = "turns" if not staleness else "newest" if newest else "pinned"

@@ -1,0 +1,130 @@
+"""What `benchmarks/async_simulated.py` simulates, where it can be said without simulating it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TASKS, GROUP, UPDATES = 4, 3, 12
+BATCH = TASKS * GROUP
+
+
+@pytest.fixture(scope="module")
+def events() -> Iterator[Any]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("async_sides.events")
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def published(events: Any) -> Any:
+    return importlib.import_module("async_sides.published")
+
+
+@pytest.fixture
+def lengths() -> Any:
+    """Of replies; one of them takes 100 times the median."""
+    drawn = np.random.default_rng(20).lognormal(0.0, 1.5, 24 * BATCH)
+    drawn[5 * BATCH + 2] = 100.0
+    return drawn
+
+
+@pytest.fixture
+def world(events: Any, lengths: Any) -> Any:
+    return events.World(
+        tasks=TASKS,
+        group=GROUP,
+        turns_of=lambda attempt: [(lengths[attempt], 0.0)],
+        rate=lambda sequences: 1 / max(1.0, 0.2 * sequences),
+        update=3.0,
+        publish=0.5,
+    )
+
+
+def test_taking_turns_is_what_the_formula_says(events: Any, published: Any, world: Any, lengths: Any) -> None:
+    rounds = [lengths[start : start + BATCH] for start in range(0, UPDATES * BATCH, BATCH)]
+    expected = list(accumulate(published.seconds_to_sample(each, 1.0, 0.2) + 3.0 + 0.5 for each in rounds))
+    for take in (events.in_order, events.as_completed):
+        made = events.Simulation(world, 0, take, pinned=True).play(UPDATES)
+        assert made.ends == pytest.approx(expected)
+        assert made.stale == [0] * UPDATES
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("slots", [5, BATCH, 1000])
+@pytest.mark.parametrize("staleness", range(9))
+def test_rounds_in_order_keep_the_bound_and_train_on_their_own_tasks(
+    events: Any, world: Any, lengths: Any, staleness: int, slots: int, pinned: bool
+) -> None:
+    made = events.Simulation(replace(world, slots=slots), staleness, events.in_order, pinned=pinned).play(UPDATES)
+    assert max(made.stale) <= staleness
+    assert made.lengths == pytest.approx(lengths[: UPDATES * BATCH].reshape(UPDATES, BATCH).mean(1))
+
+
+def test_pinned_rounds_are_as_old_as_the_bound_once_it_is_reached(events: Any, world: Any) -> None:
+    assert events.Simulation(world, 2, events.in_order, pinned=True).play(6).stale == [0, 1, 2, 2, 2, 2]
+
+
+def test_what_is_completed_first_exceeds_the_bound(events: Any, world: Any) -> None:
+    """Or the simulation says nothing of it."""
+    assert max(events.Simulation(world, 1, events.as_completed, pinned=False).play(20).stale) > 1
+
+
+def test_with_one_slot_attempts_come_one_after_the_other(events: Any, world: Any, lengths: Any) -> None:
+    made = events.Simulation(replace(world, slots=1), 0, events.in_order, pinned=True).play(1)
+    assert made.ends == pytest.approx([lengths[:BATCH].sum() + 3.5])
+
+
+def test_what_the_environment_takes_is_waited_for(events: Any, world: Any) -> None:
+    waiting = replace(world, turns_of=lambda attempt: [(1.0, 7.0), (1.0, float(attempt))])
+    made = events.Simulation(replace(waiting, rate=lambda sequences: 1.0), 0, events.in_order, pinned=True).play(1)
+    assert made.ends == pytest.approx([1 + 7 + 1 + (BATCH - 1) + 3.5])
+
+
+def test_where_one_thread_does_both_nothing_is_saved(events: Any, world: Any) -> None:
+    core = replace(
+        world,
+        turns_of=lambda attempt: [(1.0, 0.0)],
+        rate=lambda sequences: 1 / sequences,
+        slots=BATCH,
+        samples_during_updates=False,
+    )
+    steps = [events.Simulation(core, s, events.in_order, pinned=True).play(13).seconds_per_step(6) for s in (0, 1, 2)]
+    assert steps == pytest.approx([BATCH + 3.5] * 3)
+
+
+def test_versions_that_take_turns_halve_the_rate(events: Any, world: Any) -> None:
+    """With pinned weights, while rounds of two versions are under way; with the newest there is one."""
+    turns = replace(world, turns_of=lambda attempt: [(10.0, 0.0)], rate=lambda sequences: 1.0, update=5.0, publish=0.0)
+    alternating = replace(turns, versions_at_once=False)
+    # Rounds 0 and 1 begin at 0 and end at 10. Round 2 begins at 15, after the first update; round 3 at 20.
+    ends = {
+        name: events.Simulation(each, 1, events.in_order, pinned=pinned).play(3).ends
+        for name, each, pinned in (
+            ("at once", turns, True),
+            ("newest", alternating, False),
+            ("pinned", alternating, True),
+        )
+    }
+    assert ends["at once"] == ends["newest"] == pytest.approx([15.0, 20.0, 30.0])
+    # From 20 on at half the rate: 5 of 10 are left, beside round 3.
+    assert ends["pinned"] == pytest.approx([15.0, 20.0, 35.0])
+
+
+def test_no_round_begins_while_a_validation_runs(events: Any, world: Any) -> None:
+    validated = replace(
+        world, turns_of=lambda attempt: [(2.0, 0.0)], rate=lambda sequences: 1.0, validation=100.0, validated_every=2
+    )
+    # Updates take 3.5. Round 2 begins at 5.5 and waits, round 3 begins at 109.
+    made = events.Simulation(validated, 1, events.in_order, pinned=True).play(4)
+    assert made.ends == pytest.approx([5.5, 9.0, 112.5, 116.0])
+    assert made.stale == [0, 1, 1, 1]
