@@ -22,7 +22,7 @@ from torch import Tensor
 from rllm_backend_kit.loss_terms import rollout_weights
 from rllm_backend_kit.minibatches import minibatch_weights
 from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm_core.config.layers import layer_from_dotted, layers_from_overrides
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
@@ -159,8 +159,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ahead", type=int, default=2, help="S, how many updates tokens are old (default: 2)")
     parser.add_argument("--steps", type=int, nargs="+", default=[30, 60, 120, 170], help="updates to stop before")
-    parser.add_argument("--batches", type=int, default=40, help="batches of each kind (default: 40)")
+    parser.add_argument("--batches", type=int, default=40, help="batches of each kind, at least 4 (default: 40)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("words", nargs="*", help="further words of the command line, after --")
     arguments = parser.parse_args()
     Compare.at, Compare.ahead, Compare.batches = tuple(arguments.steps), arguments.ahead, arguments.batches
     fix_order_of_sums()
@@ -187,7 +188,8 @@ def main() -> None:
             "local.training_process": False,  # the model that is trained is looked at
             "rllm.trainer.output_dir": folder,
         }
-        plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
+        layers = [layer_from_dotted(settings, "the benchmark"), *layers_from_overrides(arguments.words)]
+        plan = make_plan(compose(registry, layers), registry)
         opened = RunFolder.open(plan.config.rllm.trainer)
         try:
             tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}

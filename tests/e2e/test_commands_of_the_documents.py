@@ -1,6 +1,6 @@
 """The commands of pages that have no test of their own, one page after the other from top to bottom.
 
-Trainings are of two steps. Where a command needs what no test has, a service or GPUs, its plan is made: `--dry-run`.
+Trainings are of three steps. Where a command needs what no test has, a service or GPUs, its plan is made: `--dry-run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {
-    "rllm.trainer.total_batches": "2",
+    "rllm.trainer.total_batches": "3",
     "rllm.rollout.n": "4",
     "rllm.rollout.n_val": "1",
     "rllm.trainer.val_before_train": "false",

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import commands
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -28,11 +29,14 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
     assert figures["val/guess/reward"] >= 0.7
 
 
-def test_guess_is_nearly_solved_by_updates_on_tokens_two_versions_old(tmp_path: Path) -> None:
-    ahead = ["rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2"]
-    figures = last_validation(tmp_path, "guess", *ahead)
-    # Measured 0.934: the recipe's updates are large, and learning is some 25 steps behind that of fresh tokens.
-    assert figures["val/guess/pass@1"] >= 0.9
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
+    """With the settings of docs/how-to/async.md, where the recipe's optimiser is too fast."""
+    (command,) = (line for line in commands("docs/how-to/async.md") if "beta2" in line)
+    ahead = "rllm.async_training.enable=true"
+    words = [word for word in command.split() if "." in word and "=" in word]
+    figures = last_validation(tmp_path, "guess", "--seed", str(seed), ahead, *words)
+    assert figures["val/guess/pass@1"] >= 0.95
 
 
 def test_sum_is_learnt_too(tmp_path: Path) -> None:
