@@ -1,9 +1,9 @@
 """Asynchronous runs, simulated: ``python benchmarks/async_simulated.py [waiting] [guess] [table]``.
 
 `waiting`, `guess`: the runs of ``async.py``. The simulation is calibrated on the run that takes turns alone, and what
-it says of the others stands beside what they take: seconds of `waiting`, CPU of the slower process of `guess`. `table`: gains on more
-devices than there are here, calibrated on published times, beside published gains; for rounds in order, and for
-training on what is completed first.
+it says of the others stands beside what they take: seconds of `waiting`, CPU of the slower process of `guess`.
+`table`: gains on more devices than there are here, calibrated on published times, beside published gains; for rounds in
+order, and for training on what is completed first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def _one_pass(found: Registry, name: str) -> Iterator[tuple[tuple[int, bool], tu
     turns = run(found, name, 0, newest=False)
     base = turns.per_step()
     fit = calibrated(name, turns)
-    shares = f"a reply takes {fit.reply / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
+    shares = (
+        f"a reply takes {fit.reply / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
+    )
     print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; {shares}", flush=True)
     for staleness in STALENESSES:
         for newest in (False, True):
