@@ -127,3 +127,24 @@ def test_a_run_whose_child_is_killed_ends_by_name_keeps_its_steps_and_goes_on(
     resumed = forked_rllm(*WORDS, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert _digests(run) == undisturbed
+
+
+LOSS = """
+from rllm_core import register_rllm_loss
+
+
+@register_rllm_loss("plain", has_ratio=False)
+def plain(inputs, params):
+    return -inputs.advantages * inputs.logprobs
+"""
+
+
+def test_a_loss_of_a_file_in_the_folder_of_the_run_trains_as_in_one_process(forked_rllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "my_losses.py").write_text(LOSS)
+    words = (*WORDS, "rllm.trainer.total_batches=3", "--loss", "plain", "rllm.plugins.import_modules=[my_losses]")
+    for name, apart in (("apart", "true"), ("here", "false")):
+        process = f"local.training_process={apart}"
+        done = forked_rllm(*words, process, f"rllm.trainer.experiment_name={name}")
+        assert done.returncode == 0, done.stderr
+    runs = tmp_path / "runs/rllm-training"
+    assert _digests(runs / "apart") == _digests(runs / "here")

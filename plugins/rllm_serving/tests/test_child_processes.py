@@ -27,6 +27,13 @@ async def main():
     await ended.wait()
 asyncio.run(main())
 """
+COMPUTES = """
+from rllm_serving.parent import end_with_parent
+end_with_parent()
+print("watching", flush=True)
+while True:
+    pass
+"""
 NEVER = "import signal; signal.pause()"
 SPAWNS = """
 import sys
@@ -89,8 +96,9 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path
         pass
 
 
-def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    program = SPAWNS.format(program=UNTIL_INPUT_ENDS, log=str(tmp_path / "log"))
+@pytest.mark.parametrize("what", [UNTIL_INPUT_ENDS, COMPUTES], ids=["waiting", "computing"])
+def test_a_child_ends_when_its_parent_is_killed(what: str, tmp_path: Path) -> None:
+    program = SPAWNS.format(program=what, log=str(tmp_path / "log"))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

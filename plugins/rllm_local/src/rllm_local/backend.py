@@ -6,30 +6,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import warn_once
-from rllm_core.seeding import derive_seed
 from rllm_local.early_renderer import try_renderer
-from rllm_local.engine import LocalEngine
-from rllm_local.hosting import GIB, Hosting
-from rllm_local.kv_cache import as_needed
-from rllm_local.model import LoadedModel, load_model_to_sample
+from rllm_local.engines import Engines, load_to_sample
+from rllm_local.hosting import Hosting
 from rllm_local.same_bits import (
     TIMING_MATTERS,
     fix_order_of_sums,
-    fold_last_product,
-    positions_to_read,
     sums_in_one_order,
 )
 from rllm_local.sampling_half import SamplesFromCopy, SamplesInPlace, SamplingHalf
@@ -95,43 +87,29 @@ class LocalBackend(Backend):
     async def _start_here(self, run: RunContext) -> SamplingHalf:
         loaded, trainer = await self._in_worker(load_trainer, run)
         self._training = TrainingHere(trainer, self._in_worker)
-        renderer, model = _renderer_of(run, loaded), loaded.model
+        engines, model = Engines(run, loaded, self._executor), loaded.model
         if run.engine is not None:
             self._sampling = hosting = Hosting(run.engine, loaded, self._executor)
-            await hosting.start(renderer, _max_context(run, loaded), run.backend_config)
+            await hosting.start(engines.renderer, engines.max_context, run.backend_config)
             return hosting
-        make_engine = self._engines(run, loaded, renderer)
         if run.versions_served == 1:
-            return SamplesInPlace(make_engine(model))
+            return SamplesInPlace(engines.on(model))
         await self._check_order_of_sums(model)
         trained = trained_weights(model)
         return ServedVersions(
-            copied(model, trained), trained, make_engine, self._in_worker, versions=run.versions_served
+            copied(model, trained), trained, engines.on, self._in_worker, versions=run.versions_served
         )
 
     async def _start_apart(self, run: RunContext) -> SamplingHalf:
         self._training = process = TrainingProcess(self._training_ended)
         # Both load at once.
-        _, loaded = await asyncio.gather(process.start(run), self._in_worker(_load_to_sample, run))
-        make_engine, model = self._engines(run, loaded, _renderer_of(run, loaded)), loaded.model
+        _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
+        engines, model = Engines(run, loaded, self._executor), loaded.model
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
-            return SamplesFromCopy(make_engine(model), model, trained, self._in_worker)
+            return SamplesFromCopy(engines.on(model), model, trained, self._in_worker)
         await self._check_order_of_sums(model)
-        return ServedVersions(model, trained, make_engine, self._in_worker, versions=run.versions_served)
-
-    def _engines(self, run: RunContext, loaded: LoadedModel, renderer: Renderer) -> Callable[[Any], LocalEngine]:
-        """Makes an engine on a model like the one that is loaded."""
-        settings: LocalConfig = run.backend_config
-        return partial(
-            LocalEngine,
-            renderer=renderer,
-            executor=self._executor,
-            max_context=_max_context(run, loaded),
-            max_concurrency=settings.local.max_concurrency,
-            kv_cache_bytes=int(settings.local.kv_cache_gib * GIB / run.versions_served),
-            positions_to_read=positions_to_read if run.versions_served > 1 else as_needed,
-        )
+        return ServedVersions(model, trained, engines.on, self._in_worker, versions=run.versions_served)
 
     async def _check_order_of_sums(self, model: Any) -> None:
         if not await self._in_worker(sums_in_one_order, model):
@@ -149,27 +127,3 @@ class LocalBackend(Backend):
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
-
-
-def _load_to_sample(run: RunContext) -> LoadedModel:
-    loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
-    if run.versions_served > 1:
-        fold_last_product(loaded.model)
-    return loaded
-
-
-def _renderer_of(run: RunContext, loaded: LoadedModel) -> Renderer:
-    thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
-    return make_renderer(
-        run,
-        RendererSetup(
-            name=run.backend_config.model.name,
-            tokenizer=loaded.tokenizer,
-            stop_ids=frozenset(loaded.stop_ids),
-            template_options=thinking,
-        ),
-    )
-
-
-def _max_context(run: RunContext, loaded: LoadedModel) -> int:
-    return min(loaded.max_context, int(run.backend_config.training.max_length))

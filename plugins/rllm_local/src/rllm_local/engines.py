@@ -1,0 +1,59 @@
+"""The engines of a run: made on a model that is loaded, and on copies of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+from rllm_backend_kit.renderers import make_renderer, options_without_thinking
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.seeding import derive_seed
+from rllm_local.engine import LocalEngine
+from rllm_local.kv_cache import as_needed
+from rllm_local.memory import GIB
+from rllm_local.model import LoadedModel, load_model_to_sample
+from rllm_local.same_bits import fold_last_product, positions_to_read
+from rllm_local.settings import LocalConfig
+
+
+def load_to_sample(run: RunContext) -> LoadedModel:
+    """The model of `load_trainer`, where another process trains it. Raises ConfigError: as that."""
+    loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
+    if run.versions_served > 1:
+        fold_last_product(loaded.model)
+    return loaded
+
+
+class Engines:
+    """Makes engines that share a renderer, a context length and the memory for keys and values."""
+
+    def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor) -> None:
+        """`executor`: of their forward passes. Raises ConfigError: the renderer cannot do what the run asks of it."""
+        settings: LocalConfig = run.backend_config
+        thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
+        self.renderer = make_renderer(
+            run,
+            RendererSetup(
+                name=settings.model.name,
+                tokenizer=loaded.tokenizer,
+                stop_ids=frozenset(loaded.stop_ids),
+                template_options=thinking,
+            ),
+        )
+        self.max_context = min(loaded.max_context, settings.training.max_length)
+        self._settings = settings.local
+        self._versions = run.versions_served
+        self._executor = executor
+
+    def on(self, model: Any) -> LocalEngine:
+        """An engine on a model like the one that is loaded."""
+        return LocalEngine(
+            model,
+            self.renderer,
+            self._executor,
+            max_context=self.max_context,
+            max_concurrency=self._settings.max_concurrency,
+            kv_cache_bytes=int(self._settings.kv_cache_gib * GIB / self._versions),
+            positions_to_read=positions_to_read if self._versions > 1 else as_needed,
+        )
