@@ -113,10 +113,11 @@ class TrainingProcess:
         """What it answers. Raises what it raised, or BackendError: it has ended."""
         if self._failure is not None:
             raise self._failure
-        future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        loop, request = asyncio.get_running_loop(), packed((name, *arguments))
+        future: asyncio.Future[bytearray] = loop.create_future()
         self._asked.append((name, future))
         with suppress(ConnectionError):  # whoever reads finds out how it ended
-            await asyncio.get_running_loop().sock_sendall(self._connection, packed((name, *arguments)))
+            await loop.sock_sendall(self._connection, request)
         value, error, where = pickle.loads(await future)
         self._log.tell()
         if error is not None:
