@@ -134,6 +134,7 @@ def test_what_a_backend_cannot_do(
 def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
     plan = planned({**ahead(1), "rllm.trainer.val_only": True})
     assert any("nothing is trained" in line for line in plan.warnings)
+    assert list(rounds_ahead(plan)) == []
 
 
 @pytest.fixture

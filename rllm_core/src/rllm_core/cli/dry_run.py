@@ -64,9 +64,10 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
 
 
 def rounds_ahead(plan: RunPlan) -> Iterator[str]:
-    """What asynchronous training does in this run; nothing where rollouts and updates take turns."""
+    """What asynchronous training does in this run; nothing where rollouts and updates take turns, or nothing is
+    trained."""
     ahead, section = plan.rounds_ahead, plan.config.rllm.async_training
-    if not ahead:
+    if not ahead or plan.config.rllm.trainer.val_only:
         return
     players = ", ".join(stage.plugin.name for stage in plan.stages[: stages_that_play(plan.stages)])
     correction = plan.config.rllm.algorithm.rollout_correction
