@@ -57,8 +57,8 @@ def rounds_are_played_ahead(plan: RunPlan) -> Iterator[Problem]:
     elif section.staleness and not plan.rounds_ahead:
         yield warning(
             THRESHOLD,
-            f"{THRESHOLD} is {section.staleness}, and groups wait up to {mode.updates_waited} updates in rejection "
-            f"mode {mode.name}: nothing is played ahead, and rollouts and updates take turns",
+            f"{THRESHOLD} is {section.staleness}, and rejection mode {mode.name} keeps groups over updates (at most "
+            f"{mode.updates_waited}): nothing is played ahead, and rollouts and updates take turns",
         )
 
 
