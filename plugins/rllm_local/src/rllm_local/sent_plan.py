@@ -44,8 +44,10 @@ class SentPlan:
             return replace(self.plan, losses={role: named.resolve() for role, named in self.losses.items()})
         except (RllmError, ImportError) as error:
             names = " and ".join(sorted({named.qualified_name for named in self.losses.values()}))
+            # Its hint is for processes of other machines.
+            reason = error.message if isinstance(error, RllmError) else error
             raise LossError(
-                f"The process that trains does not find the loss {names}: {error}",
+                f"The process that trains does not find the loss {names}: {reason}",
                 "Put the loss into a module that rllm.plugins.import_modules names, or train in the process that "
                 "samples: local.training_process=false.",
             ) from error
