@@ -44,7 +44,7 @@ def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forke
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     replayed = forked_rllm("replay", str(trained))
     assert (replayed.returncode, replayed.stderr) == (0, "")
-    assert replayed.stdout == SAME + "3 checkpoints, all with the same weights\n"
+    assert replayed.stdout == SAME + "checkpoints: 3, all with the same weights\n"
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
@@ -64,7 +64,7 @@ def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     assert resumed.returncode == 0, resumed.stderr
     replayed = forked_rllm("replay", str(folder))
     assert (replayed.returncode, replayed.stderr) == (0, "")
-    assert replayed.stdout == SAME + "3 checkpoints, all with the same weights\n"
+    assert replayed.stdout == SAME + "checkpoints: 3, all with the same weights\n"
 
 
 def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
     assert "after step 2: the same weights\nafter step 4: other backend/model/model.safetensors\n" in replayed.stdout
-    assert replayed.stdout.endswith("the first of 1 checkpoints with other weights is that after step 4\n")
+    assert replayed.stdout.endswith("checkpoints with other weights: 1, the first after step 4\n")
     file = trained / "journal" / "000003.calls"
     content = file.read_bytes()
 

@@ -28,9 +28,9 @@ def replay(run: Path) -> None:
     checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared))).checkpoints
     differing = [compared.step for compared in checkpoints if compared.differing]
     if differing:
-        click.echo(f"the first of {len(differing)} checkpoints with other weights is that after step {differing[0]}")
+        click.echo(f"checkpoints with other weights: {len(differing)}, the first after step {differing[0]}")
         raise SystemExit(1)
-    click.echo(f"{len(checkpoints)} checkpoints, all with the same weights")
+    click.echo(f"checkpoints: {len(checkpoints)}, all with the same weights")
 
 
 def _line(compared: Compared) -> str:
