@@ -77,7 +77,7 @@ class VerlConfig(Section):
     actor_rollout_ref: Annotated[Mapping, OF_VERL] = Field(
         default_factory=dict,
         description="verl: the model, its training workers, reference and rollout servers. Asynchronous training needs "
-        "rollout.nnodes above 0: servers on GPUs of their own.",
+        "rollout.nnodes above 0.",
     )
     trainer: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: nodes, GPUs and device.")
     ray_kwargs: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: arguments of `ray.init`.")
