@@ -356,7 +356,7 @@ class TrainingLoop:
             if self._plays_again:
                 self._begun_with = dict(enumerate(begun, drawn))
             else:
-                self._warn(f"the {len(begun)} rounds that were under way are played again, with newer weights")
+                self._warn(f"rounds that were under way are played again, with newer weights: {len(begun)}")
         return drawn
 
     def _is_due(self, frequency: int) -> bool:
