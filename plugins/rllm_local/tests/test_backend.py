@@ -273,6 +273,18 @@ def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_backend_closes(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
 
 
+def test_the_backend_closes_though_what_samples_fails_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails() -> None:
+        raise RuntimeError("it does not close")
+
+    async def play(backend: LocalBackend, engine: LocalEngine) -> None:
+        monkeypatch.setattr(backend._sampling, "close", fails)
+
+    with pytest.raises(RuntimeError, match="does not close"):
+        _run(_context(), play)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rllm-local")]
+
+
 WITHOUT_THINKING = RunConfig(rllm=RllmSection(disable_thinking=True))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,10 +80,11 @@ class LocalBackend(Backend):
         await training.load(folder)
 
     async def close(self) -> None:
-        for half in (self._sampling, self._training):
-            if half is not None:
-                await half.close()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        async with AsyncExitStack() as ends:  # each ends, whatever the others raise
+            ends.callback(self._executor.shutdown, wait=True, cancel_futures=True)
+            for half in (self._training, self._sampling):
+                if half is not None:
+                    ends.push_async_callback(half.close)
 
     async def _start_here(self, run: RunContext) -> SamplingHalf:
         loaded, trainer = await self._in_worker(load_trainer, run)
