@@ -92,3 +92,15 @@ def rllm_from_inside(environ_of_users: dict[str, str]) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def nothing_stays_registered() -> Iterator[None]:
+    """What a test registers in this process is forgotten after it."""
+    from rllm_core.plugins import in_process
+
+    before = {(record.kind, record.name) for record in in_process.records()}
+    yield
+    for record in in_process.records():
+        if (record.kind, record.name) not in before:
+            in_process.forget(record.kind, record.name)

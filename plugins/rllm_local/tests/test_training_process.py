@@ -127,7 +127,7 @@ def batch(random_batch: Callable[..., TokenBatch]) -> TokenBatch:
 
 
 @pytest.fixture
-def losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_stays_registered: None) -> None:
     """Losses of a module beside the script, which registers them."""
     (tmp_path / "losses_of_a_test.py").write_text(LOSSES)
     monkeypatch.syspath_prepend(tmp_path)
