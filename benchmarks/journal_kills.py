@@ -2,7 +2,7 @@
 
 A run is killed twice, the second time as it goes on, and then ends. It must make every step, on the tasks that it would
 have had, with no token above the bound, and sample no call that its journal holds. With pinned weights it must end with
-the weights of a run that nobody disturbed. Each start is a process of its own, forked from one that has imported torch
+the weights of a run that nobody disturbed. Each start is a new process, forked from one that has imported torch
 and has not computed.
 """
 

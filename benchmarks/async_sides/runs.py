@@ -1,4 +1,4 @@
-"""Runs on the backend `local` that are timed, in an environment whose answers take their time and in the demo."""
+"""Runs on the backend `local` that are timed: in an environment that answers slowly, and in the demo."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def cpu_of_child() -> float:
 
 
 def run(registry: Registry, name: str, staleness: int, *, newest: bool) -> Clock:
-    """Train in a folder of its own."""
+    """Train in a new folder."""
     Waiting.numbers = itertools.count()
     settings = {"rllm.env.name": name, **ALWAYS, **SIZES[name]}
     if staleness:

@@ -30,15 +30,15 @@ def print_table() -> None:
         found = {order: _simulated(devices, gpus, 0.5, 1, take) for order, take in ORDERS.items()}
         gains = [f"{order} {STEP[gpus] / made.seconds_per_step(SKIPPED):.2f}" for order, made in found.items()]
         print(f"  {gpus:4} GPUs: {STEP[gpus] / seconds:.2f}; {', '.join(gains)}")
-    print("Gain over a step in turns; by overlap: over one whose update is as quick as on GPUs of its own.")
+    print("Gain over a step in turns; by overlap: over one with an update as quick as on separate GPUs.")
     print("| GPUs | order | S | sampling | gain | by overlap | updates above S | oldest | trained length |")
     print("|---|---|---|---|---|---|---|---|---|")
     for gpus in GPUS:
         for order, take in ORDERS.items():
             for staleness in STALENESSES:
                 print(_row(devices, gpus, order, take, staleness), flush=True)
-    for whose, gain, where in GAINS:
-        print(f"Published: {whose} {gain} ({where})")
+    for system, gain, where in GAINS:
+        print(f"Published: {system} {gain} ({where})")
 
 
 def _row(devices: Devices, gpus: int, order: str, take: Take, staleness: int) -> str:

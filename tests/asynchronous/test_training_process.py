@@ -1,4 +1,4 @@
-"""Asynchronous runs of `local` whose processes end, the one that plays or the one that trains: by signals, by kills."""
+"""Asynchronous runs of `local`: the process that plays ends, or the one that trains, by signals and by kills."""
 
 from __future__ import annotations
 

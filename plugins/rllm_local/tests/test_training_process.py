@@ -1,4 +1,4 @@
-"""Training in a process of its own: as in one process, and what happens when either process ends or fails."""
+"""Training in a separate process: as in one process, and what happens when either process ends or fails."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rllm_verl.processes import dead_daemon
 REACH_SECONDS = 5.0
 """How long a cluster's address may take to answer."""
 CPUS_PER_GPU_APART = 2
-"""What verl reserves where a rollout server has a GPU of its own."""
+"""What verl reserves where a rollout server has a separate GPU."""
 NEW = "local"
 """Address of a cluster that `ray.init` starts itself."""
 OF_A_NEW_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")

@@ -32,7 +32,7 @@ class Servers(ABC):
 
         Args:
             config: verl's whole configuration (DictConfig).
-            workers: whose weights they get.
+            workers: they give their weights to the servers.
         """
         self.processes: Sequence[Process] = ()
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses

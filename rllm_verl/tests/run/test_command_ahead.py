@@ -1,4 +1,4 @@
-"""`rllm train` that plays rounds ahead, with a rollout server on a GPU of its own."""
+"""`rllm train` that plays rounds ahead, with a rollout server on a separate GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout server on a GPU of its own: it samples while the worker trains, and new weights cut replies off."""
+"""A rollout server on a separate GPU: it samples while the worker trains, and new weights cut replies off."""
 
 from __future__ import annotations
 

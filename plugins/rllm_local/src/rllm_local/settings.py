@@ -110,7 +110,7 @@ class LocalSection(Section):
     kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
     training_process: bool = Field(
         True,
-        description="Train in a process of its own in asynchronous runs; false: in the process that samples, in turns "
+        description="Train in a separate process in asynchronous runs; false: in the process that samples, in turns "
         "with it.",
     )
 

@@ -55,7 +55,7 @@ class TrainingChild:
     def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
         result = self._started().update(batch, sent.plan_here())
         copy_weights(self._trained, self._shared)
-        # It is the plan that was sent, whose losses cannot be.
+        # The plan that was sent is known there; its losses cannot be sent back.
         return replace(result, made_with=None)
 
     def save(self, folder: Path) -> None:

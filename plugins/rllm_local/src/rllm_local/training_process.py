@@ -1,4 +1,4 @@
-"""The training half in a process of its own: samples are drawn while weights are updated.
+"""The training half in a separate process: samples are drawn while weights are updated.
 
 `training_child` is the other end. A process, since Python's threads wait for one another: a step of `guess` took a
 third more CPU with two of them.
