@@ -36,6 +36,8 @@ TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis j
 TOOLS += tensorboardX tensorboard wandb
 # The clients that agents are written with: tests of the gateway run them.
 TOOLS += openai anthropic
+# Constrains replies to JSON schemas: the extra `grammars` of rllm-local.
+TOOLS += llguidance
 # Drives a Chromium that the machine has: tests of the pages of `rllm view`. Without one they are skipped.
 TOOLS += playwright
 # What builds packages: tests install those that `rllm plugins new` writes, without a network.
@@ -85,6 +87,13 @@ VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed
 SITE_TOOLS := sphinx furo myst-parser sphinx-copybutton
 
+# uv installs in a fraction of pip's time. pip takes over if uv cannot be installed.
+define INSTALL
+$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true; \
+  if $(BIN)/uv --version >/dev/null 2>&1; then set -- $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python; \
+  else set -- $(BIN)/python -m pip install --quiet --disable-pip-version-check; fi; "$$@"
+endef
+
 .PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients ci lint types tests docs clean
 .PHONY: site
 
@@ -115,7 +124,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	$(INSTALL) -c constraints.txt \
 	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst plugins/rllm_serving,plugins/rllm_serving[http],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))))))) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)

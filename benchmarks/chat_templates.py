@@ -13,7 +13,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 
 STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
-    *("<|user|>", "<|observation|>", "</s>"),
+    *("<|user|>", "<|observation|>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
 )
 """What ends replies, in the families that there are."""
 OTHER_MARKS = ("<|endoftext|>", "<|im_start|>", "[gMASK]", "<sop>", "<s>", "<bos>", "/nothink", "<think>", "</think>")
@@ -53,7 +53,11 @@ def _tokenizer(template: str) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     marks = dict.fromkeys((*MARKS.findall(template), *STOPS, *OTHER_MARKS))
     special = ("<|", "<\uff5c", "[", "<s", "<b", "</s>")
-    tokenizer.add_tokens([AddedToken(mark, special=mark.startswith(special), normalized=False) for mark in marks])
+    tokens = [
+        AddedToken(mark, special=mark.startswith(special) or mark.endswith("|>") or mark in STOPS, normalized=False)
+        for mark in marks
+    ]
+    tokenizer.add_tokens(tokens)
     end = next((stop for stop in STOPS if stop in template), "<|im_end|>")
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token="<s>")
     wrapped.chat_template = template

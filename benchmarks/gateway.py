@@ -1,8 +1,9 @@
-"""What a call through the gateway costs: ``gateway.py [cost] [latency] [memory] [kills [COUNT]] [--litellm]``.
+"""What a call through the gateway costs: ``gateway.py [cost] [latency] [memory [FOLDER]] [kills [COUNT]] [--litellm]``.
 
 cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
 with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
-that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens.
+that server, and that server with a commit to the same store, in turns. memory: 200 sessions of 50 turns of 600 tokens,
+and a run's gateway before its first session, with the real renderers of the model `tiny` or of the tokenizer in FOLDER.
 kills: acknowledged calls that are not in the store after SIGKILL. --litellm: cost and latency of the same requests
 through LiteLLM's proxy too (`make .venv-litellm/.installed`). Conversations have four turns and grow, as those of
 agents do; the renderer costs next to nothing.
@@ -30,8 +31,16 @@ import numpy as np
 import orjson
 from gateway_litellm import HOW_TO_INSTALL, LITELLM, litellm_proxy
 
+from rllm_backend_kit.renderers import make_renderer
+from rllm_core.contracts.backend import RunContext
+from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import RendererSetup
+from rllm_core.plugins import resolve
+from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.process import Place, gateway_process
 from rllm_gateway.session import OpenedSession, SessionSpec
 from rllm_record.calls import CallReader
 
@@ -266,6 +275,37 @@ async def memory() -> None:
         print(f"store: {stored / 2 / SESSIONS / 1e3:.0f} kB per session")
 
 
+async def start(folder: Path | None) -> None:
+    """Print the memory and CPU time of a run's gateway before its first session."""
+    from transformers import AutoTokenizer
+
+    from rllm_local.tiny import build_tokenizer
+
+    tokenizer = build_tokenizer() if folder is None else AutoTokenizer.from_pretrained(folder)
+    setup = RendererSetup(name="./measured", tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
+    for name in ("rllm-core/template", "rllm-renderers/auto"):
+        chosen = Chosen(registered=resolve("renderer", name), params=NoParams())
+        run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
+        with tempfile.TemporaryDirectory() as place:
+            where = Place(store=f"{place}/calls.db", host="127.0.0.1", port=0)
+            async with gateway_process(make_renderer(run, setup), where, Path(place)):
+                print(f"{name} with {len(tokenizer):,} tokens: {_before_sessions()}")
+
+
+def _before_sessions() -> str:
+    """Memory and CPU time of the one child that is a gateway."""
+    children = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    (pid,) = (pid for pid in children if "rllm_gateway.child" in Path(f"/proc/{pid}/cmdline").read_text())
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
+    private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    seconds = (int(fields[11]) + int(fields[12])) / TICKS
+    sizes = {"resident": kilobytes["Rss"], "proportional": kilobytes["Pss"], "private": private}
+    shown = ", ".join(f"{size * 1024 / 1e6:.0f} MB {kind}" for kind, size in sizes.items())
+    return f"{shown}, {seconds:.1f} s of CPU"
+
+
 async def kills(count: int) -> tuple[int, int]:
     """How many calls were acknowledged in all, and how many of these are not in the store."""
     acknowledged = lost = 0
@@ -322,6 +362,7 @@ async def main(words: list[str]) -> None:
         await latency((*others, "stored_pass_through", "gateway"))
     if not words or "memory" in words:
         await memory()
+        await start(next((Path(word) for word in words if Path(word).is_dir()), None))
     if not words or "kills" in words:
         count = next((int(word) for word in words if word.isdigit()), 20)
         acknowledged, lost = await kills(count)

@@ -96,6 +96,7 @@ def play(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str
 
 METHODS: dict[tuple[type, str], str] = {
     (Recorder, "on_batch_end"): "recorder",
+    (StepFiles, "write_tables"): "writing",
     (UpdateTrace, "add"): "trace",
     (UpdateTrace, "end_step"): "trace",
     (UpdateTrace, "result"): "trace",
@@ -122,8 +123,10 @@ def main() -> None:
     for record, epochs in (("fates", 2), ("tokens", 2), ("tokens", 1)):
         seconds, folder = play(record, arguments.steps, {"num_epochs": epochs})
         counted = arguments.steps - WARM_UP
-        shares = ", ".join(f"{name} {seconds[name] / counted * 1e3:.1f} ms" for name in ("recorder", "trace", "step"))
-        cost = (seconds["recorder"] + seconds["trace"]) / (seconds["step"] + seconds["recorder"])
+        shares = ", ".join(
+            f"{name} {seconds[name] / counted * 1e3:.1f} ms" for name in ("recorder", "writing", "trace", "step")
+        )
+        cost = (seconds["recorder"] + seconds["writing"] + seconds["trace"]) / (seconds["step"] + seconds["recorder"])
         print(f"{record}, {epochs} epochs: {cost:.1%} of a step's CPU time ({shares})")
         if record == "tokens":
             sizes = ", ".join(f"{kind} {size:.1f}" for kind, size in bytes_per_token(folder).items())

@@ -45,11 +45,11 @@ RESULTS = ("walrus one", "walrus two")
 
 def verdict(make: Any, path: Path) -> tuple[str, str]:
     """What a renderer makes of a template, and why."""
-    renderer = make(setup_of(path), NoParams())
     try:
+        renderer = make(setup_of(path), NoParams())
         check_tool_calls(renderer, "")
     except ConfigError as error:
-        return REFUSED, error.message.partition("for this model: ")[2]
+        return REFUSED, error.message.partition("for this model: ")[2] or error.message
     problem = played(renderer)
     return (SUPPORTED, type(renderer).__name__) if problem is None else (WRONG, problem)
 
@@ -98,7 +98,7 @@ def _call(renderer: Renderer, prompt: Any) -> Any:
 
 def main() -> int:
     """Print a line for each template, and the sums; 1 where one is silently wrong."""
-    from rllm_renderers.choice import make_auto
+    from rllm_renderers.auto import make_auto
 
     found = templates()
     if not found:

@@ -31,7 +31,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
 def test_pinned_runs_end_with_the_same_weights_whatever_waits(made: dict[str, Any]) -> None:
+    """The second and third have fewer slots than rollouts."""
     assert len({made[name]["digest"] for name in ("first", "second", "third")}) == 1
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
+def test_synchronous_invariant_runs_ignore_n_parallel_tasks(made: dict[str, Any]) -> None:
+    assert made["synchronous 2"]["digest"] == made["synchronous 64"]["digest"]
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")

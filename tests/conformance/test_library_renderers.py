@@ -13,7 +13,8 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.messages import ToolCall
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
-from rllm_renderers.choice import family_of, make_auto
+from rllm_renderers.auto import make_auto
+from rllm_renderers.choice import family_of
 from rllm_renderers.library_renderer import LibraryRenderer
 
 FAMILIES = {
@@ -97,6 +98,30 @@ def test_calls_that_cannot_be_read_are_malformed(call: str) -> None:
     renderer = _auto("qwen3")
     parsed = renderer.parse(renderer.prompt([USER], TOOLS), renderer.reply_ids(f"<tool_call>{call}</tool_call>"), TOOLS)
     assert (len(parsed.tool_calls), len(parsed.malformed_calls)) == (0, 1)
+
+
+@pytest.mark.parametrize("said", ["Two.", "\n<think></think>\nTwo."])
+def test_glm_answers_without_thoughts_extend_the_row(said: str) -> None:
+    renderer = _auto("glm4moe")
+    prompt, reply = renderer.prompt([USER]), renderer.reply_ids(said)
+    parsed = renderer.parse(prompt, reply)
+    assert (parsed.content, parsed.reasoning or "") == ("Two.", "")
+    bridged = renderer.bridge(prompt, reply, [USER])
+    assert bridged is not None
+    assert bridged[: len(prompt) + len(reply)].tolist() == [*prompt, *reply]
+    thought = renderer.reply_ids("\n<think>one and one</think>\nTwo.")
+    assert renderer.parse(prompt, thought).reasoning == "one and one"
+    assert renderer.bridge(prompt, thought, [USER]) is None
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"])
+def test_library_keeps_calls_as_text_without_tools(thought: str) -> None:
+    renderer = _auto("qwen3")
+    call = 'wait <tool_call>\n{"name": "add_numbers", "arguments": {}}\n</tool_call>'
+    parsed = renderer.parse(renderer.prompt([USER]), renderer.reply_ids(f"{thought}{call}"))
+    assert (parsed.tool_calls, parsed.malformed_calls) == ((), ())
+    assert parsed.content.replace("wait<", "wait <") == call
+    assert parsed.reasoning == ("hm" if thought else None)
 
 
 def test_any_tokens_can_be_read() -> None:

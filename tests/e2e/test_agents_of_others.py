@@ -457,22 +457,37 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def programs_with(words: str) -> list[int]:
+    """The processes that this one has started with these words, at least one."""
+    children = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    found = [int(pid) for pid in children if words in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert found
+    return found
+
+
 def test_a_gateway_that_outlives_runs_serves_one_after_the_other(played: Any) -> None:
     code = "def solve(task):\n    ask()\n    return 1.0\n"
     for _ in range(2):
         assert {episode.trajectories[0].reward for episode in played(code).episodes} == {1.0}
+    for gateway in programs_with("gateway\0serve"):
+        assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
     with pytest.raises(RllmError, match="the admin token is another"):
         played(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
 
 
-def test_calls_are_in_a_file_of_the_user_unless_the_run_names_another(
+def test_calls_are_in_the_run_folder_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from rllm_gateway.places import named_store
     from rllm_record.calls import CallReader
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
-    train("sum", AGENT)
-    with CallReader.open(tmp_path / "home/.rllm/traces.db") as reader:
-        replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
-    assert replies == [1] * 4
+    for _ in range(2):
+        run = train("sum", AGENT)
+        store = named_store(str(run.folder), None)
+        assert store == run.folder / "gateway/traces.db"
+        with CallReader.open(store) as reader:
+            replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
+        assert replies == [1] * 4
+    assert not (tmp_path / "home/.rllm/traces.db").exists()

@@ -57,7 +57,10 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
     result = forked_rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
     assert lines[0] == "training on guess with backend local; run folder runs/rllm-training/default"
-    assert lines[1] == "record of every step: fates (rllm.record)"
+    assert lines[1] == (
+        "recording the outcome of each rollout (rllm.record=fates); "
+        "to look at them: rllm view runs/rllm-training/default"
+    )
     assert lines[2].startswith("validation after step 0: guess: pass@1 ")
     assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert any("guess guesses" in line and "3.375" in line for line in lines)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rllm_core.errors import BackendError
 from rllm_record.calls import CallReader
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -70,6 +72,35 @@ def test_a_full_disk_is_an_error_of_the_attempt_and_loses_no_answer(benchmark: d
     assert stored == answered
 
 
+LOSSES = {
+    "deleted": Path.unlink,
+    "replaced": lambda path: shutil.copy(path, path.with_name("copy")) and path.with_name("copy").replace(path),
+    "cut off": lambda path: os.truncate(path, 0),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_store_is_an_error_of_the_attempt(loss: str, benchmark: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "calls.db"
+
+    async def lose() -> None:
+        async with benchmark["child"]("gateway", store) as child, httpx.AsyncClient(timeout=DEADLINE) as client:
+            session = await benchmark["opened"](child, "s")
+            body = {"messages": [{"role": "user", "content": "hi"}]}
+            url, headers = f"{session.openai_url()}/chat/completions", {"authorization": f"Bearer {session.key}"}
+            assert (await client.post(url, json=body, headers=headers)).status_code == 200
+            LOSSES[loss](store)
+            for reason in ("while it was open. Leave its files alone", "could not be stored"):
+                answer = await client.post(url, json=body, headers=headers)
+                assert answer.status_code == 500
+                assert reason in answer.json()["error"]["message"]
+            assert (await child.link.close_session("s")).ending == "failed"
+            with pytest.raises(BackendError, match="while it was open"):
+                await benchmark["opened"](child, "next")
+
+    asyncio.run(lose())
+
+
 AGENT = """
 import os, time
 from openai import OpenAI
@@ -96,7 +127,9 @@ def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(tmp_path: Path) -
         while len(agents := list(tmp_path.glob("*.pid"))) < 4:
             assert run.poll() is None
             time.sleep(0.1)
-        os.kill(gateway_of(run.pid), signal.SIGKILL)
+        gateway = gateway_of(run.pid)
+        assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
+        os.kill(gateway, signal.SIGKILL)
         _, said = run.communicate(timeout=DEADLINE)
     finally:
         run.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from rllm_core.data.codec import episode_to_json
 from rllm_core.errors import RllmError
 from rllm_core.plugins.registry import Registry
+from rllm_core.runs.checkpoint import CheckpointStore
+from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
 from rllm_rescore.reading import read_file
@@ -33,6 +36,32 @@ def test_a_run_records_fates_unless_told_otherwise(train: Any) -> None:
     run = train("lucky", SHORT)
     assert files_of(run).steps() == [0]
     assert files_of(run).episode_table(0).to_pylist()[0]["trajectories"][0]["ids"] is None
+
+
+def test_checkpoint_is_written_after_the_record(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that a resumed run does not make again is in the record."""
+    may_write, real_wait = Event(), Recorder.state_dict
+    real_write, real_save, recorded = StepFiles.write_tables, CheckpointStore.save, []
+
+    def wait(recorder: Recorder) -> dict[str, Any]:
+        may_write.set()
+        return real_wait(recorder)
+
+    def write(files: StepFiles, *arguments: Any) -> None:
+        may_write.wait(60)
+        real_write(files, *arguments)
+
+    async def save(store: CheckpointStore, *arguments: Any) -> None:
+        recorded.append(StepFiles("runs/rllm-training/default/record").steps())
+        may_write.set()
+        await real_save(store, *arguments)
+
+    monkeypatch.setattr(Recorder, "state_dict", wait)
+    monkeypatch.setattr(StepFiles, "write_tables", write)
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    train("lucky", SHORT)
+
+    assert recorded == [[0]]
 
 
 def test_tokens_are_recorded_as_they_were_trained_on(train: Any) -> None:

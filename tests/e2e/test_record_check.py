@@ -76,10 +76,11 @@ def change_a_log_prob(folder: Path) -> str:
 
 
 def assert_named(folder: Path, where: str) -> str:
-    """The check names this optimiser step, and nothing else. Returns what it says."""
+    """The check names the changed file and this optimiser step, and nothing else. Returns what it says."""
     code, said = checked(folder)
     assert code == 1
-    *named, last = said.splitlines()
+    changed, *named, last = said.splitlines()
+    assert changed.endswith(".parquet is not as it was written: its digest differs")
     assert all(line.startswith(where) for line in named)
     assert named[0].startswith(f"{where}: loss is ")
     assert last.startswith("the record differs from the updates in ")
@@ -179,7 +180,8 @@ def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
     code, said = checked(run.folder)
 
     assert code == 1
-    assert said.startswith("step 1: its update is not recorded, and it trained on ")
+    assert said.startswith("step 1: updates/step_000001.parquet is missing")
+    assert "step 1: its update is not recorded, and it trained on " in said
 
 
 def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
@@ -189,7 +191,7 @@ def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
     code, said = checked(run.folder)
 
     assert code == 1
-    assert "the record differs from the updates in 2 places" in said
+    assert "the record differs from the updates in 4 places" in said
 
 
 def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
@@ -213,19 +215,11 @@ def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_na
         checked(folder)
 
 
-def test_a_run_that_trained_on_nothing_is_told_so(train: Any) -> None:
-    run = train("lucky", TOKENS)
-    for step in (0, 1):
-        (run.folder / f"record/updates/step_{step:06d}.parquet").unlink()
-        fates = run.folder / f"record/fates/step_{step:06d}.parquet"
-        with pq.ParquetFile(fates) as opened:
-            table = opened.read()
-        at = table.column_names.index("fate")
-        dropped = pa.array(["dropped"] * len(table), table.schema.field(at).type)
-        pq.write_table(table.set_column(at, table.schema.field(at), dropped), fates)
+def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
+    StepFiles(tmp_path / "record").write(0, [], [], "tokens")
 
     with pytest.raises(RllmError, match="no step was trained on"):
-        checked(run.folder)
+        checked(tmp_path)
 
 
 def test_a_folder_above_the_run_is_enough(train: Any) -> None:

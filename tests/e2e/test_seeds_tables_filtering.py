@@ -53,8 +53,10 @@ TABLE: dict[str, Any] = {
     "rllm.episode_logging.episode_log_dir": "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}",
 }
 """Name and default of each row."""
-OTHER_DEFAULTS = {"rllm.sdk.proxy.admin_token": None, "rllm.episode_logging.episode_log_dir": None}
-"""Decision 14: no public secret, and episodes belong to the folder of their run."""
+OTHER_DEFAULTS = dict.fromkeys(
+    ("rllm.sdk.proxy.admin_token", "rllm.episode_logging.episode_log_dir", "rllm.sdk.store.path")
+)
+"""Decision 14: no public secret, and episodes and calls belong to the folder of their run."""
 MASKS = {name: default for name, default in TABLE.items() if ".compact_filtering.mask_" in name}
 ONE_TOKEN = {"data.max_response_length": 1}
 SHOWN: set[str] = set()

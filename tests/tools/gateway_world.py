@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tool_tokenizer import STOP, ToolTokenizer
 
-from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.engine import Completion, TopTokens
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.app import create_app
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.limits import Limits
 from rllm_gateway.parameters import Rules
-from rllm_gateway.policy import AttachedPolicy, PromptTooLongError
+from rllm_gateway.policy import AttachedPolicy, PromptTooLongError, UnsupportedError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore
 from rllm_serving.http_server import HttpServer
@@ -62,6 +63,11 @@ class Scripted:
     go: threading.Event = field(default_factory=threading.Event)
     """Not set: calls wait."""
     max_context: int = MAX_CONTEXT
+    weight_version: int = 3
+    able: bool = False
+    """Whether it takes JSON schemas, which its replies are trusted to match, and names the likeliest tokens."""
+    schemas: list[Any] = field(default_factory=list)
+    """Those that it was given."""
 
     def __post_init__(self) -> None:
         self.go.set()
@@ -75,7 +81,13 @@ class Scripted:
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: tuple[str, ...],
+        json_schema: str | None = None,
+        top_logprobs: int = 0,
     ) -> Completion:
+        if (json_schema or top_logprobs) and not self.able:
+            raise UnsupportedError("This engine cannot do that.")
+        if json_schema is not None:
+            self.schemas.append(json.loads(json_schema))
         if len(prompt_ids) >= self.max_context:
             raise PromptTooLongError(f"The prompt has {len(prompt_ids)} tokens, and the model has room for fewer.")
         self.asked.set()
@@ -85,18 +97,23 @@ class Scripted:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        completion = completion_of(self.reply("".join(map(chr, prompt_ids))), max_tokens, stop)
+        completion = completion_of(self.reply("".join(map(chr, prompt_ids))), max_tokens, stop, self.weight_version)
+        if top_logprobs:
+            ids = np.tile(completion.token_ids[:, None], (1, top_logprobs))
+            completion = replace(completion, top=TopTokens(ids, np.full(ids.shape, -2.0, np.float32)))
         self.calls.append(Sampled(session, call, branch, prompt_ids, completion, max_tokens))
         return completion
 
 
-def completion_of(text: str, max_tokens: int, stop: tuple[str, ...]) -> Completion:
+def completion_of(text: str, max_tokens: int, stop: tuple[str, ...], weight_version: int = 3) -> Completion:
     ends = [text.find(each) + len(each) for each in stop if each in text]
     tokens = [ord(character) for character in text[: min(ends, default=len(text))]] + ([] if ends else [STOP])
     ids = np.array(tokens[:max_tokens], np.int32)
     whole = len(ids) == len(tokens)
     logprobs = np.linspace(-1.0, -0.5, len(ids), dtype=np.float32)
-    return Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop" if whole else "length", weight_version=3)
+    return Completion(
+        token_ids=ids, logprobs=logprobs, finish_reason="stop" if whole else "length", weight_version=weight_version
+    )
 
 
 @dataclass(eq=False)

@@ -48,6 +48,7 @@ SETTINGS = {
     "training.learning_rate": 0.01,
 }
 NEWEST = {"rllm.async_training.partial_rollout": True}
+INVARIANT = {"rllm.async_training.staleness_threshold": 0, "local.batch_invariant": True}
 ONE_PROCESS = {"local.training_process": False}
 
 
@@ -111,6 +112,10 @@ def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, r
     return {"digest": hashlib.sha256(weights).hexdigest(), "stale": observer.seen, "mixed": observer.mixed}
 
 
+def _slots(count: int) -> dict[str, Any]:
+    return {"rllm.workflow.n_parallel_tasks": count}
+
+
 def registry() -> Registry:
     """What is installed, with the environment in it."""
     found = Registry.load()
@@ -129,13 +134,18 @@ def registry() -> Registry:
 def main() -> None:
     """Make all runs and print what came of them."""
     found = registry()
-    made = {name: run(found, name, {}, steps=STEPS, resume=False) for name in ("first", "second", "third")}
+    made = {
+        name: run(found, name, slots, steps=STEPS, resume=False)
+        for name, slots in {"first": {}, "second": _slots(2), "third": _slots(7)}.items()
+    }
+    for count in (2, 64):
+        made[f"synchronous {count}"] = run(found, f"sync{count}", INVARIANT | _slots(count), steps=3, resume=False)
     made["in one process"] = run(found, "in_one_process", ONE_PROCESS, steps=STEPS, resume=False)
     made["stopped"] = run(found, "stopped", {}, steps=2, resume=False)
     (stopped,) = Path("runs").glob("*/stopped")
     shutil.copytree(stopped, stopped.with_name("again"), symlinks=True)
-    for name in ("stopped", "again"):
-        made[f"{name}, resumed"] = run(found, name, {}, steps=STEPS, resume=True)
+    for name, slots in {"stopped": {}, "again": _slots(3)}.items():
+        made[f"{name}, resumed"] = run(found, name, slots, steps=STEPS, resume=True)
     made["newest"] = run(found, "newest", NEWEST, steps=STEPS, resume=False)
     json.dump(made, sys.stdout)
 

@@ -106,3 +106,49 @@ def test_a_run_is_checked_for_what_it_needs(calls_tools: bool) -> None:
         return
     with pytest.raises(ConfigError, match="renderer 'template'"):
         make_renderer(run, setup)
+
+
+class Channels:
+    """Writes each answer into a channel: ``(final)`` before the words, and ``(thought)…)`` around thoughts."""
+
+    chat_template = ""
+
+    def __init__(self, answer: str = "", thought: str = "({})", user: str = "<u>{}") -> None:
+        self.answer, self.thought, self.user = answer, thought, user
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        return "".join(map(self._turn, conversation)) + "<a>"
+
+    def _turn(self, message: Mapping[str, Any]) -> str:
+        if message["role"] != "assistant":
+            return self.user.format(message["content"])
+        thought = self.thought.format(message["reasoning_content"]) if "reasoning_content" in message else ""
+        return f"<a>{thought}{self.answer}{message['content']}$"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in {"<|channel>": "{", "<channel|>": "}"}.get(text, text)]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in token_ids if token != STOP)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "problem"),
+    [
+        (Channels(answer="final"), "the answer 'two' is read as 'finaltwo'"),
+        (Channels(thought="({})"), "the thought 'simple sum' is read as the answer '(simple sum'"),
+        (Channels(user="<u>"), "it does not show what the user says"),
+        (Channels(), "the thought 'simple sum' is read as"),
+        (Channels(thought="{{thought\n{}\n}}"), None),
+    ],
+)
+def test_template_that_cannot_be_read_is_refused(tokenizer: Any, problem: str | None) -> None:
+    setup = RendererSetup(name="m", tokenizer=tokenizer, stop_ids=frozenset({STOP}))
+    run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1)
+    if problem is None:
+        assert isinstance(make_renderer(run, setup), TemplateRenderer)
+        return
+    with pytest.raises(ConfigError, match="Renderer 'template' cannot be used") as caught:
+        make_renderer(run, setup)
+    assert problem in caught.value.message
+    assert "rllm.renderer=" in caught.value.hint

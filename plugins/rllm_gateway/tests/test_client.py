@@ -91,7 +91,7 @@ def test_streams_follow_too(world: World, opened: OpenedSession) -> None:
     assert said_of(world, opened) == [("judge", None, None)]
 
 
-@pytest.mark.parametrize("role", ["a/b", ".", "..", "", "x" * 65])
+@pytest.mark.parametrize("role", ["a/b", ".", "..", "v1", "", "x" * 65])
 @pytest.mark.usefixtures("opened")
 def test_a_role_that_no_url_has_is_refused(role: str) -> None:
     with pytest.raises(ValueError, match="the role"), session(role):

@@ -62,6 +62,12 @@ def test_a_session_is_opened_rewarded_and_ended(serving: World, tmp_path: Path) 
     assert serving.ended == [row.id]
 
 
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_a_session_has_the_address_of_its_request(serving: World, name: str) -> None:
+    url = serving.url.replace("127.0.0.1", name)
+    assert open_session(url=url, token=TOKEN).url.startswith(f"{url}/s/")
+
+
 def test_sessions_of_one_task_have_ids_and_keys_of_their_own(serving: World) -> None:
     one, other = opened(serving, {"a": 1}), opened(serving, {"a": 1})
     assert one.url != other.url

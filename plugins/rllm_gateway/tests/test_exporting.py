@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -223,9 +224,41 @@ def test_the_files_say_what_sampled(say: Say, export: Any, world: World, tmp_pat
 def test_sessions_of_several_samplers_are_refused(say: Say, export: Any) -> None:
     say("hi", temperature=0.5, run="one")
     say("hi", temperature=1.0, run="other")
-    with pytest.raises(ConfigError, match="several tokenizers, or at several temperatures"):
+    with pytest.raises(ConfigError, match=r"several tokenizers, or at several temperatures.*--session ID"):
         export()
     assert names(export("--run", "one")) == ["task:0"]
+
+
+def test_attempts_of_several_policies_are_in_files_of_their_own(say: Say, export: Any, world: World) -> None:
+    for version in (1, 0, 1):
+        world.policy.weight_version = version
+        say("hi", attempt="a:0")
+    assert [(each.step, each.episode.id[-2:]) for each in export()] == [(0, ":0"), (1, ":0"), (1, ":1")]
+    assert "3 attempts at 1 task " in export.said
+
+
+def test_sessions_are_selected_by_id_and_time(say: Say, export: Any, tmp_path: Path) -> None:
+    for attempt in ("a:0", "b:0", "c:0"):
+        say("hi", attempt=attempt, id=attempt)
+    assert names(export("--session", "c:0", "--session", "a:0")) == ["a:0", "c:0"]
+    shutil.rmtree(tmp_path / "episodes of it")
+    assert names(export("--session", "b:0", "--since", "2020-01-01", "--before", "2999-01-01 00:00:00+00:00")) == [
+        "b:0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--session", "nobody"), "no session 'nobody'"),
+        (("--since", "2999-01-01"), "None of 1 session was opened between"),
+        (("--before", "2020-01-01"), "None of 1 session was opened between"),
+    ],
+)
+def test_a_selection_without_sessions_is_refused(say: Say, export: Any, words: tuple[str, ...], problem: str) -> None:
+    say("hi")
+    with pytest.raises(ConfigError, match=problem):
+        export(*words)
 
 
 def test_a_folder_that_holds_files_is_refused(say: Say, export: Any) -> None:

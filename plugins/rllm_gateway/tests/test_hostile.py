@@ -13,6 +13,7 @@ import pytest
 from gateway_world import World, running
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from rllm_gateway.gateway import SessionError
 from rllm_gateway.limits import Limits
 from rllm_gateway.session import OpenedSession
 
@@ -209,6 +210,8 @@ def test_a_compressed_body_is_not_unpacked(client: httpx.Client) -> None:
         ("/s/{id}/agent/v1/chat/completions/", 404),
         ("/s/{id}/agent/v1/files", 404),
         ("/s/{id}/ag%20ent/v1/chat/completions", 400),
+        ("/s/{id}/%2e%2e/v1/chat/completions", 400),
+        ("/s/{id}/%2e/v1/reward", 400),
         ("/s/{id}/" + "r" * 65 + "/v1/chat/completions", 400),
         ("/s/nobody/agent/v1/chat/completions", 401),
         ("/s/%00/agent/v1/chat/completions", 401),
@@ -219,6 +222,18 @@ def test_paths(client: httpx.Client, session: OpenedSession, world: World, path:
     answer = client.post(f"{world.url}{path.replace('{id}', session.id)}", json=WHOLE["chat/completions"])
     assert answer.status_code == status
     kind_of_error("chat", answer)
+
+
+def test_health_without_a_key_is_ok(world: World) -> None:
+    answer = httpx.get(f"{world.url}/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert httpx.post(f"{world.url}/health").status_code == 405
+
+
+@pytest.mark.parametrize("id", [".", ".."])
+def test_a_session_that_no_path_has_is_refused(world: World, id: str) -> None:
+    with pytest.raises(SessionError, match="cannot be part of a URL"):
+        world.open(id=id)
 
 
 def test_a_path_authorises_nothing(world: World, session: OpenedSession) -> None:

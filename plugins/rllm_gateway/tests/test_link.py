@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from attempt_context import context_of
 
-from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.frames import Frame, encoded, read_frame
+from rllm_gateway.link_data import completion_frame, completion_of
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError
+from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
 from rllm_gateway.session import OpenedSession, Said, SessionSpec, SessionTrace, TracedCall
 
 TRACE = SessionTrace(
@@ -184,6 +185,37 @@ def test_an_engine_that_fails_fails_the_call(error: Exception, kind: type[Policy
         assert (ends.sampler.backend_error is error) == (kind is PolicyGoneError)
 
     over_the_link(check)
+
+
+def test_schema_reaches_the_engine_and_its_refusal_returns() -> None:
+    async def main() -> None:
+        async with linked() as ends:
+            await ends.open()
+            await ends.sample([1, 2], json_schema="{}", top_logprobs=2)
+            assert (ends.engine.asked[0][1].json_schema, ends.engine.asked[0][1].top_logprobs) == ("{}", 2)
+            ends.engine.answer = failing(UnsupportedSamplingError("no", "Do without."))
+            with pytest.raises(UnsupportedError, match="no"):
+                await ends.sample([1, 2], json_schema="{}")
+
+    asyncio.run(main())
+
+
+def failing(error: Exception) -> Callable[[], Awaitable[None]]:
+    async def answer() -> None:
+        raise error
+
+    return answer
+
+
+def test_likeliest_tokens_pass_the_link_unchanged() -> None:
+    ids, logprobs = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
+    top = TopTokens(np.arange(6, dtype=np.int32).reshape(3, 2), np.full((3, 2), -1.5, np.float32))
+    sent = Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop", weight_version=1, top=top)
+    back = completion_of(completion_frame(1, sent))
+    assert back.top is not None
+    np.testing.assert_array_equal(back.top.ids, top.ids)
+    np.testing.assert_array_equal(back.top.logprobs, top.logprobs)
+    np.testing.assert_array_equal(back.token_ids, ids)
 
 
 def test_a_prompt_without_room_is_refused() -> None:

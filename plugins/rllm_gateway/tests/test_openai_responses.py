@@ -80,6 +80,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
     [
         ("background", {"background": True}),
         ("text.format", {"text": {"format": {"type": "json_object"}}}),
+        ("text.format.type", {"text": {"format": {"type": "grammar"}}}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),
     ],
 )

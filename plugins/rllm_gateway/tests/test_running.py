@@ -251,7 +251,7 @@ def test_a_spawned_agent_is_given_the_same(agent: Path, tmp_path: Path) -> None:
     from rllm_gateway.running.fork_server import ForkServer
 
     server = ForkServer(Target(str(agent), "solve"))
-    server._forks = False
+    server.forks = False
     order = {"environment": {"OPENAI_API_KEY": "k2"}, "task": {"n": 1}, "log": str(tmp_path / "log")}
     server.start({**order, "start": 7, "result": str(tmp_path / "result")})
     ended: list[tuple[int, int]] = []

@@ -200,7 +200,7 @@ def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str])
     "command", [["sessions"], ["show", "x"], ["export"], ["episodes", "folder"], ["prune", "--run", "r"]]
 )
 def test_where_no_store_is_none_is_made(command: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no store of calls at .*calls\.db\. Give --store the file"):
+    with pytest.raises(ConfigError, match=r"no store of calls at .*calls\.db\. Give --store the folder of a run"):
         CliRunner().invoke(gateway, [*command, "--store", str(tmp_path / "calls.db")], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
 

@@ -166,9 +166,29 @@ def test_clients_read_over_what_keeps_a_stream_alive(world: World) -> None:
 def test_a_reward_is_the_role_s(world: World) -> None:
     session = world.open()
     for role, reward in (("agent", 0.5), ("judge", 1), ("agent", -1.0)):
-        url, headers = f"{session.openai_url(role)}/reward", {"authorization": f"Bearer {session.key}"}
-        assert httpx.post(url, json={"reward": reward}, headers=headers).status_code == 200
+        assert give(session, role, reward).status_code == 200
     assert world.close(session).rewards == {"agent": -1.0, "judge": 1.0}
+
+
+def give(session: OpenedSession, role: str, reward: float) -> httpx.Response:
+    url, headers = f"{session.openai_url(role)}/reward", {"authorization": f"Bearer {session.key}"}
+    return httpx.post(url, json={"reward": reward}, headers=headers)
+
+
+def test_a_reward_of_a_role_without_calls_is_refused(world: World) -> None:
+    session = world.open(name_key="who")
+    with anthropic.Anthropic(base_url=session.anthropic_url(), api_key=session.key) as client:
+        client.messages.create(model="m", max_tokens=9, messages=[HI])
+        refused = give(session, "judge", 1.0)
+        assert refused.status_code == 409
+        assert "No call was made in role 'judge'" in refused.json()["error"]["message"]
+        assert "Calls were made in 'agent'" in refused.json()["error"]["message"]
+    with anthropic.Anthropic(base_url=session.anthropic_url("judge"), api_key=session.key) as client:
+        client.messages.create(model="m", max_tokens=9, messages=[HI])
+    ask(session, HI, metadata={"who": "critic"})
+    given = {"agent": 0.0, "judge": 1.0, "critic": 0.5}
+    assert [give(session, role, reward).status_code for role, reward in given.items()] == [200] * 3
+    assert world.close(session).rewards == given
 
 
 def test_a_late_call_does_not_bring_back_a_session_that_was_deleted(world: World) -> None:

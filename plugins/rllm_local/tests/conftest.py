@@ -27,10 +27,18 @@ from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
+from rllm_local.kv_cache import AS_NEEDED, PassShape
 from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def same_order_of_sums_in_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MKL reads MKL_CBWR at a process's first product: too late for a test process, in time for those it starts."""
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    monkeypatch.setattr("rllm_local.backend.fix_order_of_sums", lambda: None)
 
 
 def _sharpened(model: Any) -> Any:
@@ -107,7 +115,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Callable[..., LocalEngine]:
     """An engine; `cache_tokens` is how many tokens its memory for keys and values holds."""
 
@@ -118,6 +126,7 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
         max_context: int = 512,
         max_concurrency: int = 64,
         cache_tokens: int = 1 << 20,
+        shape: PassShape = AS_NEEDED,
     ) -> LocalEngine:
         of = model if of is None else of
         return LocalEngine(
@@ -127,6 +136,7 @@ def make_engine(model: Any, tokenizer: Any, executor: ThreadPoolExecutor) -> Cal
             max_context=max_context,
             max_concurrency=max_concurrency,
             kv_cache_bytes=cache_tokens * cache_bytes_per_token(of),
+            shape=shape,
         )
 
     return make

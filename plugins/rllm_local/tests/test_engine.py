@@ -353,6 +353,12 @@ def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., 
         _alone(make_engine(), [], _params(1))
 
 
+@pytest.mark.parametrize("token", [-1, 2_000_000_000])
+def test_token_outside_vocabulary_fails_its_call_only(make_engine: Callable[..., LocalEngine], token: int) -> None:
+    with pytest.raises(RolloutError, match="Send token ids of this model's tokenizer"):
+        _alone(make_engine(), [7, token], _params(1))
+
+
 @pytest.mark.parametrize("count", [0, -1])
 def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., LocalEngine], count: int) -> None:
     with pytest.raises(RolloutError, match=f"max_tokens is {count}"):

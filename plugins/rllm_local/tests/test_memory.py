@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from rllm_core.cli.main import main
 from rllm_core.contracts.backend import UpdatePlan
@@ -188,6 +188,16 @@ def test_what_does_not_fit_is_a_warning_that_names_keys(tmp_path: Path) -> None:
     (warning,) = found.warnings
     for key in ("gradient_checkpointing=true", "max_tokens_per_microbatch", "lora_rank=32", "dtype=bfloat16"):
         assert key in warning
+
+
+def test_mixture_of_experts_gets_no_estimate(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8, "num_experts": 4}
+    Qwen3MoeConfig(vocab_size=99, num_key_value_heads=2, moe_intermediate_size=16, **sizes).save_pretrained(tmp_path)
+    found = footprint(LocalConfig(model=TrainedModelSection(name=str(tmp_path))), RunConfig(), frozenset())
+    assert found is not None
+    assert found.warnings == (
+        "a model of type 'qwen3_moe' cannot run on tensors without data, so memory is not estimated.",
+    )
 
 
 def test_a_hub_id_that_is_not_here_is_one_line_and_no_network(

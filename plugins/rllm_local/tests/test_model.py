@@ -242,10 +242,28 @@ def _windowed(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["some layers", "all layers"])
-def test_a_model_with_a_sliding_window_is_refused(kind: str, save: Callable[..., Path]) -> None:
-    error = _refusal(save(_windowed(kind)))
-    assert "has layers with sliding_attention, which the local engine does not sample" in error.message
-    assert "full attention" in error.hint
+def test_model_with_sliding_window_keeps_window(kind: str, save: Callable[..., Path]) -> None:
+    """The check of a loaded model shortens the window for a moment."""
+    loaded = _load(save(_windowed(kind)))
+    assert loaded.max_context == 64
+    assert loaded.model.config.sliding_window == (4096 if kind == "some layers" else 16)
+
+
+def test_model_with_longrope_is_limited_to_short_factors(save: Callable[..., Path]) -> None:
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": 32, **factors}
+    sizes = {
+        "vocab_size": 100,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "original_max_position_embeddings": 32,
+        **SMALL,
+    }
+    loaded = _load(save(Phi3ForCausalLM(Phi3Config(**sizes, rope_parameters=rope))))
+    assert (loaded.max_context, loaded.rope_changes_beyond) == (32, 32)
 
 
 def test_a_model_that_could_have_a_window_and_has_none_loads(save: Callable[..., Path]) -> None:

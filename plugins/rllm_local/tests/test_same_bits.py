@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
-from rllm_local import tiny
-from rllm_local.same_bits import BLOCK, STEP, WHOLE_BLOCK, fix_order_of_sums, fold_last_product, positions_to_read
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_local import same_bits, tiny
+from rllm_local.engine import LocalEngine
+from rllm_local.kv_cache import PassShape
+from rllm_local.same_bits import (
+    BLOCK,
+    PARTS,
+    STEP,
+    find_fewest_rows,
+    fix_order_of_sums,
+    fold_last_product,
+    positions_to_read,
+)
+
+VOCABULARY = 70
+OWN_SEED = 99
+Requests = list[tuple[int, int, int]]
+"""Of each: its prompt's length, its tokens, and after how many turns of the event loop it begins."""
 
 
 @pytest.mark.parametrize("length", range(1, 1200, 7))
-def test_positions_are_read_in_steps_and_nearly_full_blocks_whole(length: int) -> None:
+def test_positions_are_read_in_steps_or_whole_parts(length: int) -> None:
     read = positions_to_read(length)
-    assert read >= length
-    assert read - length < max(STEP, BLOCK - WHOLE_BLOCK)
+    assert length <= read < length + 192 + STEP
     assert read % STEP == 0
-    assert read % BLOCK <= WHOLE_BLOCK
+    assert read % BLOCK <= PARTS[0] or read % BLOCK in PARTS
+
+
+def test_positions_to_read_grow_with_the_length() -> None:
+    read = [positions_to_read(length) for length in range(1, 1200)]
+    assert read == sorted(read)
+    assert [positions_to_read(each) for each in read] == read
 
 
 def test_a_setting_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +61,75 @@ def test_the_last_product_gets_rows_without_gaps() -> None:
     with torch.inference_mode():
         model(input_ids=torch.ones(4, 3, dtype=torch.int64), logits_to_keep=1)
     assert seen == [True]
+
+
+def test_fewest_rows_sums_depend_on_rows_none(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_bits, "_products_agree", lambda *_: False)
+    assert find_fewest_rows(model) is None
+
+
+def test_fewest_rows_is_the_first_that_agrees(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("_products_agree", "_attention_agrees", "_passes_agree"):
+        monkeypatch.setattr(same_bits, check, lambda _, fewest: fewest >= 8)
+    assert find_fewest_rows(model) == 8
+
+
+@pytest.fixture(scope="module", params=["model", "grouped_model", "qwen_model"])
+def invariant(request: pytest.FixtureRequest) -> tuple[Any, PassShape]:
+    """A model as batch-invariant runs have it, and the shape of their passes on this processor."""
+    model = copy.deepcopy(request.getfixturevalue(request.param))
+    fold_last_product(model)
+    fewest = find_fewest_rows(model)
+    if fewest is None:
+        pytest.skip("this processor's products have no order of sums that passes could fix")
+    return model, PassShape(fewest, positions_to_read)
+
+
+def _ids(length: int, seed: int) -> list[int]:
+    return np.random.default_rng((seed, length)).integers(6, VOCABULARY, length).tolist()
+
+
+async def _reply(engine: LocalEngine, length: int, count: int, turns: int, seed: int) -> Completion:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    sampling = SamplingParams(max_tokens=count, seed=seed)
+    return await engine.generate(_ids(length, seed), sampling, session=str(seed))
+
+
+def _own_reply(engine: LocalEngine, own: tuple[int, int], others: Requests) -> list[Any]:
+    async def together() -> Completion:
+        calls = [_reply(engine, *other, seed) for seed, other in enumerate(others)]
+        done = await asyncio.gather(_reply(engine, *own, 3, OWN_SEED), *calls)
+        return done[0]
+
+    done = asyncio.run(together())
+    return [done.token_ids.tolist(), done.logprobs.tolist()]
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    own=st.tuples(st.integers(1, 210), st.integers(1, 12)),
+    others=st.lists(st.tuples(st.integers(1, 220), st.integers(1, 20), st.integers(0, 60)), min_size=1, max_size=9),
+)
+def test_a_reply_among_others_has_the_bits_of_one_alone(
+    make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape], own: tuple[int, int], others: Requests
+) -> None:
+    model, shape = invariant
+    alone = _own_reply(make_engine(model, max_context=256, shape=shape), own, [])
+    assert _own_reply(make_engine(model, max_context=256, shape=shape), own, others) == alone
+
+
+def test_a_conversation_has_the_bits_of_one_prompt(
+    make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape]
+) -> None:
+    """What is cached, and in how many passes it was computed, changes no bit either."""
+    model, shape = invariant
+    prompt = _ids(70, 0)
+
+    async def turns(lengths: list[int]) -> list[Any]:
+        engine = make_engine(model, max_context=256, shape=shape)
+        for length in lengths:
+            done = await engine.generate(prompt[:length], SamplingParams(max_tokens=3, seed=1), session="s")
+        return [done.token_ids.tolist(), done.logprobs.tolist()]
+
+    assert asyncio.run(turns([1, 2, 35, 36, 69, 70])) == asyncio.run(turns([70]))

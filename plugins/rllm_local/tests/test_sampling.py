@@ -237,6 +237,17 @@ def test_a_row_whose_logits_are_not_numbers_shows_in_its_log_prob_and_in_no_othe
     assert np.isfinite(logprobs).tolist() == [True, False]
 
 
+def test_draw_is_bit_equal_next_to_constrained_row() -> None:
+    logits = torch.randn(64, 50, generator=torch.Generator().manual_seed(0))
+    sampling = [SamplingParams(max_tokens=1, seed=seed, temperature=0.7) for seed in range(64)]
+    only = np.zeros(50, np.bool_)
+    only[7] = True
+    alone, together = draw(logits, sampling, [0] * 64), draw(logits, sampling, [0] * 64, [only, *[None] * 63])
+    assert together.tokens[0] == 7
+    assert np.array_equal(together.tokens[1:], alone.tokens[1:])
+    assert np.array_equal(together.logprobs, torch.log_softmax(logits / 0.7, -1)[range(64), together.tokens].numpy())
+
+
 def test_a_draw_does_not_depend_on_the_other_rows() -> None:
     logits = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (50, 30)).astype(np.float32))
     params = [_params(seed=row, temperature=[0.0, 0.7, 1.0][row % 3], top_k=[-1, 5][row % 2]) for row in range(50)]

@@ -25,7 +25,9 @@ from rllm_core.errors import BackendError, ConfigError, LossError
 from rllm_core.plugins import resolve
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
+from rllm_local.patience import Patience
 from rllm_local.settings import LocalConfig
+from rllm_local.training_process import TrainingProcess
 from rllm_local.training_process_check import check_training_process
 
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
@@ -283,7 +285,11 @@ def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() 
 )
 def test_a_death_within_an_update_is_named(loss: str, how: str, batch: TokenBatch) -> None:
     async def play(backend: LocalBackend, engine: Any) -> BackendError:
-        call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=400), session="s"))
+        async def sample_without_end() -> None:
+            while True:
+                await engine.generate(PROMPT, SamplingParams(max_tokens=400), session="s")
+
+        call = asyncio.create_task(sample_without_end())
         with pytest.raises(BackendError, match=how) as raised:
             await backend.update(batch, _plan(f"in-process/{loss}"))
         for waiting in (call, engine.generate(PROMPT, SamplingParams(max_tokens=1), session="t"), backend.save(Path())):
@@ -317,6 +323,43 @@ def test_a_close_within_an_update_ends_the_process(batch: TokenBatch) -> None:
         return _pid(backend)
 
     assert not _alive(_run(_context(apart=True), play))
+
+
+def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> tuple[int, BackendError]:
+        process = backend._started()[0]
+        assert isinstance(process, TrainingProcess)
+        process._patience = Patience(first=0.2)
+        os.kill(process.pid, signal.SIGSTOP)
+        while not process._process.stopped:
+            pass
+        with pytest.raises(BackendError) as raised:
+            await backend.update(batch, _plan())
+        with pytest.raises(BackendError, match="was ended"):
+            await backend.save(Path())
+        with pytest.raises(BackendError, match="was ended"):
+            await engine.generate(PROMPT, SamplingParams(max_tokens=1), session="s")
+        assert not _alive(process.pid)
+        return process.pid, raised.value
+
+    pid, error = _run(_context(apart=True), play)
+    assert f"(pid {pid}) has not answered 'update' for 0.2 seconds" in str(error)
+    assert "It is stopped, as by SIGSTOP." in str(error)
+    assert "--resume" in error.hint
+
+
+def test_patience_grows_with_the_slowest_answer() -> None:
+    patience = Patience(first=100.0, least=1e-9)
+
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 3
+
+    assert patience.limit("update") == 100.0
+    assert asyncio.run(patience.wait_for("update", answer())) == 3
+    assert patience.limit("update") == 20 * patience._slowest["update"]
+    assert patience.limit("save") == 100.0
+    assert replace(patience, least=50.0).limit("update") == 50.0
 
 
 PARENT = """

@@ -369,6 +369,28 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
     assert torch.equal(weights_of(model), before)
 
 
+def test_update_huge_advantages_are_named_with_reward(
+    build_tiny: Callable[[int], Any],
+    random_batch: Callable[..., TokenBatch],
+    make_plan: Callable[..., UpdatePlan],
+    make_updater: Callable[..., Updater],
+    weights_of: Callable[[Any], torch.Tensor],
+) -> None:
+    model = build_tiny(0)
+    before = weights_of(model)
+    batch = random_batch([(4, 3), (4, 3)])
+    advantages = np.where(batch.loss_mask & (np.arange(len(batch.tokens)) > 7), np.float32(1e22), np.float32(0.5))
+    batch.groups[0].trajectories[1].reward = 2e22
+    with pytest.raises(RllmError) as caught:
+        make_updater(model).update(batch.with_columns(advantages=advantages), make_plan())
+    assert caught.value.message == (
+        "A gradient of step 0 is not finite: advantages are too large for float32. "
+        "The largest is 1e+22, from the reward 2e+22 of trajectory 1 in group 'task:agent'."
+    )
+    assert "Scale the rewards down" in caught.value.hint
+    assert torch.equal(weights_of(model), before)
+
+
 @pytest.mark.parametrize(
     ("loss", "complaint"),
     [

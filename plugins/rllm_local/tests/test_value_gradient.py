@@ -129,7 +129,7 @@ def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights(
     before = torch.cat([weights_of(model), weights_of(critic)])
     with pytest.raises(RllmError, match="A gradient of step 0 is not finite") as caught:
         make_updater(model, critic=critic).update(with_returns(random_batch(ROWS), 3e38), make_plan())
-    assert "critic/grad_norm" in str(caught.value)
+    assert "returns are too large for float32. The largest is -3e+38" in str(caught.value)
     assert torch.equal(torch.cat([weights_of(model), weights_of(critic)]), before)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_record.options import RecordParams
 from rllm_record.recorder import make_recorder
-from rllm_record.steps import StepFiles
+from rllm_record.steps import RecordError, StepFiles
 
 from .steps.made_steps import attempt, group, step
 
@@ -56,6 +57,37 @@ def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -
     (played,) = StepFiles(tmp_path / "record").episodes(0)
     assert played.episode.trajectories[0].steps[0].text == "three four"
     assert played.task == {"number": 7}
+
+
+def test_recorder_checkpoint_waits_for_files_in_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching, go_on, real = recorder(tmp_path), Event(), StepFiles.write_tables
+
+    def write_later(*arguments: Any) -> None:
+        go_on.wait(60)
+        real(*arguments)
+
+    monkeypatch.setattr(StepFiles, "write_tables", write_later)
+    assert isinstance(watching, Observer)
+    watching.on_train_start(10, 0)
+    watching.on_batch_end(step(0, [], []))
+    files = StepFiles(tmp_path / "record")
+    assert files.steps() == []
+    go_on.set()
+    assert watching.state_dict() == {}
+    assert files.steps() == [0]
+    watching.close()
+
+
+def test_recorder_failed_write_is_raised_before_checkpoint(tmp_path: Path) -> None:
+    watching = recorder(tmp_path)
+    assert isinstance(watching, Observer)
+    watching.on_train_start(10, 0)
+    (tmp_path / "record").write_text("a file")
+    watching.on_batch_end(step(0, [], []))
+
+    with pytest.raises(RecordError, match="Step 0 cannot be recorded"):
+        watching.state_dict()
+    watching.close()
 
 
 class Letters:

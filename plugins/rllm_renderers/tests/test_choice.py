@@ -15,7 +15,8 @@ from rllm_core.errors import ConfigError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit.small_model import STOP_ID, make_tokenizer
 from rllm_renderers import plugin
-from rllm_renderers.choice import check_params, family_of, make_auto, make_renderers
+from rllm_renderers.auto import make_auto
+from rllm_renderers.choice import check_params, family_of, make_renderers
 from rllm_renderers.options import RenderersParams
 
 

@@ -10,7 +10,7 @@ import pytest
 from rllm_core.errors import ConfigError
 from rllm_serving.http_server import HttpServer, NotStartedError
 from rllm_serving.keys import KeyRule, check_binding
-from rllm_serving.listening import is_loopback, listen, url_of
+from rllm_serving.listening import is_loopback, listen, reachable, url_of
 
 RULE: dict[str, Any] = {"header": "X-Key", "variable": "THE_KEY", "example": "abc"}
 
@@ -35,6 +35,18 @@ def test_a_taken_port_is_said() -> None:
         assert url_of(first) == f"http://127.0.0.1:{port}"
         with pytest.raises(ConfigError, match=f"port {port}: another program listens there"):
             listen(port=port)
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://0.0.0.0:80", "http://127.0.0.1:80"),
+        ("http://[::]:80", "http://[::1]:80"),
+        ("http://10.0.0.0:80", "http://10.0.0.0:80"),
+    ],
+)
+def test_an_address_of_all_is_reached_by_one(url: str, here: str) -> None:
+    assert reachable(url) == here
 
 
 def test_other_machines_need_a_key() -> None:

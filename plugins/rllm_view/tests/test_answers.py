@@ -47,15 +47,31 @@ def test_a_run_that_begins_later_is_found(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn_together_by_what_they_measure(ask: Asking) -> None:
-    panels = {panel["id"]: panel["curves"] for panel in ask.of_run("curves")["panels"]}
+    answer = ask.of_run("curves")
+    panels = {panel["id"]: panel["names"] for panel in answer["panels"]}
 
-    assert [curve["name"] for curve in panels["time"]] == ["time/update", "time/generate"]
-    assert [curve["name"] for curve in panels["response_length"]] == ["response_length/max", "response_length/mean"]
-    assert panels["entropy"] == [{"name": "actor/entropy", "steps": [0, 1, 2], "values": [2.0, 1.9, 1.8]}]
-    assert panels["staleness"][0] == {"name": "staleness/max", "steps": [0, 1, 2], "values": [1.0, 1.0, 1.0]}
+    assert panels["time"] == ["time/update", "time/generate"]
+    assert panels["response_length"] == ["response_length/max", "response_length/mean"]
+    assert answer["curves"]["actor/entropy"] == {"steps": [0, 1, 2], "values": [2.0, 1.9, 1.8]}
+    assert answer["curves"]["staleness/max"] == {"steps": [0, 1, 2], "values": [1.0, 1.0, 1.0]}
+    assert "time/step" not in answer["curves"]
     assert set(panels) == {
         "reward", "solved", "entropy", "kl", "grad_norm", "clip_fraction", "response_length", "time", "staleness"
     }  # fmt: skip
+
+
+def test_curves_metric_outside_panels_is_chosen(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "project" / "made", Made(steps=1))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 0, "mine/a,b": 3.0}\n')
+
+    answer = Asking(run).of_run("curves", metrics="mine/a%2Cb,time/step,unknown")
+
+    assert {"mine/a,b", "time/step", "train/weight_version", "actor/entropy"} < set(answer["names"])
+    assert "step" not in answer["names"]
+    assert answer["curves"]["mine/a,b"]["values"] == [3.0]
+    assert answer["curves"]["time/step"]["values"] == [0.5]
+    assert "train/weight_version" not in answer["curves"]
 
 
 def test_a_step_says_what_became_of_what_was_played(ask: Asking) -> None:
@@ -143,7 +159,7 @@ def test_a_step_that_is_written_while_somebody_looks_is_there_at_the_next_look(a
     assert ask.of_run("state") != before
     ask.library.runs()[0].index.refresh()
     assert [each["step"] for each in ask.of_run("steps")["steps"]] == [0, 1, 2, 3]
-    assert ask.of_run("curves")["panels"][0]["curves"][0]["steps"] == [0, 1, 2, 3]
+    assert ask.of_run("curves")["curves"]["reward/agent/mean"]["steps"] == [0, 1, 2, 3]
 
 
 class SlowToStart(threading.Thread):

@@ -22,9 +22,10 @@ def test_every_field_is_text_on_every_page(visit: Visit, made: MadeRun, hostile:
     _, run = made(Made(steps=2, texts=dict.fromkeys(FIELDS, hostile)))
     _, other = made(Made(steps=2, texts=dict.fromkeys(FIELDS, hostile)), name="other")
     page = visit.page
-    shown = []
+    page.locator(f'a[href="#/run/{run}"]').wait_for()
+    shown = [visit.text()]
 
-    addresses = ["#/?", of_run(run), of_run(run, "step", 1), of_run(run, "attempts"), f"#/compare?runs={run},{other}"]
+    addresses = [of_run(run), of_run(run, "step", 1), of_run(run, "attempts"), f"#/compare?runs={run},{other}"]
     for address in addresses:
         visit.open(address)
         page.locator("main table").first.wait_for()

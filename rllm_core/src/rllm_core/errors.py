@@ -61,6 +61,10 @@ class RolloutError(RllmError):
     """An episode could not be generated, or lacks what training needs."""
 
 
+class UnsupportedSamplingError(RolloutError):
+    """The engine cannot sample with one of the given `SamplingParams`."""
+
+
 class RewardError(RllmError):
     """A trajectory has no usable reward."""
 

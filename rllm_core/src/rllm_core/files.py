@@ -1,12 +1,27 @@
-"""Writing files so that a crash at any instant leaves either the old content or the new."""
+"""Files: writing that leaves the old or the new content after a crash, and reading that never waits without end."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
+from io import BufferedReader
 from pathlib import Path
 
 CHUNK = 1 << 20
+
+
+def open_to_read(path: Path) -> BufferedReader:
+    """Open a file that a user named. Opening a pipe, or reading a device, may never end.
+
+    Raises:
+        OSError: the file cannot be read, or it is a pipe or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return path.open("rb")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 import types
@@ -130,6 +132,17 @@ def test_an_unexpected_error_says_so_and_how_to_see_more(command, capsys) -> Non
     assert capsys.readouterr().err == (
         "error: unexpected ValueError: seven is odd. This is a bug, in rllm or in a plugin. Add --debug to see where.\n"
     )
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ENOSPC, errno.EACCES, errno.EMFILE])
+def test_error_of_operating_system_is_no_bug(command, capsys, number: int) -> None:
+    command(_raising(OSError(number, os.strerror(number), "some/path")))
+
+    assert main(["act"]) == 1
+
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: some/path: {os.strerror(number)}. ")
+    assert "bug" not in printed
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "act"], ["act", "--debug"]])

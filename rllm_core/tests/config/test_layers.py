@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections import OrderedDict
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_numbers_in_files_read_as_in_hydra(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"There is no configuration file `.*nowhere\.yaml`"):
         layer_from_file(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_config_file_without_end_is_rejected(tmp_path: Path, kind: str) -> None:
+    file = Path("/dev/zero") if kind == "device" else tmp_path / "my.yaml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "huge":
+        with file.open("wb") as sparse:
+            sparse.truncate(1 << 40)
+    with pytest.raises(ConfigError, match="more than" if kind == "huge" else "pipe or a device"):
+        layer_from_file(file)
 
 
 def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:

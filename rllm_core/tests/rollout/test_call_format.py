@@ -9,7 +9,7 @@ import pytest
 from tool_tokenizer import ToolTokenizer
 
 from rllm_core.data.messages import MalformedToolCall, ToolCall
-from rllm_core.rollout.call_format import CallFormat
+from rllm_core.rollout.call_format import OFFERED, CallFormat
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
 STOP = ord("$")
@@ -106,7 +106,7 @@ def test_a_bare_call_is_the_whole_reply(text: str, kind: type | None) -> None:
 def test_a_reply_holds_its_calls_and_what_is_said_besides() -> None:
     renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
-    reply = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")])
+    reply = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])
     assert (reply.text, reply.content) == (text, "wait")
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1})]
     assert [call.text for call in reply.malformed_calls] == ["<call>add</call>"]
@@ -119,6 +119,12 @@ def test_marks_that_are_special_tokens_are_seen() -> None:
             return text.replace("<call>", "").replace("</call>", "") if skip_special_tokens else text
 
     tokenizer: Any = Special()
-    reply = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")])
+    reply = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")], [OFFERED])
     assert [call.name for call in reply.tool_calls] == ["add"]
     assert reply.text == json.dumps(ADD)
+
+
+def test_call_without_offered_tools_stays_text() -> None:
+    text = f"wait <call>{json.dumps(ADD)}</call> "
+    reply = TemplateRenderer(ToolTokenizer(), [STOP]).parse([], [*map(ord, text + "$")])
+    assert (reply.text, reply.content, reply.tool_calls) == (text, text, ())

@@ -55,8 +55,10 @@ def check_run(run: RunConfig, config: TinkerConfig) -> None:
 
 def _check_model_folder(name: str) -> None:
     """Said at once what the server would say after it has loaded torch."""
+    from rllm_backend_kit.model_files import path_or_hub_id
     from rllm_local.model_name import TINY, folder_of
 
+    path_or_hub_id("model.name", name)
     if name != TINY and state_named_by(name) is None:
         folder_of(name)
 

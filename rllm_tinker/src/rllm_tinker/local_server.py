@@ -6,15 +6,14 @@ The run holds its standard input: however the run ends, the server's input close
 from __future__ import annotations
 
 import secrets
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.errors import BackendError
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
+from rllm_serving.process_directory import ProcessDirectory
 from rllm_tinker.health import HttpHealth
 
 STOPPING = 15.0
@@ -33,6 +32,7 @@ class LocalServer:
     url: str
     api_key: str
     process: ChildProcess
+    files: ProcessDirectory
     checkpoints: Path
     """The folder of what it keeps, absolute."""
 
@@ -50,20 +50,21 @@ class LocalServer:
         Raises:
             BackendError: it ends instead, or takes longer.
         """
-        folder = Path(tempfile.mkdtemp(prefix="rllm-tinker-"))
-        announcement, log = folder / "address.json", folder / "server.log"
+        files = ProcessDirectory("rllm-tinker-")
+        announcement, log = files.path / "address.json", files.path / "server.log"
         # Nobody else on this machine is to use it, and a key on a command line would be seen.
         key = f"tml-{secrets.token_hex(16)}"
         serve = [sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
         process = ChildProcess.spawn([*serve, *what, *where, *room_for(versions)], log, {"TINKER_API_KEY": key})
-        server = cls("", key, process, Path(checkpoints).expanduser().absolute())
+        server = cls("", key, process, files, Path(checkpoints).expanduser().absolute())
         try:
             server.url = await announced_url(announcement, server.process, longest)
         except EndedError:
             how = server._how()
             server.process.kill()  # what it may have started
+            files.keep()
             raise BackendError(
                 f"The local Tinker server could not be started: {how}.",
                 "Try it by itself: `rllm tinker serve --model MODEL`.",
@@ -97,8 +98,10 @@ class LocalServer:
         """Close its input, wait, and kill it if it does not end. What it wrote is kept only if it ended by itself."""
         by_itself = self.process.exit_code is not None
         await self.process.end(STOPPING)
-        if not by_itself:
-            shutil.rmtree(self.process.log.parent, ignore_errors=True)
+        if by_itself:
+            self.files.keep()
+        else:
+            self.files.close()
 
     def _how(self) -> str:
         process = self.process

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss_terms import loss_terms, rollout_weights, sampled_entropy
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
@@ -65,7 +66,12 @@ class Updater:
                 ]
         except BaseExceptionGroup as several:
             # What was asked for beside what failed has been let go.
-            raise several.exceptions[0] from None
+            error = several.exceptions[0]
+            cause = overflow_cause(batch) if "not finite" in str(error) else None
+            if cause is not None:
+                message = f"A gradient of step {plan.global_step} is not finite: {cause}."
+                raise BackendError(message, SCALE_DOWN) from error
+            raise error from None
         for number, step in enumerate(steps):
             said = {} if step is None else step.result()
             _note_step(means, said)

@@ -189,6 +189,17 @@ def test_nan_advantages_are_refused_and_nothing_is_trained(
     np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)
 
 
+def test_update_huge_advantages_are_named_with_reward(
+    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+) -> None:
+    huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
+    with pytest.raises(
+        BackendError, match=r"step \d+ is not finite: advantages .* is 1e\+22, from the reward"
+    ) as caught:
+        connection.ask(_updater().update(connection.trainer(), huge, plan_of("ppo")))
+    assert "Scale the rewards down" in caught.value.hint
+
+
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
 def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
     connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], kind: Any

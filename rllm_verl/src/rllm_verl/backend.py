@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +13,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import say, warn_once
 from rllm_core.seeding import derive_seed
+from rllm_serving.process_directory import ProcessDirectory
 from rllm_verl.deadlines import Driver, take_back_sigterm
 from rllm_verl.fetching import fetch_model
 from rllm_verl.model import Model, digest_of, lora_rank_of, open_model
@@ -37,7 +37,7 @@ class VerlBackend(Backend):
         self._session: Session | None = None
         self._connecting = self._closing = False
         self._driver: Driver | None = None
-        self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._files: ProcessDirectory | None = None
         self._version = 0
         self._waking = asyncio.Lock()
 
@@ -59,7 +59,8 @@ class VerlBackend(Backend):
         # verl finds out what it runs on when it is imported, here as in the workers.
         os.environ.update(environment)
         quieten()
-        self._files = tempfile.TemporaryDirectory(prefix="rllm-verl-", ignore_cleanup_errors=True)
+        self._files = ProcessDirectory("rllm-verl-")
+        self._files.claim_children()  # Ray's processes
         self._driver = Driver(self._processes, self._kill)
         self._seed_of_model = derive_seed(run.seed, "model")
         self._model = await self._start(lambda: self._open_model(run), "loading the model's tokenizer")
@@ -119,7 +120,7 @@ class VerlBackend(Backend):
         if self._driver is not None:
             self._driver.close()
         if self._files is not None:
-            self._files.cleanup()
+            self._files.close()
         self._session = self._driver = self._files = None
         self._connecting = self._closing = False
 
@@ -129,7 +130,7 @@ class VerlBackend(Backend):
         return open_model(
             settings.actor_rollout_ref["model"]["path"],
             seed=self._seed_of_model,
-            folder=Path(self._files.name),
+            folder=self._files.path,
             without_thinking=run.config.rllm.disable_thinking,
         )
 

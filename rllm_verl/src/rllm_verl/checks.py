@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.model_files import model_folder
+from rllm_backend_kit.model_files import model_folder, path_or_hub_id
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.adapters import find_adapter
@@ -122,10 +121,10 @@ def _check_lora(native: dict[str, Any]) -> None:
 
 
 def _check_model(name: str) -> None:
-    path = Path(name).expanduser()
-    if find_adapter(path) is not None or holds_parts(path):
+    if name == TINY:
         return
-    if name == TINY or not (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
+    path = path_or_hub_id(MODEL, name)
+    if path is None or find_adapter(path) is not None or holds_parts(path):
         return
     if model_folder(path) is None:
         what = "the folder holds no config.json of a model" if path.is_dir() else "there is no such folder"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means
 from rllm_backend_kit.update_trace import UpdateTrace
@@ -86,7 +87,7 @@ class Updater:
             rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching)
             if len(rows):
                 loss = self._add_gradient(workers, rows, chosen, plan, number, means, traced)
-                norm = self._step(workers, rate, plan, means)
+                norm = self._step(workers, rate, batch, plan, means)
                 if trace is not None:
                     seed = derive_seed(plan.seed, "loss", number)
                     trace.end_step(number, loss, loss_seed=seed, learning_rate=rate)
@@ -125,12 +126,15 @@ class Updater:
         means.add("actor/loss", loss)
         return loss
 
-    def _step(self, workers: Workers, rate: float, plan: UpdatePlan, means: Means) -> float:
+    def _step(self, workers: Workers, rate: float, batch: TokenBatch, plan: UpdatePlan, means: Means) -> float:
         """Returns the norm of the gradient."""
         norm = float(workers.optimizer_step({"lr": rate})["grad_norm"])
         means.add("actor/grad_norm", norm)
         if not math.isfinite(norm):
             # verl has made no step and would go on without a word.
+            cause = overflow_cause(batch)
+            if cause is not None:
+                raise BackendError(f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN)
             raise BackendError(
                 f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
                 "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,6 +81,18 @@ def test_a_group_whose_loss_failed_goes_on_to_work(
     with pytest.raises(LossError, match="registered by the running program; worker processes do not know it"):
         update("here_only", together)
     assert update("ppo", together)["actor/grad_norm"] > 0
+
+
+def test_update_huge_advantages_are_named_with_reward(
+    random_batch: Callable[..., TokenBatch],
+    make_updater: Callable[..., Updater],
+    make_plan: Callable[..., UpdatePlan],
+    alone: Any,
+) -> None:
+    batch = random_batch(TURNS)
+    huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
+    with pytest.raises(BackendError, match=r"advantages are too large for float32.* 1e\+22, from the reward"):
+        make_updater().update(alone.begin_anew(rows=1), huge, make_plan())
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(

@@ -35,16 +35,15 @@ def only_cached(source: Path | str) -> bool:
 
 
 def _answers(name: str) -> bool:
-    from huggingface_hub import constants
+    # Imported before the thread starts: a second import of a module that is still being imported fails.
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if constants.HF_HUB_OFFLINE:
         return False
     answered = threading.Event()
 
     def ask() -> None:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
         try:
             HfApi().model_info(name, timeout=DEADLINE)
         except (HfHubHTTPError, HFValidationError):

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import ConfigError
+
+_HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
+_LONGEST_HUB_ID = 96
+"""Characters, as the Hugging Face hub counts them."""
+
+
+def path_or_hub_id(key: str, name: str) -> Path | None:
+    """Return the path that a model's name means; None if the name is a hub id.
+
+    Args:
+        key: the config key that has this value, for the message.
+        name: a path that exists, a name that begins like a path, or a hub id.
+
+    Raises:
+        ConfigError: the name is neither a path nor a hub id, so that the hub need not be asked about it.
+    """
+    shown = name if len(name) <= _LONGEST_HUB_ID else f"{name[:_LONGEST_HUB_ID]}…"
+    try:
+        path = Path(name).expanduser()
+        exists = bool(name) and path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, `~name` of an unknown user
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise ConfigError(f"{key}={shown!r}: {why}.", "Name a directory on this machine, or a hub id.") from error
+    if exists or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return path
+    if not _HUB_ID.fullmatch(name) or len(name) > _LONGEST_HUB_ID:
+        raise ConfigError(
+            f"{key}={shown!r} is neither a directory on this machine nor a hub id.",
+            "Use `tiny`, a directory saved by Hugging Face transformers, a run's checkpoint, or a hub id such as "
+            "Qwen/Qwen3-0.6B.",
+        )
+    return None
 
 
 def model_folder(path: Path) -> Path | None:

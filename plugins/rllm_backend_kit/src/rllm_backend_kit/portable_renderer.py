@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from rllm_backend_kit.portable_tokenizer import PortableTokenizer, full_tokenizer, portable_form, return_free_memory
 from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
+from rllm_core.notices import warn_once
 from rllm_core.plugins import resolve
 from rllm_core.rollout.template_renderer import template_renderer
 
@@ -47,10 +49,10 @@ def tokenizer_digest(renderer: Renderer) -> str | None:
 
     Tokens of one model can be trained on another where this is the same.
     """
-    tokenizer = _TOKENIZERS.get(renderer)
-    if tokenizer is None:
-        return None
     if renderer not in _DIGESTS:
+        tokenizer = _TOKENIZERS.get(renderer)
+        if tokenizer is None:
+            return None
         # A vocabulary of 150,000 takes 0.06 s of CPU, and each step asks.
         meanings = sorted((index, token) for token, index in tokenizer.get_vocab().items())
         _DIGESTS[renderer] = hashlib.blake2b(json.dumps(meanings).encode(), digest_size=16).hexdigest()
@@ -78,7 +80,14 @@ def save_renderer(renderer: Renderer, folder: Path) -> None:
         "stop_ids": sorted(setup.stop_ids),
         "template_options": dict(setup.template_options),
         "sample": _sample_digest(renderer),
+        "tokenizer": portable_form(setup.tokenizer),
+        "tokenizer_digest": tokenizer_digest(renderer),
     }
+    if form["tokenizer"] is None:
+        warn_once(
+            f"the tokenizer {type(setup.tokenizer).__name__} needs transformers, so each process that renders "
+            "takes about 300 MB more memory. A fast tokenizer (tokenizer.json) does not need it."
+        )
     (folder / FILE).write_text(json.dumps(form), encoding="utf-8")
 
 
@@ -89,23 +98,30 @@ def load_renderer(folder: Path) -> Renderer:
         PluginError: its plugin is not installed here, or the program that wrote it registered it itself.
         ConfigError: the tokenizer gives other tokens here than it gave there.
     """
-    from transformers import AutoTokenizer
-
     form = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    renderer = _loaded(form, PortableTokenizer(folder / TOKENIZER, form["tokenizer"])) if form["tokenizer"] else None
+    if renderer is None:
+        renderer = _loaded(form, full_tokenizer(folder / TOKENIZER))
+    if renderer is None:
+        raise ConfigError(
+            f"The tokenizer of {form['name']} gives other tokens once it is saved and loaded.",
+            "Choose a model with a fast tokenizer (tokenizer.json).",
+        )
+    _DIGESTS[renderer] = form["tokenizer_digest"]
+    return_free_memory()
+    return renderer
+
+
+def _loaded(form: dict[str, Any], tokenizer: Any) -> Renderer | None:
+    """Make the renderer with a tokenizer. None if it gives other tokens than the renderer that was saved."""
     setup = RendererSetup(
         name=form["name"],
-        tokenizer=AutoTokenizer.from_pretrained(folder / TOKENIZER),
+        tokenizer=tokenizer,
         stop_ids=frozenset(form["stop_ids"]),
         template_options=form["template_options"],
     )
     renderer = _made(setup, form)
-    if _sample_digest(renderer) != form["sample"]:
-        raise ConfigError(
-            f"The tokenizer of {setup.name} gives other tokens once it is saved and loaded.",
-            "Choose a model with a fast tokenizer (tokenizer.json).",
-        )
-    _TOKENIZERS[renderer] = setup.tokenizer
-    return renderer
+    return renderer if _sample_digest(renderer) == form["sample"] else None
 
 
 def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
@@ -126,9 +142,10 @@ def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
 
 
 def _sample_digest(renderer: Renderer) -> str | None:
-    """Digest of a short conversation's tokens; None where the template refuses it."""
+    """Digest of a short conversation's tokens and their text. None if the template raises an error for it."""
     try:
         tokens = renderer.prompt([{"role": "user", "content": "Is 1 + 1 = 2? Ünïcode — ok\n"}])
     except RolloutError:
         return None
-    return hashlib.blake2b(tokens.tobytes(), digest_size=16).hexdigest()
+    text = "\0".join((renderer.text(tokens), *renderer.token_texts(tokens)))
+    return hashlib.blake2b(tokens.tobytes() + text.encode(), digest_size=16).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.rollout.template_renderer import THINK, TemplateRenderer
 
+Ids = NDArray[np.int32]
 USER: Message = {"role": "user", "content": "one plus one?"}
 NEXT: Message = {"role": "user", "content": "and plus one?"}
 SYSTEM: Message = {"role": "system", "content": "be brief"}
+SAID, THOUGHT = "two", "simple sum"
 ADD = "add_numbers"
 TOOLS: tuple[Tool, ...] = (
     {
@@ -60,6 +63,69 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
         )
 
 
+def check_reads_back(renderer: TemplateRenderer, another: Callable[[], str]) -> None:
+    """Refuse a chat template whose replies `TemplateRenderer` cannot read.
+
+    Args:
+        renderer: for the model.
+        another: gives the remedy, which names a renderer that can.
+
+    Raises:
+        ConfigError: with the first difference.
+    """
+    try:
+        problem = _problem_with_reading(renderer)
+    except RolloutError:
+        return  # A template that refuses two turns of the user can still be used for one.
+    if problem is not None:
+        raise ConfigError(f"Renderer 'template' cannot be used with this model's chat template: {problem}.", another())
+
+
+def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
+    first = renderer.prompt([USER])
+    if USER["content"] not in renderer.text(first):
+        return "it does not show what the user says"
+    whole = renderer.prompt([USER, {"role": "assistant", "content": SAID}, NEXT])
+    found = _reply_until(renderer, whole, first, SAID)
+    if found is None:
+        return "it does not show what the model said before"
+    content = renderer.parse(*found).content
+    if content.strip() != SAID:
+        return f"the answer {SAID!r} is read as {content!r}"
+    for tools, thinking in _thinking_conversations():
+        try:
+            thought = _reply_until(renderer, renderer.prompt(thinking, tools), renderer.prompt([USER], tools), THOUGHT)
+        except RolloutError:
+            continue  # The template refuses tools, or such a message.
+        if thought is not None and (problem := _problem_with_thought(renderer, *thought)) is not None:
+            return problem
+    return None
+
+
+def _thinking_conversations() -> Iterator[tuple[Sequence[Tool], Sequence[Message]]]:
+    """Conversations in which the model thinks: before it answers, and before it calls a tool."""
+    for key in ("reasoning_content", "thinking"):
+        yield (), [USER, {"role": "assistant", "content": SAID, key: THOUGHT}]
+        yield TOOLS, [USER, _calling(1) | {key: THOUGHT}, _result("3")]
+
+
+def _problem_with_thought(renderer: TemplateRenderer, before: Ids, thought: Ids) -> str | None:
+    if renderer.reasoning_ids is None and THINK in renderer.text([*before, *thought]):
+        return None  # This tokenizer has no token for the mark, so thoughts stay in the text.
+    parsed = renderer.parse(before, thought)
+    if parsed.content.strip() or parsed.reasoning != THOUGHT:
+        return f"the thought {THOUGHT!r} is read as the answer {parsed.content or parsed.reasoning!r}"
+    return None
+
+
+def _reply_until(renderer: TemplateRenderer, whole: Ids, prompt: Ids, words: str) -> tuple[Ids, Ids] | None:
+    """What is before the first reply in a rendered conversation, and the reply up to `words`."""
+    start = _first_difference(whole, prompt)
+    ends = range(start + 1, len(whole) + 1)
+    end = next((end for end in ends if renderer.text(whole[start:end]).endswith(words)), None)
+    return None if end is None else (whole[:start], whole[start:end])
+
+
 def check_tool_calls(renderer: Renderer, name: str) -> None:
     """Refuse a renderer by which a model could not call tools, or would not see what they answer.
 
@@ -99,15 +165,17 @@ def _problem_with_tools(renderer: Renderer) -> str | None:
     return None
 
 
-def _reply_in(
-    whole: NDArray[np.int32], prompt: NDArray[np.int32], stop_ids: frozenset[int]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _reply_in(whole: Ids, prompt: Ids, stop_ids: frozenset[int]) -> tuple[Ids, Ids]:
     """The first reply in a rendered conversation, with what stands before it."""
-    shorter = min(len(whole), len(prompt))
-    different = np.flatnonzero(whole[:shorter] != prompt[:shorter])
-    start = int(different[0]) if different.size else shorter
+    start = _first_difference(whole, prompt)
     stops = np.flatnonzero(np.isin(whole[start:], [*stop_ids]))
     return whole[:start], whole[start : start + int(stops[0]) + 1] if stops.size else whole[start:]
+
+
+def _first_difference(one: Ids, other: Ids) -> int:
+    shorter = min(len(one), len(other))
+    different = np.flatnonzero(one[:shorter] != other[:shorter])
+    return int(different[0]) if different.size else shorter
 
 
 def _same(bridge: Callable[[Message], NDArray[np.int32] | None], messages: Sequence[Message]) -> bool:

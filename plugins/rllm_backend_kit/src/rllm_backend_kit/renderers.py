@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rllm_backend_kit.portable_renderer import remember_origin
-from rllm_backend_kit.renderer_checks import check_reasoning_is_kept, check_tool_calls
+from rllm_backend_kit.renderer_checks import check_reads_back, check_reasoning_is_kept, check_tool_calls
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.errors import ConfigError
-from rllm_core.rollout.template_renderer import template_renderer
+from rllm_core.contracts.renderer import AUTO_RENDERER
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins import resolve
+from rllm_core.rollout.template_renderer import TemplateRenderer, template_renderer
 
 if TYPE_CHECKING:
     from rllm_core.contracts.backend import RunContext
@@ -20,18 +23,36 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
     """What `run` has chosen by ``rllm.renderer``, for the model of `setup`. Backends call this in `start`.
 
     Raises:
-        ConfigError: the renderer does not know this model, or cannot do what the run asks of it.
+        ConfigError: the renderer does not know this model, cannot read it, or cannot do what the run asks of it.
     """
     name, make, params = "template", template_renderer, NoParams()
     if run.renderer is not None:
         name, make, params = run.renderer.plugin.name, run.renderer.registered.load(), run.renderer.params
     renderer: Renderer = make(setup, params)
+    if type(renderer) is TemplateRenderer:
+        check_reads_back(renderer, partial(_another_renderer, setup))
     if run.config.rllm.accumulate_reasoning:
         check_reasoning_is_kept(renderer, name)
     if run.calls_tools:
         check_tool_calls(renderer, name)
     remember_origin(renderer, setup, run.renderer)
     return renderer
+
+
+def _another_renderer(setup: RendererSetup) -> str:
+    """The renderer to choose if this model's chat template cannot be read."""
+    try:
+        knows = not isinstance(resolve("renderer", AUTO_RENDERER).load()(setup, NoParams()), TemplateRenderer)
+    except PluginError:
+        return "Install a renderer that knows more models: `pip install rllm-renderers`, and set rllm.renderer=auto."
+    except ConfigError as error:
+        return f"rllm.renderer=auto knows this model, but cannot be used here: {error.message}"
+    if knows:
+        return "Set rllm.renderer=auto, which knows this model."
+    return (
+        "Set rllm.renderer=renderers:FAMILY if the model is from a family that the library renderers knows, or write "
+        "a renderer: `rllm plugins new my-renderer --kind renderer`."
+    )
 
 
 def options_without_thinking(tokenizer: Any) -> dict[str, Any]:

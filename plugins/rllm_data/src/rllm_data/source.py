@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.files import open_to_read
 
 BUILDERS: Mapping[str, str] = MappingProxyType(
     {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
@@ -68,7 +69,7 @@ def _file(path: Path) -> Source:
             f"{path} has {ending}.", f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file."
         )
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             start = file.read(len(_PARQUET_MAGIC))
             size = file.seek(0, SEEK_END)
             file.seek(max(0, size - len(_PARQUET_MAGIC)))

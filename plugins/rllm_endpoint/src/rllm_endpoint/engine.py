@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 from rllm_core.rollout.conversation import PromptTooLongError
 from rllm_endpoint.carried import CarriedMessages, Prompt
 from rllm_endpoint.client import EndpointClient, PromptRefusedError
@@ -47,6 +47,11 @@ class EndpointEngine:
         """
         if sampling.stop:
             raise RolloutError("The backend 'endpoint' has no stop texts.", "Sample without SamplingParams.stop.")
+        if sampling.json_schema is not None or sampling.top_logprobs:
+            raise UnsupportedSamplingError(
+                "The backend 'endpoint' has no JSON schemas and no log-probs of other tokens.",
+                "Sample without SamplingParams.json_schema and SamplingParams.top_logprobs.",
+            )
         asked = self.renderer.asked(prompt_ids)
         try:
             answer = await self._client.complete(self._body(asked, sampling))

@@ -19,6 +19,18 @@ class SampledToken:
     text: str
     """Empty for a special token."""
     logprob: float
+    top: tuple[SampledToken, ...] = ()
+    """The likeliest tokens at its place, likeliest first."""
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """As OpenAI's APIs have it."""
+        shown: dict[str, Any] = {
+            "token": self.text,
+            "bytes": list(self.text.encode(errors="replace")),
+            "logprob": self.known_logprob,
+        }
+        return shown | {"top_logprobs": [{k: v for k, v in each.as_json.items() if k in shown} for each in self.top]}
 
     @property
     def known_logprob(self) -> float:

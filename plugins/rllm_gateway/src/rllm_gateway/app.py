@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
 from rllm_gateway.apis.openai_errors import error_body
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.endpoint import Endpoint
@@ -15,12 +15,14 @@ from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import send_error
 from rllm_gateway.refusals import RefusedError
 from rllm_gateway.session_endpoints import end_endpoint, open_endpoint
-from rllm_gateway.small_endpoints import models_endpoint, reward_endpoint, tokens_endpoint
+from rllm_gateway.small_endpoints import health_endpoint, models_endpoint, reward_endpoint, tokens_endpoint
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
 from rllm_serving.listening import is_loopback
 
-BASE = "/s/{session}/{role}/v1"
+BASE_OF_ANTHROPIC = "/s/{session}/{role}"
+"""Some clients of Anthropic's API add no ``/v1`` to their base URL."""
+BASE = f"{BASE_OF_ANTHROPIC}/v1"
 
 
 def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> ASGIApp:
@@ -35,10 +37,19 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         [
             Route(f"{BASE}/chat/completions", Endpoint(gateway, chat)),
             Route(f"{BASE}/responses", Endpoint(gateway, responses)),
-            Route(f"{BASE}/messages", Endpoint(gateway, messages)),
-            Route(f"{BASE}/messages/count_tokens", tokens_endpoint(gateway)),
-            Route(f"{BASE}/models", models_endpoint(gateway)),
+            Route(f"{BASE}/completions", Endpoint(gateway, CompletionsApi())),
+            *(
+                route
+                for base in (BASE, BASE_OF_ANTHROPIC)
+                for route in (
+                    Route(f"{base}/messages", Endpoint(gateway, messages)),
+                    Route(f"{base}/messages/count_tokens", tokens_endpoint(gateway)),
+                    Route(f"{base}/models", models_endpoint(gateway)),
+                    Route(f"{base}/models/{{model:path}}", models_endpoint(gateway)),
+                )
+            ),
             Route(f"{BASE}/reward", reward_endpoint(gateway)),
+            Route("/health", health_endpoint()),
             *([] if deployed is None else _routes_of(deployed)),
         ],
         redirect_slashes=False,
@@ -49,7 +60,7 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         return app
 
     def refusal(scope: Scope, why: str) -> bytes:
-        of_anthropic = "/v1/messages" in scope["path"]
+        of_anthropic = "/messages" in scope["path"]
         return (messages.error if of_anthropic else error_body)(RefusedError(403, "permission", why))
 
     return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.", refusal)

@@ -9,8 +9,10 @@ from typing import Any, Literal, Protocol
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.answer import Answer
 from rllm_gateway.refusals import RefusedError
+from rllm_gateway.structured import Wanted
 
 MOST_CHOICES = 128
+MOST_TOP = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,6 +20,8 @@ class Asked:
     """A request, translated."""
 
     messages: Sequence[Message]
+    raw_prompt: str | tuple[int, ...] | None = None
+    """A prompt of text or tokens, which no template is applied to; None: the messages are the prompt."""
     tools: Sequence[Tool] = ()
     n: int = 1
     max_tokens: int | None = None
@@ -25,6 +29,10 @@ class Asked:
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
+    """Number of the likeliest tokens to return with each token."""
+    wanted: Wanted | None = None
+    """The form of the reply; None: the model writes what it likes."""
     model: str = ""
     """As the client calls it; answers repeat it."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -65,12 +65,21 @@ class AttemptSampler:
         """What samples is gone: no fault of the attempt."""
 
     async def sample(
-        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, stop: tuple[str, ...]
+        self,
+        *,
+        call: str,
+        branch: str,
+        prompt_ids: NDArray[np.int32],
+        max_tokens: int,
+        stop: tuple[str, ...],
+        json_schema: str | None = None,
+        top_logprobs: int = 0,
     ) -> Completion:
         """Continue a prompt; see `Policy.sample`.
 
         Raises:
             PromptTooLongError: the prompt exceeds ``data.max_prompt_length``, or leaves no room in the context.
+            UnsupportedSamplingError: the engine has no `json_schema` or no `top_logprobs`.
             BackendError: the engine is gone.
         """
         context = self._context
@@ -81,7 +90,13 @@ class AttemptSampler:
             longest = min(context.max_prompt_length, engine.max_context - 1)
             raise PromptTooLongError(f"a prompt of {len(prompt_ids)} tokens; this run takes {longest} at most")
         most = min(max_tokens, context.max_response_length, room)
-        sampling = replace(context.sampling, max_tokens=most, stop=stop if self._engine_stops else ())
+        sampling = replace(
+            context.sampling,
+            max_tokens=most,
+            stop=stop if self._engine_stops else (),
+            json_schema=json_schema,
+            top_logprobs=top_logprobs,
+        )
         session = f"{self._name}/{branch}"
         self._branches.add(session)
         if (before := self.calls.pop(call, None)) is not None:

@@ -33,7 +33,9 @@ def _check_own(sdk: SdkSection) -> None:
             "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
             "Leave it out, or set rllm.sdk.proxy.mode=external.",
         )
-    _check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
+    # The core looks at the run folder, where the store is unless the run names another.
+    if sdk.store.path is not None:
+        _check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
 
 

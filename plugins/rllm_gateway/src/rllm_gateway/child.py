@@ -53,15 +53,13 @@ async def serve(settings: ChildSettings) -> int:
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link_policy import LinkPolicy
     from rllm_gateway.policy import AttachedPolicy
-    from rllm_record.calls import CallStore
 
     stop = Stop()
     stop.set_with_parent()
     renderer = load_renderer(Path(settings.renderer))
     listen_at = listening_socket if settings.deployment is None else listen
     listening = listen_at(settings.host, settings.port)
-    store = CallStore.open(Path(settings.store))
-    gateway = Gateway(store, url_of(listening))
+    gateway = Gateway(Path(settings.store), url_of(listening))
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
     policy = LinkPolicy(*await asyncio.open_connection(sock=link))
@@ -85,8 +83,7 @@ async def serve(settings: ChildSettings) -> int:
         linking.cancel()
         if deployed is not None:
             await deployed.end_all()
-        gateway.flush()
-        store.close()
+        gateway.close()
     return stop.exit_code
 
 

@@ -21,8 +21,8 @@ GATEWAY = "http://127.0.0.1:4000"
 TOKEN_FILE = Path("~/.rllm/gateway.token")
 METADATA_HEADER = "X-Rllm-Metadata"
 NO_GATEWAY = "what answers at {url} is no gateway: start one with `rllm gateway serve --model …`, or give another url"
-ROLE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,64}")
-"""Clients take '.' and '..' out of a path."""
+ROLE = re.compile(r"(?!(?:\.{1,2}|v1)$)[A-Za-z0-9._~-]{1,64}")
+"""Clients remove '.' and '..' from a path. Anthropic's clients add 'v1' to the URL of a session without a role."""
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 
@@ -119,13 +119,18 @@ def current_session() -> Session:
 def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
     """Calls inside, of clients of `get_chat_client`, have this role and this metadata; nested ones add to it.
 
+    To give the role to a different client, create it with a URL of the yielded session, for example
+    ``Anthropic(base_url=made.anthropic_url)``.
+
     Raises:
         RuntimeError: as `current_session`.
         ValueError: the role cannot be part of a URL.
     """
     outer = current_session()
     if role is not None and not ROLE.fullmatch(role):
-        raise ValueError(f"the role {role!r:.80} is not 1 to 64 letters, digits, '-', '_', '.' and '~', or only dots")
+        raise ValueError(
+            f"the role {role!r:.80} is not 1 to 64 letters, digits, '-', '_', '.' and '~', or is '.' or '..'"
+        )
     made = replace(outer, role=role or outer.role, metadata={**(outer.metadata or {}), **metadata})
     token = _CURRENT.set(made)
     try:
@@ -135,7 +140,7 @@ def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
 
 
 def reward(value: float, role: str = DEFAULT_ROLE) -> None:
-    """Say how good the attempt was in a role; see `Session.reward`."""
+    """Say how good the attempt was in a role; see `Session.reward`. A role without a call is refused."""
     current_session().with_role(role).reward(value)
 
 

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
 from rllm_core.cli import config_options, read_request
 from rllm_core.errors import ConfigError
+from rllm_gateway.places import SHARED
 
 PORT = 4000
-STORE = "~/.rllm/traces.db"
-"""As ``rllm.sdk.store.path``."""
 SECONDS_OF_A_DAY = 86400.0
-
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S%z"])
 
 STORE_OPTION = click.option(
     "--store",
-    default=STORE,
-    show_default=True,
-    type=click.Path(dir_okay=False),
-    help="Store of calls, as rllm.sdk.store.path.",
+    metavar="PATH",
+    help=f"Run folder, or store of calls. Default: the store of the run runs/NAME for --run NAME, else {SHARED}.",
 )
+RUN_OPTION = click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+
+
+def selection_options(command: CommandT) -> CommandT:
+    """Add what says which sessions; see `Selection`."""
+    for option in (
+        click.option("--before", type=TIME, metavar="TIME", help="Sessions that were opened earlier."),
+        click.option("--since", type=TIME, metavar="TIME", help="Sessions that were opened then or later."),
+        click.option("--session", "sessions", multiple=True, metavar="ID", help="This session; may be repeated."),
+        RUN_OPTION,
+        STORE_OPTION,
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -33,7 +46,7 @@ def gateway() -> None:
 
 @gateway.command()
 @config_options("backend", "profile", "seed")
-@STORE_OPTION
+@click.option("--store", default=SHARED, show_default=True, type=click.Path(dir_okay=False), help="Store of calls.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that agents reach.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
@@ -78,14 +91,13 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
 
 
 @gateway.command()
-@STORE_OPTION
-@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
-def sessions(store: str, run: str | None) -> None:
+@selection_options
+def sessions(store: str | None, **selected: Any) -> None:
     """List sessions: id, run, calls, ending, time."""
-    from rllm_gateway.listing import opened, session_lines, sessions_of
+    from rllm_gateway.listing import Selection, opened, session_lines, sessions_of
 
-    with opened(store) as reader:
-        found = sessions_of(reader, run)
+    with opened(store, selected["run"]) as reader:
+        found = sessions_of(reader, Selection(**selected))
         for line in session_lines(found):
             click.echo(line)
     if not found:
@@ -95,7 +107,7 @@ def sessions(store: str, run: str | None) -> None:
 @gateway.command()
 @STORE_OPTION
 @click.argument("session")
-def show(store: str, session: str) -> None:
+def show(store: str | None, session: str) -> None:
     """Show what was said in a session."""
     from rllm_gateway.listing import call_lines, opened, session_named
 
@@ -105,36 +117,34 @@ def show(store: str, session: str) -> None:
 
 
 @gateway.command()
-@STORE_OPTION
-@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+@selection_options
 @click.argument("file", type=click.File("wb"), default="-")
-def export(store: str, run: str | None, file: BinaryIO) -> None:
+def export(store: str | None, file: BinaryIO, **selected: Any) -> None:
     """Write calls as JSON Lines.
 
     Each has its messages, token ids and log-probs. Without FILE they go to standard output.
     """
-    from rllm_gateway.listing import exported, opened
+    from rllm_gateway.listing import Selection, exported, opened
 
-    with opened(store) as reader:
-        for line in exported(reader, run):
+    with opened(store, selected["run"]) as reader:
+        for line in exported(reader, Selection(**selected)):
             file.write(line + b"\n")
 
 
 @gateway.command()
-@STORE_OPTION
-@click.option("--run", metavar="NAME", help="Sessions of this run alone.")
+@selection_options
 @click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None:
+def episodes(store: str | None, with_open: bool, folder: Path, **selected: Any) -> None:
     """Write sessions as episodes.
 
     `rllm rescore FOLDER` and `rllm train --stored FOLDER` read them. Sessions of validation are left out.
     """
     from rllm_gateway.exporting import export_episodes
-    from rllm_gateway.listing import counted, opened
+    from rllm_gateway.listing import Selection, counted, opened
 
-    with opened(store) as reader:
-        done = export_episodes(reader, run, with_open, folder.expanduser())
+    with opened(store, selected["run"]) as reader:
+        done = export_episodes(reader, Selection(**selected), with_open, folder.expanduser())
     attempts, tasks = counted(done.episodes, "attempt"), counted(done.tasks, "task")
     click.echo(f"{attempts} at {tasks} in {folder}, {done.without_reward} without a reward")
     for reason, sessions in done.left_out.items():
@@ -143,16 +153,16 @@ def episodes(store: str, run: str | None, with_open: bool, folder: Path) -> None
 
 @gateway.command()
 @STORE_OPTION
-@click.option("--run", metavar="NAME", help="Sessions of this run.")
+@RUN_OPTION
 @click.option("--days", type=click.FloatRange(0), help="Sessions that were opened longer ago.")
-def prune(store: str, run: str | None, days: float | None) -> None:
+def prune(store: str | None, run: str | None, days: float | None) -> None:
     """Delete old sessions, or those of a run."""
-    from rllm_gateway.listing import counted, opened
+    from rllm_gateway.listing import counted
+    from rllm_gateway.places import named_store
     from rllm_record.calls import CallStore
 
     if run is None and days is None:
         raise ConfigError("Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both.")
-    opened(store).close()
     before = None if days is None else time.time() - days * SECONDS_OF_A_DAY
-    with CallStore.open(Path(store).expanduser()) as calls:
+    with CallStore.open(named_store(store, run)) as calls:
         click.echo(f"{counted(calls.prune(run=run, before=before), 'session')} deleted")

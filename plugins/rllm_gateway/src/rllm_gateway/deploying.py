@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from rllm_evals.engines import open_engine
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.deployment import Deployment
 from rllm_gateway.process import Place, deployed_gateway
+from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
 
 
@@ -54,11 +55,11 @@ class DeployedSampler(AttemptSampler):
     """Keeps nothing of what it sampled: the store has it, and a session may live for days."""
 
     async def sample(
-        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, stop: tuple[str, ...]
+        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, **asked: Any
     ) -> Completion:
         """See `AttemptSampler.sample`."""
         completion = await super().sample(
-            call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, stop=stop
+            call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, **asked
         )
         self.calls.clear()
         return completion
@@ -80,11 +81,11 @@ async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], 
     stop = Stop()
     place = Place(store=options.store, host=options.host, port=options.port)
     deployment = Deployment(token_file=str(options.token_file), spec=_spec(plan.config, options.run))
-    with tempfile.TemporaryDirectory(prefix="rllm-gateway-") as name:
+    with ProcessDirectory("rllm-gateway-") as files:
         async with open_engine(plan) as engine:
             samplers = _samplers(plan, engine)
             renderer = engine.renderer
-            async with deployed_gateway(renderer, place, Path(name), deployment, samplers) as (
+            async with deployed_gateway(renderer, place, files.path, deployment, samplers) as (
                 link,
                 url,
             ):

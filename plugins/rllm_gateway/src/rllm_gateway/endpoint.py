@@ -65,6 +65,7 @@ class Endpoint:
         head = head_of(scope)
         session = self._gateway.session(head.session, head.key)
         session.requests += 1
+        session.roles.add(head.role)
         asked = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
         if head.metadata:
             asked = replace(asked, metadata={**head.metadata, **asked.metadata})

@@ -13,14 +13,14 @@ from typing import Any
 
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
-from rllm_gateway.listing import sessions_of
+from rllm_gateway.listing import Selection, sessions_of
 from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
 from rllm_gateway.stored_session import episode_of
 from rllm_record.calls import CallReader, SessionRow, SessionSummary
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
 TASKS_OF_A_FILE = 64
-"""A file is a step of `rllm rescore`: all attempts at so many tasks."""
+"""A file is a step of `rllm rescore`: all attempts of one policy at so many tasks."""
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Exported:
     """Sessions that are not there, by reason."""
 
 
-def export_episodes(reader: CallReader, run: str | None, with_open: bool, folder: Path) -> Exported:
-    """Write all attempts as episodes, together by task.
+def export_episodes(reader: CallReader, selection: Selection, with_open: bool, folder: Path) -> Exported:
+    """Write attempts as episodes, together by the policy that sampled them and by task.
 
     Args:
         reader: of the store.
-        run: sessions of this run alone; None: of all.
+        selection: of which sessions.
         with_open: whether sessions that have not ended are attempts too.
         folder: new or empty.
 
@@ -50,15 +50,18 @@ def export_episodes(reader: CallReader, run: str | None, with_open: bool, folder
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} holds files already.", "Name another folder.")
     done = Exported()
-    by_task: defaultdict[str, list[SessionRow]] = defaultdict(list)
-    for row in _attempts(sessions_of(reader, run), with_open, done.left_out):
-        by_task[task_of(row)].append(row)
-    sampler = _sampler_of([row for rows in by_task.values() for row in rows])
-    tasks, files, number = iter(by_task.items()), StepFiles(folder), 0
-    while some := list(islice(tasks, TASKS_OF_A_FILE)):
-        played = [each for task, rows in some for each in _played(reader, task, rows, number, done)]
-        files.write(number, played, (), "tokens", sampler)
-        number += 1
+    attempts = list(_attempts(sessions_of(reader, selection), with_open, done.left_out))
+    sampler, files, number = _sampler_of(attempts), StepFiles(folder), 0
+    by_version: defaultdict[int, defaultdict[str, list[SessionRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in attempts:
+        by_version[reader.calls(row.id)[0].call.weight_version][task_of(row)].append(row)
+    for version in sorted(by_version):
+        tasks = iter(by_version[version].items())
+        while some := list(islice(tasks, TASKS_OF_A_FILE)):
+            played = [each for task, rows in some for each in _played(reader, task, rows, number, done)]
+            files.write(number, played, (), "tokens", sampler)
+            number += 1
+    done.tasks = len({task for of_version in by_version.values() for task in of_version})
     return done
 
 
@@ -116,7 +119,7 @@ def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
     if len(found) > 1:
         raise ConfigError(
             "These sessions were sampled by models with several tokenizers, or at several temperatures.",
-            "Export those of one run with --run NAME.",
+            "Export one model and temperature at a time: use --run NAME, --session ID, --since TIME or --before TIME.",
         )
     ((tokenizer, temperature),) = found
     return Sampler(tokenizer=tokenizer, temperature=temperature)
@@ -125,7 +128,6 @@ def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
 def _played(
     reader: CallReader, task: str, rows: Iterable[SessionRow], number: int, done: Exported
 ) -> Iterator[PlayedEpisode]:
-    done.tasks += 1
     for index, row in enumerate(rows):
         stored = reader.session(row.id)
         episode = episode_of(stored, f"{task}:{index}")

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
+from pathlib import Path
 
 from rllm_core.errors import RllmError
 from rllm_gateway.limits import Limits
@@ -18,9 +19,10 @@ from rllm_gateway.requests import Request, begin
 from rllm_gateway.row_log import RowLog
 from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
+from rllm_serving.listening import reachable
 
 NOBODY = hash_of("")
-IDS = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
+IDS = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~:-]{1,200}")
 
 
 class SessionError(RllmError):
@@ -30,12 +32,12 @@ class SessionError(RllmError):
 class Gateway:
     """Lives on one event loop."""
 
-    def __init__(self, store: CallStore, url: str, limits: Limits | None = None) -> None:
+    def __init__(self, store: CallStore | Path, url: str, limits: Limits | None = None) -> None:
         """No policy is attached yet.
 
         Args:
-            store: where calls are stored before they are answered.
-            url: where clients reach the gateway.
+            store: where calls are stored before they are answered; a path is opened with the first session.
+            url: where the gateway listens.
             limits: how much it takes on.
         """
         self.limits = limits or Limits()
@@ -107,7 +109,7 @@ class Gateway:
         except BaseException:
             del self._sessions[spec.id]
             raise
-        return OpenedSession(id=spec.id, key=key, url=f"{self.url}/s/{spec.id}")
+        return OpenedSession(id=spec.id, key=key, url=f"{reachable(self.url)}/s/{spec.id}")
 
     async def close_session(self, session: str) -> SessionTrace:
         """Seal a session, let what is being stored end, and return what it holds.
@@ -158,8 +160,12 @@ class Gateway:
         return begin(session, request, attached, self._log, self.limits.in_flight_of_session)
 
     def flush(self) -> None:
-        """Hand what waits to the store; to be called before that is closed."""
+        """Hand what waits to the store."""
         self._log.flush()
+
+    def close(self) -> None:
+        """Wait until everything is stored, and let go of the store."""
+        self._log.close()
 
     def note_delivery(self, session: LiveSession, work: Work) -> None:
         """The client has the answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from rllm_gateway.client import ROLE
 from rllm_gateway.fields import json_object
 from rllm_gateway.refusals import RefusedError, invalid
 
@@ -20,7 +20,6 @@ STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-ROLE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 METADATA = b"x-rllm-metadata"
 """A JSON object: what `rllm_gateway.client.session` says of all calls inside."""
 TRACEPARENT_LENGTH = 128
@@ -36,6 +35,8 @@ class Head:
 
     session: str
     role: str
+    model: str | None
+    """The model that the path names; None: it names none."""
     key: str
     """Empty: none was sent."""
     client_retry: int | None
@@ -50,11 +51,12 @@ def head_of(scope: Scope) -> Head:
     headers = dict(scope["headers"])
     named = scope["path_params"]
     if not ROLE.fullmatch(named["role"]):
-        raise invalid("A role in the path is 1 to 64 letters, digits, '-', '_', '.' and '~'.")
+        raise invalid("A role in the path is 1 to 64 letters, digits, '-', '_', '.' and '~', but not '.', '..' or v1.")
     traceparent = headers.get(b"traceparent")
     return Head(
         session=named["session"],
         role=named["role"],
+        model=named.get("model"),
         key=key_of(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
         traceparent=None if traceparent is None else traceparent[:TRACEPARENT_LENGTH].decode("latin-1"),
@@ -120,6 +122,12 @@ async def send_rest(send: Send, gone: asyncio.Task[None], body: bytes) -> bool:
     there = not gone.done()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return there
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    """Answer with JSON, without a look at whether the client is still there."""
+    await send_start(send, 200, [JSON, (b"content-length", str(len(body)).encode())])
+    await send({"type": "http.response.body", "body": body})
 
 
 async def send_error(send: Send, refused: RefusedError, body: bytes) -> None:

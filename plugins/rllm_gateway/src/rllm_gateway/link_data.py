@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rllm_core.contracts.engine import Completion
+import numpy as np
+
+from rllm_core.contracts.engine import Completion, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_gateway.frames import Frame
 from rllm_gateway.session import Said, SessionTrace, TracedCall
@@ -31,17 +33,26 @@ def completion_frame(number: int, completion: Completion) -> Frame:
         "finish_reason": completion.finish_reason,
         "weight_version": completion.weight_version,
         "version_spans": [list(span) for span in completion.version_spans],
+        "n_tokens": len(completion.token_ids),
     }
-    return Frame(body, completion.token_ids, completion.logprobs)
+    ids, logprobs, top = completion.token_ids, completion.logprobs, completion.top
+    if top is not None:
+        # They follow the sampled tokens.
+        ids, logprobs = np.append(ids, top.ids), np.append(logprobs, top.logprobs)
+    return Frame(body, ids, logprobs)
 
 
 def completion_of(frame: Frame) -> Completion:
     """The completion that `completion_frame` wrote."""
-    body = frame.body
+    body, size = frame.body, frame.body["n_tokens"]
+    top = None
+    if len(frame.ids) > size:
+        top = TopTokens(frame.ids[size:].reshape(size, -1), frame.logprobs[size:].reshape(size, -1))
     return Completion(
-        token_ids=frame.ids,
-        logprobs=frame.logprobs,
+        token_ids=frame.ids[:size],
+        logprobs=frame.logprobs[:size],
         finish_reason=body["finish_reason"],
         weight_version=body["weight_version"],
         version_spans=tuple(VersionSpan(*span) for span in body["version_spans"]),
+        top=top,
     )

@@ -15,10 +15,15 @@ from numpy.typing import NDArray
 from rllm_core.contracts.engine import Completion
 from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_data import completion_of, trace_as_json
-from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError
+from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 
-FAILURES: dict[str, type[PolicyError]] = {"too_long": PromptTooLongError, "gone": PolicyGoneError, "error": PolicyError}
+FAILURES: dict[str, type[PolicyError]] = {
+    "too_long": PromptTooLongError,
+    "unsupported": UnsupportedError,
+    "gone": PolicyGoneError,
+    "error": PolicyError,
+}
 
 
 class SessionKeeper(Protocol):
@@ -47,6 +52,8 @@ class LinkPolicy:
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: tuple[str, ...],
+        json_schema: str | None = None,
+        top_logprobs: int = 0,
     ) -> Completion:
         """See `Policy.sample`."""
         if self._gone:
@@ -63,6 +70,8 @@ class LinkPolicy:
             "branch": branch,
             "max_tokens": max_tokens,
             "stop": list(stop),
+            "json_schema": json_schema,
+            "top_logprobs": top_logprobs,
         }
         self._send(Frame(asked, prompt_ids))
         try:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any, TypeVar
 
-from rllm_core.errors import BackendError, RllmError, described
+from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_data import completion_frame, trace_of
@@ -184,9 +184,13 @@ class TrainerLink:
                 prompt_ids=frame.ids,
                 max_tokens=body["max_tokens"],
                 stop=tuple(body["stop"]),
+                json_schema=body["json_schema"],
+                top_logprobs=body["top_logprobs"],
             )
         except PromptTooLongError as error:
             self._send(_failed(number, "too_long", str(error)))
+        except UnsupportedSamplingError as error:
+            self._send(_failed(number, "unsupported", str(error)))
         except BackendError as error:
             self._send(_failed(number, "gone", error.message))
         except RllmError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,43 +12,74 @@ import orjson
 
 from rllm_core.errors import ConfigError
 from rllm_gateway.digests import REASONING
+from rllm_gateway.places import named_store
 from rllm_gateway.session import LABEL, VALIDATION
-from rllm_record.calls import CallReader, CallRow, SessionSummary, StoredSession
+from rllm_record.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
 
 OPEN = "open"
 SHOWN = 2000
 """Characters of a message."""
 
 
-def opened(store: str) -> CallReader:
-    """A reader of a store.
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which sessions of a store."""
+
+    run: str | None = None
+    """None: of all runs."""
+    sessions: tuple[str, ...] = ()
+    """Ids; empty: all."""
+    since: datetime | None = None
+    """Those that were opened then or later."""
+    before: datetime | None = None
+    """Those that were opened earlier."""
+
+    def has(self, row: SessionRow) -> bool:
+        """Whether a session of the run is one of them."""
+        return (
+            (not self.sessions or row.id in self.sessions)
+            and (self.since is None or row.opened >= self.since.timestamp())
+            and (self.before is None or row.opened < self.before.timestamp())
+        )
+
+
+ALL = Selection()
+
+
+def opened(store: str | None, run: str | None = None) -> CallReader:
+    """A reader of a store; see `named_store`.
 
     Raises:
         ConfigError: there is none.
         StoreError: it cannot be read.
     """
-    path = Path(store).expanduser()
-    if not path.exists():
-        raise ConfigError(
-            f"There is no store of calls at {path}.",
-            "Give --store the file that `rllm gateway serve` names, or the rllm.sdk.store.path of the run.",
-        )
-    return CallReader.open(path)
+    return CallReader.open(named_store(store, run))
 
 
-def sessions_of(reader: CallReader, run: str | None) -> list[SessionSummary]:
-    """The sessions of a run, or all, which may be none.
+def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionSummary]:
+    """The sessions that are selected. Without a selection these may be none.
 
     Raises:
-        ConfigError: the store has none of this run.
+        ConfigError: the store has none of these.
         StoreError: it cannot be read.
     """
-    found = list(reader.sessions(run))
-    if not found and run is not None:
+    of_run = list(reader.sessions(selection.run))
+    if not of_run and selection.run is not None:
         runs = sorted({each.session.run for each in reader.sessions()})
         raise ConfigError(
-            f"The store has no session of run {run!r}.",
+            f"The store has no session of run {selection.run!r}.",
             f"It has those of {', '.join(map(repr, runs))}." if runs else "It has no session at all.",
+        )
+    missing = set(selection.sessions) - {each.session.id for each in of_run}
+    if missing:
+        raise ConfigError(
+            f"The store has no session {', '.join(map(repr, sorted(missing)))}.", "`rllm gateway sessions` lists them."
+        )
+    found = [each for each in of_run if selection.has(each.session)]
+    if of_run and not found:
+        raise ConfigError(
+            f"None of {counted(len(of_run), 'session')} was opened between --since and --before.",
+            "`rllm gateway sessions` lists when each was opened.",
         )
     return found
 
@@ -115,9 +146,9 @@ def _shortened(said: Any) -> str:
     return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
 
 
-def exported(reader: CallReader, run: str | None) -> Iterator[bytes]:
+def exported(reader: CallReader, selection: Selection) -> Iterator[bytes]:
     """A line of JSON per call, with its whole prompt. Raises as `sessions_of`."""
-    for summary in sessions_of(reader, run):
+    for summary in sessions_of(reader, selection):
         stored = reader.session(summary.session.id)
         rewards = {reward.role: reward.value for reward in stored.rewards}
         for row in stored.calls:

@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from rllm_gateway.answer import Answer
 from rllm_gateway.session import Ending, Said, SessionSpec, SessionTrace, TracedCall
+from rllm_gateway.structured import Wanted
 from rllm_gateway.tree import Node, Tree
 
 UNDELIVERED = "undelivered"
@@ -30,8 +31,9 @@ def is_key(key: str, key_hash: str) -> bool:
     return hmac.compare_digest(hash_of(key), key_hash)
 
 
-RequestKey = tuple[bytes, int, int, tuple[str, ...]]
-"""Digest of the prompt, number of choices, most tokens, stop texts: what a repeated request has in common."""
+RequestKey = tuple[bytes, int, int, tuple[str, ...], Wanted | None]
+"""Digest of the prompt, number of choices, maximum number of tokens, stop strings, and form of the reply. A repeated
+request has the same key."""
 
 
 @dataclass(eq=False)
@@ -87,6 +89,8 @@ class LiveSession:
     """Numbers of calls that came to nothing, by prompt: asked again, it is the same sample."""
     lost: Counter[bytes] = field(default_factory=Counter)
     """How many requests of each prompt came to nothing, and have not been tried again."""
+    roles: set[str] = field(default_factory=set)
+    """Roles that requested replies, including failed requests."""
     in_flight: int = 0
     sampled: int = 0
     """Calls that were begun and have not come to nothing."""

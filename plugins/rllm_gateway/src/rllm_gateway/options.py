@@ -19,6 +19,11 @@ class AgentParams(Params):
     command: list[str] | None = Field(
         None, min_length=1, description="Program that attempts a task, and its arguments, in place of a function."
     )
+    preload: list[str] = Field(
+        default_factory=list,
+        description="Modules that a Python program in `command` imports, such as [litellm]. One process imports them "
+        "once, and each rollout is a fork of it.",
+    )
     timeout: Annotated[float, AttemptSeconds()] = Field(
         3600.0, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 from rllm_gateway.refusals import invalid
 
 Outcome = Literal["honoured", "overruled", "ignored"]
+IGNORE = "Set rllm.workflow.workflow_args.unsupported=ignore to ignore it. The session then counts such requests."
 SAMPLERS_OF_OTHERS = frozenset(
     ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "frequency_penalty", "presence_penalty", "seed")
 )
@@ -65,7 +66,7 @@ def refuse_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -
     """Raise RefusedError for a part of a request that nothing can act on, unless the session ignores such parts."""
     if unsupported == "refuse":
         raise invalid(
-            f"{name:.80} is not supported, or not with this value. A session that ignores such parameters counts them.",
+            f"{name:.80} is not supported, or not with this value. {IGNORE}",
             f"{name:.80}",
             "unsupported_parameter",
         )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
@@ -25,6 +23,7 @@ def _agent() -> Callable[..., Workflow]:
 
 
 def _check(params: AgentParams) -> None:
+    from rllm_gateway.running.commands import count_python_options
     from rllm_gateway.running.target import check_target
 
     if (params.agent is None) == (params.command is None):
@@ -33,11 +32,18 @@ def _check(params: AgentParams) -> None:
             "Name a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
+        if params.preload:
+            raise ConfigError(
+                "rllm.workflow.workflow_args.preload is set, and the agent is a function.",
+                "Remove `preload`: the packages that a function's file imports are imported once without it.",
+            )
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
             f"There is no program {params.command[0]!r}.", "Give rllm.workflow.workflow_args.command a program's path."
         )
+    elif params.preload:
+        count_python_options(params.command or [])
 
 
 def _sources(params: AgentParams) -> Mapping[str, str]:
@@ -55,22 +61,29 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """The gateway, and what starts agents."""
-    from rllm_gateway.process import gateway_process, running_gateway
-    from rllm_gateway.running.commands import CommandRunner
+    from rllm_gateway.places import store_path
+    from rllm_gateway.process import Place, gateway_process, running_gateway
+    from rllm_gateway.running.commands import CommandRunner, WarmCommandRunner
     from rllm_gateway.running.functions import FunctionRunner
     from rllm_gateway.running.target import check_target
     from rllm_gateway.silence import Silence
     from rllm_gateway.workflow import OpenedGateway
+    from rllm_serving.process_directory import ProcessDirectory
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
-    gateway = running_gateway if sdk.proxy.mode == "external" else gateway_process
-    with tempfile.TemporaryDirectory(prefix="rllm-gateway-") as name:
-        folder = Path(name)
-        if params.agent is None:
-            runner: Any = CommandRunner(params.command or [], folder)
+    place = Place(store=str(store_path(sdk.store.path, run.folder)), host=sdk.proxy.host, port=sdk.proxy.port)
+    with ProcessDirectory("rllm-gateway-") as files:
+        folder = files.path
+        if params.agent is not None:
+            runner: Any = FunctionRunner(check_target(params.agent), folder)
+        elif params.preload:
+            runner = WarmCommandRunner(params.command or [], params.preload, folder)
         else:
-            runner = FunctionRunner(check_target(params.agent), folder)
-        async with gateway(run.engine.renderer, sdk, folder) as link:
+            runner = CommandRunner(params.command or [], folder)
+        renderer = run.engine.renderer
+        external = sdk.proxy.mode == "external"
+        gateway = running_gateway(renderer, sdk, folder) if external else gateway_process(renderer, place, folder)
+        async with gateway as link:
             try:
                 yield OpenedGateway(
                     link=link,

@@ -21,6 +21,10 @@ class PromptTooLongError(PolicyError):
     """The prompt leaves no room for a token."""
 
 
+class UnsupportedError(PolicyError):
+    """What samples cannot do one thing that the call asks for beyond tokens and their log-probs."""
+
+
 class PolicyGoneError(PolicyError):
     """The policy went away before it answered."""
 
@@ -37,6 +41,8 @@ class Policy(Protocol):
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: tuple[str, ...],
+        json_schema: str | None = None,
+        top_logprobs: int = 0,
     ) -> Completion:
         """Continue a prompt.
 
@@ -47,9 +53,12 @@ class Policy(Protocol):
             prompt_ids: (n,) int32.
             max_tokens: most tokens of the reply.
             stop: texts that end it, at most a few; the tokens that complete one are its last.
+            json_schema: JSON schema, as JSON text, of a reply that must be JSON.
+            top_logprobs: how many of the likeliest tokens to name at each place.
 
         Raises:
             PromptTooLongError: there is no room for a token.
+            UnsupportedError: `json_schema` or `top_logprobs` cannot be done.
             PolicyGoneError: nobody is there to sample any more.
             PolicyError: anything else that is wrong with this call.
         """

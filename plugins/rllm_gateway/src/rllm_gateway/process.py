@@ -41,19 +41,18 @@ class Place:
 
 
 @asynccontextmanager
-async def gateway_process(renderer: Renderer, sdk: SdkSection, folder: Path) -> AsyncIterator[TrainerLink]:
+async def gateway_process(renderer: Renderer, place: Place, folder: Path) -> AsyncIterator[TrainerLink]:
     """A gateway that answers, linked to this process. It ends with the context, or with this process.
 
     Args:
         renderer: of the model; made by `make_renderer`.
-        sdk: where it listens and stores.
+        place: where it listens and stores.
         folder: for its log and its files; they may be deleted afterwards.
 
     Raises:
         ConfigError: no other process can load the renderer.
         BackendError: it does not start.
     """
-    place = Place(store=sdk.store.path, host=sdk.proxy.host, port=sdk.proxy.port)
     async with _process(renderer, place, folder) as (link, _):
         yield link
 
@@ -95,16 +94,13 @@ async def _process(
     rendering = folder / "renderer"
     rendering.mkdir()
     save_renderer(renderer, rendering)
-    store = Path(place.store).expanduser()
-    # As the store makes it: nobody else reads what was said.
-    store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     announcement = folder / "gateway.json"
     ours, theirs = socket.socketpair()
     with theirs:
         settings = ChildSettings(
             descriptor=theirs.fileno(),
             renderer=str(rendering),
-            store=str(store),
+            store=place.store,
             host=place.host,
             port=place.port,
             announcement=str(announcement),

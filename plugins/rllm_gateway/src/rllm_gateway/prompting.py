@@ -50,6 +50,8 @@ def prompt_of(place: Place, asked: Asked, renderer: Renderer, accumulate_reasoni
 
 
 def _rendered(place: Place, asked: Asked, renderer: Renderer, accumulate_reasoning: bool) -> Prompt:
+    if asked.raw_prompt is not None:
+        return Prompt(_raw(asked.raw_prompt, renderer), 0)
     parent = place.parent
     if parent is None:
         return Prompt(renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools), 0)
@@ -62,6 +64,14 @@ def _rendered(place: Place, asked: Asked, renderer: Renderer, accumulate_reasoni
     elif prompt is before and reply is sampled:
         return Prompt(ids, parent.size)
     return Prompt(ids, shared(np.concatenate((before, sampled)), ids))
+
+
+def _raw(prompt: str | tuple[int, ...], renderer: Renderer) -> NDArray[np.int32]:
+    if not isinstance(prompt, str):
+        return np.array(prompt, np.int32)
+    # Renderers encode text as a reply, whose end follows it.
+    ids = renderer.reply_ids(prompt)
+    return ids[:-1] if len(ids) and int(ids[-1]) in renderer.stop_ids else ids
 
 
 def of_user(messages: Sequence[Message]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -15,6 +16,7 @@ from rllm_core.data.messages import Message
 from rllm_gateway.answer import Choice, Finish, SampledToken
 from rllm_gateway.asked import Asked
 from rllm_gateway.prompting import Prompt
+from rllm_gateway.structured import call_in
 
 
 def choice_of(
@@ -31,14 +33,18 @@ def choice_of(
         renderer: of the model.
     """
     reply = renderer.parse(prompt.ids, completion.token_ids, asked.tools)
-    message = dict(reply.message)
+    message: dict[str, Any] = (
+        dict(reply.message) if asked.raw_prompt is None else {"role": "assistant", "content": reply.text}
+    )
+    if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
+        message |= {"content": "", "tool_calls": calls}
     stop = _stopped_at(reply.text, asked.stop)
     if stop is not None:
         message["content"] = _before(message["content"], asked.stop)
     if "tool_calls" in message:
         message["tool_calls"] = _with_ids(message["tool_calls"], place, asked.messages)
     finish: Finish = completion.finish_reason
-    if finish == "stop" and reply.tool_calls:
+    if finish == "stop" and "tool_calls" in message:
         finish = "tool_calls"
     return Choice(
         call=call,
@@ -84,5 +90,14 @@ def _thought(ids: NDArray[np.int32], reasoning_ids: tuple[int, int] | None) -> i
 
 
 def _tokens(completion: Completion, renderer: Renderer) -> list[SampledToken]:
+    top = completion.top
+
+    def named(token: Any, logprob: Any) -> SampledToken:
+        return SampledToken(text=renderer.text([int(token)]), logprob=float(logprob))
+
     both = zip(completion.token_ids, completion.logprobs, strict=True)
-    return [SampledToken(text=renderer.text([int(token)]), logprob=float(logprob)) for token, logprob in both]
+    sampled = [named(*each) for each in both]
+    if top is None:
+        return sampled
+    tops = [tuple(map(named, *row)) for row in zip(top.ids, top.logprobs, strict=True)]
+    return [replace(each, top=likeliest) for each, likeliest in zip(sampled, tops, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from rllm_gateway.answer import Answer, Choice
 from rllm_gateway.asked import Asked
 from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession, RequestKey, StoredCall, Work
-from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError
+from rllm_gateway.parameters import IGNORE
+from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
 from rllm_gateway.prompting import Prompt, of_user
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.replies import choice_of
@@ -44,7 +46,7 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
     asked, spec = request.asked, session.spec
     place = session.tree.place(request.role, asked)
     most = min(asked.max_tokens or spec.max_tokens, spec.max_tokens)
-    key: RequestKey = (place.digest, asked.n, most, asked.stop)
+    key: RequestKey = (place.digest, asked.n, most, asked.stop, asked.wanted)
     again = session.repeated(key, request.client_retry)
     if again is not None:
         session.count("retries")
@@ -153,17 +155,30 @@ class _Sampling:
                 tasks = [group.create_task(self._sample(sibling, branch)) for sibling, branch in both]
             return [task.result() for task in tasks]
         except* PolicyError as errors:
-            raise _refusal(errors) from None
+            raise _refusal(errors, self._request.asked) from None
 
     async def _sample(self, sibling: int, branch: str) -> Completion:
-        return await self._attached.policy.sample(
+        asked = self._request.asked
+        sample = partial(
+            self._attached.policy.sample,
             session=self._session.spec.id,
             call=self._id(sibling),
             branch=branch,
             prompt_ids=self._prompt.ids,
             max_tokens=self._max_tokens,
-            stop=self._request.asked.stop,
+            stop=asked.stop,
         )
+        schema = None if asked.wanted is None else asked.wanted.schema
+        if schema is None and not asked.top_logprobs:
+            return await sample()
+        try:
+            return await sample(json_schema=schema, top_logprobs=asked.top_logprobs)
+        except UnsupportedError:
+            if self._session.spec.unsupported == "refuse":
+                raise
+            for name in _unsupported(asked):
+                self._session.count(f"ignored/{name}")
+            return await sample()
 
     async def _stored(self, rows: list[CallRow]) -> None:
         try:
@@ -265,13 +280,21 @@ def _value(asked: Asked, key: str | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _refusal(errors: ExceptionGroup[PolicyError]) -> RefusedError:
+def _unsupported(asked: Asked) -> list[str]:
+    """Parameters of a request that only some engines can do."""
+    form = [] if asked.wanted is None else [asked.wanted.parameter]
+    return [*form, "top_logprobs"] if asked.top_logprobs else form
+
+
+def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
     first = errors.exceptions[0]
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     match first:
         case PromptTooLongError():
             return invalid(str(first), "messages", "context_length_exceeded")
+        case UnsupportedError():
+            return invalid(f"{first} {IGNORE}", _unsupported(asked)[0], "unsupported_parameter")
         case PolicyGoneError():
             return RefusedError(503, "busy", str(first))
         case _:

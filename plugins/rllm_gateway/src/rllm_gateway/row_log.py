@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 from rllm_record.calls import CallStore, DeliveryRow, Row, StoreError
 
@@ -14,7 +15,8 @@ SECONDS_BETWEEN_NOTES = 1.0
 class RowLog:
     """Lives on one event loop."""
 
-    def __init__(self, store: CallStore) -> None:
+    def __init__(self, store: CallStore | Path) -> None:
+        """`store`: a path is opened with the first row. Until then a run may remove the one that it replaces."""
         self._store = store
         self._notes = list[DeliveryRow]()
         self._flushing: asyncio.TimerHandle | None = None
@@ -22,10 +24,11 @@ class RowLog:
     async def add(self, *rows: Row) -> None:
         """Return once all rows are on disk. Raises StoreError."""
         self.flush()
+        store = self._store = CallStore.open(self._store) if isinstance(self._store, Path) else self._store
         if len(rows) == 1:
-            await self._store.add(rows[0])
+            await store.add(rows[0])
         else:
-            await asyncio.gather(*(self._store.add(row) for row in rows))
+            await asyncio.gather(*(store.add(row) for row in rows))
 
     def note(self, row: DeliveryRow) -> None:
         """Store it soon."""
@@ -39,7 +42,15 @@ class RowLog:
             self._flushing.cancel()
             self._flushing = None
         notes, self._notes = self._notes, []
+        if isinstance(self._store, Path):
+            return
         for note in notes:
             # Without it the store says less than the trace, and nothing untrue.
             with suppress(StoreError):
                 self._store.note(note)
+
+    def close(self) -> None:
+        """Wait until everything is stored, and let go of the file."""
+        self.flush()
+        if isinstance(self._store, CallStore):
+            self._store.close()

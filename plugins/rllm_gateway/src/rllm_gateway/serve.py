@@ -14,7 +14,7 @@ from rllm_gateway.gateway import Gateway
 from rllm_record.calls import CallStore
 from rllm_serving.announcement import announce
 from rllm_serving.http_server import HttpServer
-from rllm_serving.listening import LOOPBACK, listen, url_of
+from rllm_serving.listening import LOOPBACK, listen, reachable, url_of
 from rllm_serving.until_stopped import Stop, serve_until
 
 
@@ -51,8 +51,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None]) -> int:
 async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> int:
     stop = Stop()
     listening, for_runs = listen(options.host, options.port), listen(LOOPBACK, options.run_port)
-    store = CallStore.open(options.store)
-    gateway = Gateway(store, url_of(listening))
+    gateway = Gateway(CallStore.open(options.store), url_of(listening))
     doors = set[asyncio.Task[None]]()
     door = Door(gateway, options.token, load_renderer)
 
@@ -68,7 +67,7 @@ async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> in
     def announced() -> None:
         if options.announcement is not None:
             announce(options.announcement, listening)
-        ready(gateway.url, for_runs.getsockname()[1])
+        ready(reachable(gateway.url), for_runs.getsockname()[1])
 
     try:
         await serve_until(stop.event, HttpServer(create_app(gateway), listening), announced, gateway.detach)
@@ -77,6 +76,5 @@ async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> in
         for task in doors:
             task.cancel()
         await asyncio.gather(*doors, return_exceptions=True)
-        gateway.flush()
-        store.close()
+        gateway.close()
     return stop.exit_code

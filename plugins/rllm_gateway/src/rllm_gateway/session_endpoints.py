@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,11 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rllm_gateway.apis.openai_errors import error_body
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import json_object, mapping, optional_text
-from rllm_gateway.http import JSON, ClientGoneError, key_of, read_body, send_error
+from rllm_gateway.http import ClientGoneError, key_of, read_body, send_error, send_json
 from rllm_gateway.refusals import RefusedError
 
 Respond = Callable[[Scope, Receive], Awaitable[Any]]
 """To the JSON that is answered."""
+HOST = re.compile(rb"[A-Za-z0-9._~:\[\]-]+")
 
 
 def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
@@ -23,12 +26,16 @@ def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
 
     async def respond(scope: Scope, receive: Receive) -> Any:
         body = json_object(await read_body(receive) or b"{}")
-        token = key_of(dict(scope["headers"]))
-        opened = await sessions.open(token, mapping(body, "task"), optional_text(body, "task_id"))
+        headers = dict(scope["headers"])
+        opened = await sessions.open(key_of(headers), mapping(body, "task"), optional_text(body, "task_id"))
+        # It may listen on all addresses, and the client knows one of them.
+        host = headers.get(b"host", b"")
+        if HOST.fullmatch(host):
+            opened = replace(opened, url=f"http://{host.decode()}/s/{opened.id}")
         urls = {"openai_url": opened.openai_url(), "anthropic_url": opened.anthropic_url()}
         return {"id": opened.id, "key": opened.key, "url": opened.url, **urls}
 
-    return _answering("POST", respond)
+    return answering("POST", respond)
 
 
 def end_endpoint(sessions: DeployedSessions) -> ASGIApp:
@@ -39,10 +46,12 @@ def end_endpoint(sessions: DeployedSessions) -> ASGIApp:
         await sessions.end(session, key_of(dict(scope["headers"])))
         return {"id": session, "ending": "closed"}
 
-    return _answering("DELETE", respond)
+    return answering("DELETE", respond)
 
 
-def _answering(method: str, respond: Respond) -> ASGIApp:
+def answering(method: str, respond: Respond) -> ASGIApp:
+    """Answers requests of this method with JSON."""
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["method"] != method:
@@ -53,9 +62,7 @@ def _answering(method: str, respond: Respond) -> ASGIApp:
         except ClientGoneError:
             return
         else:
-            headers = [JSON, (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await send_json(send, body)
 
     return _App(app)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.engine import Completion, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 
 
@@ -26,13 +26,14 @@ def cut_at_texts(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _contains(text_of(ids[:middle]), stop) else (middle + 1, high)
-    spans = first_spans(completion.version_spans, low)
+    spans, top = first_spans(completion.version_spans, low), completion.top
     return Completion(
         token_ids=ids[:low],
         logprobs=completion.logprobs[:low],
         finish_reason="stop",
         weight_version=min((span.version for span in spans), default=completion.weight_version),
         version_spans=spans,
+        top=None if top is None else TopTokens(top.ids[:low], top.logprobs[:low]),
     )
 
 

@@ -58,8 +58,9 @@ class AgentWorkflow(Workflow):
     )
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
-        # `open` has acted on agent, command and timeout.
-        super().__init__(context, **{name: options[name] for name in options.keys() - {"agent", "command", "timeout"}})
+        # `open` uses agent, command, preload and timeout.
+        used = {"agent", "command", "preload", "timeout"}
+        super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
         self._gateway: OpenedGateway = context.resource
         self._last: Step | None = None
@@ -125,7 +126,10 @@ class AgentWorkflow(Workflow):
         if sampler.backend_error is not None:
             raise sampler.backend_error
         if trace.ending == "failed":
-            raise RolloutError("The gateway could not store a call of this attempt.", "Look at rllm.sdk.store.path.")
+            raise RolloutError(
+                "The gateway could not store a call of this attempt.",
+                "Check the disk, and that nothing deleted or replaced the store (rllm.sdk.store.path), then run again.",
+            )
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: AttemptSampler) -> None:
         assert self.episode is not None

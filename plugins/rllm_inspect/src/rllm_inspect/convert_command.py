@@ -48,11 +48,11 @@ def convert(file: Path) -> None:
 
 
 def _of_yaml(file: Path) -> dict[str, Any]:
-    from rllm_core.config import read_yaml
+    from rllm_core.config import read_config_text, read_yaml
     from rllm_core.errors import ConfigError
     from rllm_inspect.conversion import leaves_of
 
-    tree = read_yaml(file.read_text(encoding="utf-8"), str(file))
+    tree = read_yaml(read_config_text(file), str(file))
     if not isinstance(tree, dict):
         raise ConfigError(
             f"{file} is not a configuration: its top level is not a mapping.", "Name a YAML file of `key: value` lines."
@@ -62,11 +62,11 @@ def _of_yaml(file: Path) -> dict[str, Any]:
 
 def _of_script(file: Path) -> tuple[dict[str, Any], dict[str, str], Launch]:
     """Keys with their values, words that cannot be read with the reason, and the launch itself."""
-    from rllm_core.config import read_override
+    from rllm_core.config import read_config_text, read_override
     from rllm_core.errors import ConfigError
     from rllm_inspect.launch import read_launch
 
-    launch = read_launch(file.read_text(encoding="utf-8"), str(file))
+    launch = read_launch(read_config_text(file), str(file))
     given: dict[str, Any] = dict(launch.options)
     unread = {word.text: f"{word.undecided}: set it in the file." for word in launch.overrides if word.undecided}
     for word in launch.overrides:

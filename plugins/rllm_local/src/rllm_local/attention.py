@@ -19,23 +19,26 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 NAME = "rllm_local_slots"
 _rows: ContextVar[Tensor | None] = ContextVar("rows", default=None)
+_fewest: ContextVar[int] = ContextVar("fewest", default=1)
 
 
 @contextmanager
-def over_slots(model: Any, rows: Tensor | None) -> Iterator[None]:
+def over_slots(model: Any, rows: Tensor | None, fewest_rows: int = 1) -> Iterator[None]:
     """Forward passes of the model attend over a `SlotCache`.
 
     Args:
         model: its attention is torch's scaled dot product attention before and afterwards.
         rows: (n_row,) int64, where each row's slot is among the slots read; None: they are the same.
+        fewest_rows: see `same_bits.find_fewest_rows`.
     """
-    before, token = model.config._attn_implementation, _rows.set(rows)
+    before, token, fewest = model.config._attn_implementation, _rows.set(rows), _fewest.set(fewest_rows)
     model.config._attn_implementation = NAME
     try:
         yield
     finally:
         model.config._attn_implementation = before
         _rows.reset(token)
+        _fewest.reset(fewest)
 
 
 def attend(
@@ -47,13 +50,13 @@ def attend(
         module: the layer's attention.
         query: (n_row, heads, n_query, size).
         key: (n_slot, key heads, length, size).
-        value: as `key`.
+        value: as `key`, of a size that may be another.
         attention_mask: (n_slot, 1, n_query, length) bool.
         scaling: of the scores.
         options: more that transformers passes on.
 
     Returns:
-        (n_row, n_query, heads, size), and no weights.
+        (n_row, n_query, heads, size of values), and no weights.
     """
     if query.shape[2] > 1:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
@@ -62,12 +65,15 @@ def attend(
     grouped, rows = query.reshape(n_row, key.shape[1], -1, size), _rows.get()
     if rows is not None:
         grouped = grouped.new_zeros((key.shape[0], *grouped.shape[1:])).index_copy_(0, rows, grouped)
+    group = grouped.shape[2]
+    if missing := -group % _fewest.get():
+        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, missing))
     output = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=scaling
     )
     if rows is not None:
         output = output.index_select(0, rows)
-    return output.reshape(n_row, 1, heads, size), None
+    return output[:, :, :group].reshape(n_row, 1, heads, value.shape[-1]), None
 
 
 AttentionInterface.register(NAME, attend)

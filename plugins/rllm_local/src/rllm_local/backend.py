@@ -20,10 +20,14 @@ from rllm_core.notices import warn_once
 from rllm_local.early_renderer import try_renderer
 from rllm_local.engines import Engines, load_to_sample
 from rllm_local.hosting import Hosting
+from rllm_local.kv_cache import AS_NEEDED, PassShape
+from rllm_local.model_name import TINY
 from rllm_local.same_bits import (
     TIMING_MATTERS,
+    find_fewest_rows,
     fix_order_of_sums,
-    sums_in_one_order,
+    is_batch_invariant,
+    positions_to_read,
 )
 from rllm_local.sampling_half import SamplesFromCopy, SamplesInPlace, SamplingHalf
 from rllm_local.served_versions import ServedVersions
@@ -47,10 +51,10 @@ class LocalBackend(Backend):
 
     async def start(self, run: RunContext) -> RolloutEngine:
         settings: LocalConfig = run.backend_config
-        if run.versions_served > 1:
+        if is_batch_invariant(run):
             fix_order_of_sums()
         await self._in_worker(torch.set_num_threads, settings.local.torch_threads)
-        if run.calls_tools:
+        if run.calls_tools or settings.model.name != TINY:
             await self._in_worker(try_renderer, run, settings.model.name)
         if run.overlaps and run.engine is None and settings.local.training_process:
             self._sampling = await self._start_apart(run)
@@ -89,14 +93,14 @@ class LocalBackend(Backend):
     async def _start_here(self, run: RunContext) -> SamplingHalf:
         loaded, trainer = await self._in_worker(load_trainer, run)
         self._training = TrainingHere(trainer, self._in_worker)
-        engines, model = Engines(run, loaded, self._executor), loaded.model
+        model = loaded.model
+        engines = Engines(run, loaded, self._executor, await self._shape(run, model))
         if run.engine is not None:
             self._sampling = hosting = Hosting(run.engine, loaded, self._executor)
             await hosting.start(engines.renderer, engines.max_context, run.backend_config)
             return hosting
         if run.versions_served == 1:
             return SamplesInPlace(engines.on(model))
-        await self._check_order_of_sums(model)
         trained = trained_weights(model)
         return ServedVersions(
             copied(model, trained), trained, engines.on, self._in_worker, versions=run.versions_served
@@ -106,16 +110,21 @@ class LocalBackend(Backend):
         self._training = process = TrainingProcess(self._training_ended)
         # Both load at once.
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
-        engines, model = Engines(run, loaded, self._executor), loaded.model
+        model = loaded.model
+        engines = Engines(run, loaded, self._executor, await self._shape(run, model))
         trained = process.weights(trained_weights(model))
         if run.versions_served == 1:
             return SamplesFromCopy(engines.on(model), model, trained, self._in_worker)
-        await self._check_order_of_sums(model)
         return ServedVersions(model, trained, engines.on, self._in_worker, versions=run.versions_served)
 
-    async def _check_order_of_sums(self, model: Any) -> None:
-        if not await self._in_worker(sums_in_one_order, model):
+    async def _shape(self, run: RunContext, model: Any) -> PassShape:
+        """Choose the shape of the passes that sample."""
+        if run.engine is not None or not is_batch_invariant(run):
+            return AS_NEEDED
+        fewest = await self._in_worker(find_fewest_rows, model)
+        if fewest is None:
             warn_once(TIMING_MATTERS)
+        return PassShape(fewest or 1, positions_to_read)
 
     def _training_ended(self, error: BackendError) -> None:
         # At once, and not when the next batch is ready: rounds that are played are for nothing.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import SlotCache, as_needed
+from rllm_local.grammars import Grammars
+from rllm_local.kv_cache import AS_NEEDED, PassShape, SlotCache
 from rllm_local.prefixes import BLOCK, leading
 from rllm_local.request import Request
 from rllm_local.sampling import Draws
@@ -52,14 +53,17 @@ class LocalEngine:
         max_context: int,
         max_concurrency: int,
         kv_cache_bytes: int,
-        positions_to_read: Callable[[int], int] = as_needed,
+        shape: PassShape = AS_NEEDED,
+        grammars: Grammars | None = None,
     ) -> None:
+        """`grammars` compiles `SamplingParams.json_schema`. Without it, the engine rejects requests with a schema."""
+        self._grammars = grammars
         self.renderer = renderer
         self.max_context = max_context
         self.weight_version = 0
         self._model = model
         self._executor = executor
-        self._positions_to_read = positions_to_read
+        self._shape = shape
         self._max_concurrency = max_concurrency
         self._affordable_tokens = max(kv_cache_bytes // cache_bytes_per_token(model), max_context)
         self._waiting: deque[Request] = deque()
@@ -85,11 +89,26 @@ class LocalEngine:
             raise self._gone
         if stops is None:
             stops = stop_rule(self.renderer.text, self.renderer.stop_ids, sampling.stop)
-        checked = replace(sampling, stop=()) if sampling.stop else sampling
+        constrains = sampling.json_schema is not None and self._grammars is not None
+        schema = None if constrains else sampling.json_schema
+        checked = replace(sampling, stop=(), json_schema=schema, top_logprobs=0)
         prompt, room = checked_prompt(prompt_ids, checked, self.max_context)
+        vocabulary = self._model.get_input_embeddings().num_embeddings
+        if prompt.min() < 0 or prompt.max() >= vocabulary:
+            # The pass would fail for the other rows too.
+            raise RolloutError(
+                f"The prompt has tokens from {prompt.min()} to {prompt.max()}. The model's are 0 to {vocabulary - 1}.",
+                "Send token ids of this model's tokenizer.",
+            )
+        grammar = None
+        if self._grammars is not None and sampling.json_schema is not None:
+            # Large schemas take a while. Other requests continue meanwhile.
+            grammar = await asyncio.to_thread(self._grammars.of_schema, sampling.json_schema, prompt)
+            if self._gone is not None:
+                raise self._gone
         buffer = np.concatenate((prompt, np.zeros(room, np.int32)))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        request = Request(buffer, len(prompt), sampling, session, future, stops)
+        request = Request(buffer, len(prompt), sampling, session, future, stops, grammar)
         self._waiting.append(request)
         self._submitted += 1
         if self._loop_task is None or self._loop_task.done():
@@ -122,9 +141,9 @@ class LocalEngine:
                 request.future.set_exception(error)
 
     def _start_empty(self) -> None:
-        positions = min(FIRST_POSITIONS, self.max_context)
-        layers, slots = self._model.config.num_hidden_layers, self._slots_for(positions)
-        self._cache = SlotCache(layers, slots, positions, self._positions_to_read)
+        positions = self._shape.positions_to_read(min(FIRST_POSITIONS, self.max_context))
+        layers, slots = self._model.config.get_text_config().num_hidden_layers, self._slots_for(positions)
+        self._cache = SlotCache(layers, slots, positions, self._shape)
         self._table = SlotTable(self._cache.slots)
         self._copies: list[Copy] = []
         """What the next pass copies from slot to slot before it computes."""
@@ -205,7 +224,7 @@ class LocalEngine:
         """Give every slot more positions. When memory allows fewer slots then, their requests wait for their turn."""
         positions = self._cache.positions
         while positions < needed:
-            positions = min(2 * positions, self.max_context)
+            positions = self._shape.positions_to_read(min(2 * positions, self.max_context))
         slots = self._slots_for(positions)
         # Now: slots that are copied from may go.
         self._cache.copy(self._copies)
@@ -254,10 +273,20 @@ class LocalEngine:
     def _row(self, request: Request) -> Row:
         assert request.session is not None
         cached = len(request.session.tokens)
-        return Row(request.session.slot, cached, request.tokens[cached:], request.sampling, len(request.logprobs))
+        return Row(
+            request.session.slot,
+            cached,
+            request.tokens[cached:],
+            request.sampling,
+            len(request.logprobs),
+            request.grammar,
+        )
 
     def _deliver(self, requests: list[Request], draws: Draws, version: int) -> None:
-        for request, token, logprob in zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True):
+        drawn = zip(requests, draws.tokens.tolist(), draws.logprobs.tolist(), strict=True)
+        for row, (request, token, logprob) in enumerate(drawn):
+            if draws.top_ids is not None and draws.top_logprobs is not None:
+                request.note_top(draws.top_ids[row], draws.top_logprobs[row])
             try:
                 self._take(request, token, logprob, version)
             except Exception as error:  # noqa: BLE001  (the request at fault ends, and those beside it go on)
@@ -267,10 +296,13 @@ class LocalEngine:
         """Add a token, sampled by this version of the weights, to a request.
 
         Raises:
+            RuntimeError: the grammar of the request allowed no token.
             FloatingPointError: it was drawn from logits that are NaN, as after an update that diverged.
         """
         if not math.isfinite(logprob):
             raise FloatingPointError("the model's logits are not finite")
+        if request.grammar is not None:
+            request.grammar.take(token)
         session = request.session
         assert session is not None
         session.tokens = request.tokens

@@ -9,18 +9,20 @@ from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.seeding import derive_seed
+from rllm_local.context import check_max_length
 from rllm_local.engine import LocalEngine
-from rllm_local.kv_cache import as_needed
+from rllm_local.grammars import Grammars
+from rllm_local.kv_cache import PassShape
 from rllm_local.memory import GIB
 from rllm_local.model import LoadedModel, load_model_to_sample
-from rllm_local.same_bits import fold_last_product, positions_to_read
+from rllm_local.same_bits import fold_last_product, is_batch_invariant
 from rllm_local.settings import LocalConfig
 
 
 def load_to_sample(run: RunContext) -> LoadedModel:
     """The model of `load_trainer`, where another process trains it. Raises ConfigError: as that."""
     loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
-    if run.versions_served > 1:
+    if is_batch_invariant(run):
         fold_last_product(loaded.model)
     return loaded
 
@@ -28,8 +30,12 @@ def load_to_sample(run: RunContext) -> LoadedModel:
 class Engines:
     """Makes engines that share a renderer, a context length and the memory for keys and values."""
 
-    def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor) -> None:
-        """`executor`: of their forward passes. Raises ConfigError: the renderer cannot do what the run asks of it."""
+    def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor, shape: PassShape) -> None:
+        """`executor` computes their forward passes, which have `shape`.
+
+        Raises:
+            ConfigError: the renderer or the model's rope cannot do what the run asks.
+        """
         settings: LocalConfig = run.backend_config
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
         self.renderer = make_renderer(
@@ -41,10 +47,13 @@ class Engines:
                 template_options=thinking,
             ),
         )
+        check_max_length(settings.model.name, settings.training.max_length, loaded.rope_changes_beyond)
         self.max_context = min(loaded.max_context, settings.training.max_length)
         self._settings = settings.local
         self._versions = run.versions_served
         self._executor = executor
+        self._tokenizer = loaded.tokenizer
+        self._shape = shape
 
     def on(self, model: Any) -> LocalEngine:
         """An engine on a model like the one that is loaded."""
@@ -55,5 +64,6 @@ class Engines:
             max_context=self.max_context,
             max_concurrency=self._settings.max_concurrency,
             kv_cache_bytes=int(self._settings.kv_cache_gib * GIB / self._versions),
-            positions_to_read=positions_to_read if self._versions > 1 else as_needed,
+            shape=self._shape,
+            grammars=Grammars(self._tokenizer, model.get_output_embeddings().weight.shape[0], self.renderer),
         )

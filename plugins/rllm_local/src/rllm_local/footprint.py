@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +29,17 @@ def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> F
         return None
     config = _config_of(settings.model.name)
     if config is None:
-        unknown = (f"the config.json of {settings.model.name!r} is not on this machine, so memory is not estimated.",)
-        return Footprint(title="Memory", rows=(), warnings=unknown)
+        return _unknown(f"the config.json of {settings.model.name!r} is not on this machine")
     device, available = _device(settings.model.device)
-    parts = _parts(config, settings, run, needs, device)
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.disabled = True  # it prints a traceback
+    try:
+        parts = _parts(config, settings, run, needs, device)
+    except RuntimeError:
+        # The estimate runs the model on tensors without data. Most mixtures of experts have an operation that cannot.
+        return _unknown(f"a model of type {config.model_type!r} cannot run on tensors without data")
+    finally:
+        log.disabled = False
     total = sum(parts.values())
     rows = [(name, _gib(size)) for name, size in parts.items()]
     rows += [("together", _gib(total)), (f"{'this machine' if device == CPU else device} has", _gib(available))]
@@ -40,6 +48,10 @@ def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> F
         rows=tuple(rows),
         warnings=(_does_not_fit(parts, total, available, settings),) if total > available else (),
     )
+
+
+def _unknown(reason: str) -> Footprint:
+    return Footprint(title="Memory", rows=(), warnings=(f"{reason}, so memory is not estimated.",))
 
 
 def _config_of(name: str) -> Any:

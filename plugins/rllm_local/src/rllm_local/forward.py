@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_local.attention import over_slots
+from rllm_local.grammars import Grammar
 from rllm_local.kv_cache import CacheView, SlotCache
 from rllm_local.sampling import Draws, draw
+from rllm_local.windows import window_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +31,22 @@ class Row:
     sampling: SamplingParams
     position: int
     """How many tokens the request has sampled already."""
+    grammar: Grammar | None = None
+    """The grammar that constrains the next token; None if any token may follow."""
 
 
 def cache_bytes_per_token(model: Any) -> int:
     """Bytes of keys and values of one token over all layers."""
-    config = model.config
+    config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    key_and_value = 2 * size
+    if getattr(config, "kv_lora_rank", None):
+        # Latent attention caches the keys and values of all query heads, which differ in size.
+        heads = config.num_attention_heads
+        key_and_value = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
     element = next(model.parameters()).element_size()
-    return int(2 * config.num_hidden_layers * heads * size * element)
+    return int(config.num_hidden_layers * heads * key_and_value * element)
 
 
 def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
@@ -53,7 +63,19 @@ def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 
 @torch.inference_mode()
 def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
-    """Compute the rows' fresh tokens and draw the next token of each.
+    """Compute the rows' fresh tokens and draw the next token of each."""
+    logits = last_logits(model, cache, rows)
+    return draw(
+        logits,
+        [row.sampling for row in rows],
+        [row.position for row in rows],
+        [None if row.grammar is None else row.grammar.allowed() for row in rows],
+    )
+
+
+@torch.inference_mode()
+def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
+    """Compute the rows' fresh tokens: (n_row, n_vocabulary) logits of the token that follows each row.
 
     Fresh tokens are aligned to the right, so that the last position of every row is the one whose logits are needed;
     any Hugging Face causal model can then be asked for these alone.
@@ -61,7 +83,10 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
     device = model.device
     lengths = np.array([len(row.fresh) for row in rows])
     cached = np.array([row.cached for row in rows])
-    width = int(lengths.max())
+    width, fewest_rows = int(lengths.max()), cache.shape.fewest_rows
+    few = len(rows) < fewest_rows
+    if width > 1 or few:
+        width += -width % fewest_rows
     ids = np.zeros((len(rows), width), np.int64)
     for index, row in enumerate(rows):
         ids[index, width - len(row.fresh) :] = row.fresh
@@ -72,17 +97,20 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
     slots = np.array([row.slot for row in rows])
     view = cache.select(slots, np.where(real, positions, -1), length, device)
     # Padding sees position 0 like any other token: a query that sees nothing would make NaN.
-    visible = np.arange(view.length) <= (positions if view.rows is None else _spread(positions, view))[:, :, None]
-    with over_slots(model, view.rows):
+    queries = torch.from_numpy(positions if view.rows is None else _spread(positions, view)).to(device)
+    keys = torch.arange(view.length, device=device)[None]
+    visible = (keys <= queries[:, :, None])[:, None]
+    with over_slots(model, view.rows, fewest_rows):
         output = model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=torch.from_numpy(visible[:, None]).to(device),
+            attention_mask=window_masks(model.config.get_text_config(), visible, queries, keys),
             position_ids=torch.from_numpy(positions).to(device),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=fewest_rows if few else 1,
         )
-    return draw(output.logits[:, -1], [row.sampling for row in rows], [row.position for row in rows])
+    logits: Tensor = output.logits[:, -1]
+    return logits
 
 
 def _spread(positions: NDArray[np.int64], view: CacheView) -> NDArray[np.int64]:

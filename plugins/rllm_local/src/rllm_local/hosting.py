@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -20,6 +19,7 @@ from rllm_local.fingerprints import plain_name
 from rllm_local.lora import Adapter
 from rllm_local.model import LoadedModel
 from rllm_local.settings import LocalConfig
+from rllm_serving.process_directory import ProcessDirectory
 
 GIB = 1 << 30
 
@@ -37,8 +37,8 @@ class Hosting:
 
     async def start(self, renderer: Renderer, max_context: int, settings: LocalConfig) -> None:
         """Start the engine and give it the model's weights as version 0."""
-        with tempfile.TemporaryDirectory(prefix="rllm-local-") as name:
-            folder = Path(name)
+        with ProcessDirectory("rllm-local-") as files:
+            folder = files.path
             await self._in_worker(_save_without_weights, self._loaded, folder)
             await self.engine.start(
                 EngineSetup(

@@ -93,15 +93,26 @@ def as_needed(length: int) -> int:
     return length
 
 
-class SlotCache(Cache):
-    """All layers' slots. `positions_to_read` says how many positions a pass reads that needs so many."""
+@dataclass(frozen=True)
+class PassShape:
+    """Sizes of the products in a pass. `same_bits` chooses sizes that give a row the same bits in every pass."""
 
-    def __init__(
-        self, layers: int, slots: int, positions: int, positions_to_read: Callable[[int], int] = as_needed
-    ) -> None:
+    fewest_rows: int = 1
+    """Minimum number of rows of a product, and of queries of an attention."""
+    positions_to_read: Callable[[int], int] = as_needed
+    """Return how many positions a pass reads of each slot, given how many its longest row needs."""
+
+
+AS_NEEDED = PassShape()
+
+
+class SlotCache(Cache):
+    """Slots of all layers."""
+
+    def __init__(self, layers: int, slots: int, positions: int, shape: PassShape = AS_NEEDED) -> None:
         self.slots = slots
         self.positions = positions
-        self._positions_to_read = positions_to_read
+        self.shape = shape
         super().__init__(layers=[SlotLayer(slots, positions) for _ in range(layers)])
 
     def select(
@@ -120,7 +131,7 @@ class SlotCache(Cache):
             slots=read if isinstance(read, slice) else torch.from_numpy(read).to(device),
             rows=None if rows is None else torch.from_numpy(rows).to(device),
             write_positions=torch.from_numpy(flat.reshape(-1)).to(device),
-            length=min(self._positions_to_read(length), self.positions),
+            length=min(self.shape.positions_to_read(length), self.positions),
         )
         for layer in self.layers:
             layer.view = view

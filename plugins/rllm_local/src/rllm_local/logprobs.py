@@ -13,6 +13,7 @@ from torch import Tensor
 from rllm_local import vocabulary
 from rllm_local.rows import MicroBatch
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
+from rllm_local.windows import window_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) ->
         logits = model(
             input_ids=part.input_ids,
             position_ids=part.position_ids,
-            attention_mask=None if part.attention_mask is None else additive(part.attention_mask, model.dtype),
+            attention_mask=_attention_mask(model, part),
             use_cache=False,
             logits_to_keep=part.columns,
         ).logits
@@ -89,13 +90,22 @@ def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) ->
     return logits[0], states[0]
 
 
-def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+def _attention_mask(model: Any, part: MicroBatch) -> Tensor | dict[str, Tensor] | None:
+    if part.attention_mask is None or part.position_ids is None:
+        return None
+    config, positions = model.config.get_text_config(), part.position_ids
+    return additive(window_masks(config, part.attention_mask, positions, positions), model.dtype)
+
+
+def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
     """What attention adds to its scores. Made once: of a bool mask each layer makes one, and keeps it for the gradient.
 
     Args:
-        visible: bool.
+        visible: bool, per type of layer if there are several.
         dtype: of the model.
     """
+    if isinstance(visible, dict):
+        return {kind: additive(mask, dtype) for kind, mask in visible.items()}
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 

@@ -13,9 +13,10 @@ from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
+from rllm_local.context import longest_context, longrope_limit
 from rllm_local.device import find_device
+from rllm_local.family_check import check_family
 from rllm_local.fingerprints import fingerprint
-from rllm_local.given_masks import attends_as_told
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
@@ -32,6 +33,9 @@ class LoadedModel:
     stop_ids: frozenset[int]
     """Tokens that end a reply."""
     max_context: int
+    """Most tokens of a row that the model computes exactly."""
+    rope_changes_beyond: int | None = None
+    """Length from which longrope rotates all tokens of a row by other angles, None for other models."""
     adapter: Adapter | None = None
     """What is trained, where it is not all of the model."""
     continues_adapter: bool = False
@@ -127,14 +131,15 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
             f"model.name={name!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
-    _check_attention(model, name)
+    check_family(model, name)
     stops = stop_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None))
     check_vocabulary(name, tokenizer, stops, model.get_input_embeddings().num_embeddings)
     return LoadedModel(
         model=model.eval(),
         tokenizer=tokenizer,
         stop_ids=stops,
-        max_context=int(getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length),
+        max_context=longest_context(model.config.get_text_config(), tokenizer.model_max_length),
+        rope_changes_beyond=longrope_limit(model.config.get_text_config()),
     )
 
 
@@ -164,29 +169,6 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
             "Save or download the model again.",
         )
     return model, tokenizer
-
-
-def _check_attention(model: Any, name: str) -> None:
-    """The engine's mask is causal over everything cached; models that mean something else would answer wrongly."""
-    config = model.config
-    if config._attn_implementation != "sdpa":
-        raise ConfigError(
-            f"model.name={name!r} has the attention {config._attn_implementation!r}; the local engine needs 'sdpa'.",
-            "Use a model with torch's scaled dot product attention, such as Llama or Qwen3.",
-        )
-    # Of models that do not say what each layer does, a window is meant for all of them.
-    window = ["sliding_attention"] if getattr(config, "sliding_window", None) else ["full_attention"]
-    other = set(getattr(config, "layer_types", None) or window) - {"full_attention"}
-    if other:
-        raise ConfigError(
-            f"model.name={name!r} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
-            "Use a model whose layers all have full attention, such as Llama or Qwen3.",
-        )
-    if not attends_as_told(model):
-        raise ConfigError(
-            f"model.name={name!r} ignores the positions or the attention mask that it is given.",
-            "The local engine and packed rows need that. Use another model, such as Llama or Qwen3.",
-        )
 
 
 def _quiet() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from rllm_backend_kit.model_files import model_folder
+from rllm_backend_kit.model_files import model_folder, path_or_hub_id
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_local.adapter_files import adapter_folder, read_base
 from rllm_local.settings import LocalConfig
@@ -16,6 +16,7 @@ TINY = "tiny"
 def check_model(config: LocalConfig) -> None:
     """Raise ConfigError for a folder that holds no model, an adapter without its model, or LoRA that cannot be."""
     model = config.model
+    path_or_hub_id("model.name", model.name)
     adapter = adapter_folder(model.name)
     if adapter is not None:
         _check_name(read_base(adapter).name, f"model.name={model.name!r} is a LoRA adapter. Its model: ")
@@ -45,10 +46,10 @@ def folder_of(name: str) -> Path | None:
     """The Hugging Face folder that a name stands for; None when it is a hub id.
 
     Raises:
-        ConfigError: it looks like a path, and there is no model.
+        ConfigError: it looks like a path without a model, or it is neither a path nor a hub id.
     """
-    path = Path(name).expanduser()
-    if not (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
+    path = path_or_hub_id("model.name", name)
+    if path is None:
         return None
     folder = model_folder(path)
     if folder is None:

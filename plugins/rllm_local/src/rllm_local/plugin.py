@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, SharedKey
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
@@ -29,6 +29,12 @@ def _examine_gpus() -> Iterable[Finding]:
     return examine_machine(look())
 
 
+def _check_renderer(run: RunContext) -> None:
+    from rllm_local.early_renderer import check_renderer
+
+    check_renderer(run)
+
+
 @hookimpl
 def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
     yield BackendPlugin(
@@ -39,6 +45,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         check=check_model,
         check_run=check_training_process,
         footprint=footprint,
+        check_renderer=_check_renderer,
         examine_gpus=_examine_gpus,
         honours=frozenset(
             {

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams
+from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import RolloutError
+from rllm_local.grammars import Grammar
 from rllm_local.prefixes import block_keys
 from rllm_local.sessions import Session
 from rllm_local.stop_rules import Stops
@@ -27,8 +28,11 @@ class Request:
     session_name: str
     future: asyncio.Future[Completion]
     stops: Stops
+    grammar: Grammar | None = None
     session: Session | None = None
     logprobs: list[float] = field(default_factory=list)
+    _top_ids: list[NDArray[np.int64]] = field(default_factory=list)
+    _top_logprobs: list[NDArray[np.float32]] = field(default_factory=list)
     _begun: list[tuple[int, int]] = field(default_factory=list)
     """Versions of the weights that sampled it so far, oldest first, each with the number of tokens sampled before."""
     keys: list[int] = field(default_factory=list)
@@ -55,6 +59,12 @@ class Request:
             self._begun.append((version, len(self.logprobs)))
         self.logprobs.append(logprob)
 
+    def note_top(self, ids: NDArray[np.int64], logprobs: NDArray[np.float32]) -> None:
+        """Keep the likeliest tokens, (k,), at the place of the next token, as many as the request asks for."""
+        if most := self.sampling.top_logprobs:
+            self._top_ids.append(ids[:most])
+            self._top_logprobs.append(logprobs[:most])
+
     def finish(self, reason: FinishReason) -> None:
         """Answer whoever waits, if anybody still does."""
         if self.future.done():
@@ -66,8 +76,14 @@ class Request:
                 finish_reason=reason,
                 weight_version=self._begun[0][0],
                 version_spans=self._version_spans() if len(self._begun) > 1 else (),
+                top=self._top(),
             )
         )
+
+    def _top(self) -> TopTokens | None:
+        if not self._top_ids:
+            return None
+        return TopTokens(np.stack(self._top_ids).astype(np.int32), np.stack(self._top_logprobs))
 
     def _version_spans(self) -> tuple[VersionSpan, ...]:
         ends = [*(start for _, start in self._begun[1:]), len(self.logprobs)]

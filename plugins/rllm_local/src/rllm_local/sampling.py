@@ -23,33 +23,60 @@ class Draws:
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
-    """Under softmax(logits / temperature), before top-k and top-p; at temperature 0 under softmax(logits). Not finite
-    where the row's logits are not: its token means nothing then."""
+    """Under softmax(logits / temperature), before top-k, top-p and grammars; at temperature 0 under softmax(logits).
+    Not finite if the row's logits are not: its token means nothing then."""
+    top_ids: NDArray[np.int64] | None = None
+    """(n_row, k) the likeliest tokens, likeliest first; k is the most that a row asks for. None if no row asks."""
+    top_logprobs: NDArray[np.float32] | None = None
+    """(n_row, k) as `logprobs`."""
 
 
-def draw(logits: Tensor, sampling: Sequence[SamplingParams], positions: Sequence[int]) -> Draws:
+def draw(
+    logits: Tensor,
+    sampling: Sequence[SamplingParams],
+    positions: Sequence[int],
+    allowed: Sequence[NDArray[np.bool_] | None] = (),
+) -> Draws:
     """Draw the next token of each row.
 
     Args:
         logits: (n_row, n_vocabulary).
         sampling: how to draw, one per row.
         positions: how many tokens the request has sampled already, one per row.
+        allowed: (n_vocabulary,) True for each token that a row's grammar allows, one per row; None if any may follow.
     """
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
     scale = torch.from_numpy(np.where(greedy, np.float32(1), temperatures)).to(logits.device)
     scores = logits.float() if (temperatures == 1).all() else logits.float() / scale[:, None]
     logprobs = torch.log_softmax(scores, dim=-1)
-    probabilities = truncated(logprobs.exp().double(), scores, sampling)
+    probabilities = logprobs.exp().double()
+    masks = {row: mask for row, mask in enumerate(allowed) if mask is not None}
+    if masks:
+        # Rows without a grammar keep their bits, whichever rows share the pass.
+        rows = torch.tensor(list(masks), device=logits.device)
+        constrained = _constrained(scores[rows], list(masks.values()))
+        scores = scores.index_copy(0, rows, constrained)
+        # Probabilities of the allowed tokens only: their share of the whole distribution may round to 0.
+        probabilities = probabilities.index_copy(0, rows, torch.softmax(constrained, dim=-1).double())
+    probabilities = truncated(probabilities, scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum_(dim=-1)
     # The smallest token whose cumulative probability exceeds the draw: never one of probability 0.
     tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
     if greedy.any():
-        tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(dim=-1), tokens)
+        tokens = torch.where(torch.from_numpy(greedy).to(logits.device), scores.argmax(dim=-1), tokens)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy()
+    if most := max(params.top_logprobs for params in sampling):
+        top = logprobs.topk(min(most, logprobs.shape[-1]))
+        return Draws(tokens.cpu().numpy(), chosen, top.indices.cpu().numpy(), top.values.cpu().numpy())
     return Draws(tokens.cpu().numpy(), chosen)
+
+
+def _constrained(scores: Tensor, allowed: Sequence[NDArray[np.bool_]]) -> Tensor:
+    """(n_row, n_vocabulary): -inf for each token that the row's grammar does not allow."""
+    return scores.masked_fill(torch.from_numpy(~np.stack(allowed)).to(scores.device), -math.inf)
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:

@@ -108,6 +108,11 @@ class LocalSection(Section):
     torch_threads: PositiveInt = Field(1, description="CPU threads of torch; more than one rarely helps small models.")
     max_concurrency: PositiveInt = Field(512, description="Conversations sampled in one forward pass at most.")
     kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
+    batch_invariant: bool = Field(
+        False,
+        description="Make log-probs independent of the rows that share a pass, bit for bit, on a CPU. It costs CPU "
+        "time. Asynchronous runs with fixed-version weights always do so.",
+    )
     training_process: bool = Field(
         True,
         description="Train in a separate process in asynchronous runs; false: in the process that samples, in turns "

@@ -20,7 +20,7 @@ from rllm_local.critic import Critic
 from rllm_local.masters import Masters
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.reference import BelowAdapter, Reference
-from rllm_local.same_bits import fold_last_product
+from rllm_local.same_bits import fold_last_product, is_batch_invariant
 from rllm_local.settings import LocalConfig
 from rllm_local.state import load_state, save_state
 from rllm_local.update import Updater
@@ -92,7 +92,7 @@ def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:
         ConfigError: as `load_model_to_train`; or the model cannot be the reference.
     """
     loaded, masters = load_model_to_train(run.backend_config.model, derive_seed(run.seed, "model"))
-    if run.versions_served > 1:
+    if is_batch_invariant(run):
         fold_last_product(loaded.model)
     return loaded, Trainer(run, loaded, masters)
 

@@ -29,6 +29,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_local.child_log import ChildLog
 from rllm_local.messages import packed, received
+from rllm_local.patience import Patience
 from rllm_local.sent_plan import SentPlan
 from rllm_local.weights import shared_memory, shared_weights
 from rllm_serving.child_process import ChildProcess
@@ -42,13 +43,15 @@ LOG_LINES = 15
 class TrainingProcess:
     """A `Training` in another process, which ends with this one."""
 
-    def __init__(self, died: Callable[[BackendError], None]) -> None:
+    def __init__(self, died: Callable[[BackendError], None], patience: Patience | None = None) -> None:
         """Start the process. It loads nothing before `start`.
 
         Args:
-            died: called on the event loop when the process ends by itself.
+            died: called on the event loop when the process ends by itself, or is ended because it hangs.
+            patience: how long an answer may take; None: the defaults.
         """
         self._died = died
+        self._patience = patience or Patience()
         self._connection, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
@@ -113,17 +116,53 @@ class TrainingProcess:
         """What it answers. Raises what it raised, or BackendError: it has ended."""
         if self._failure is not None:
             raise self._failure
-        loop, request = asyncio.get_running_loop(), packed((name, *arguments))
-        future: asyncio.Future[bytearray] = loop.create_future()
-        self._asked.append((name, future))
-        with suppress(ConnectionError):  # whoever reads finds out how it ended
-            await loop.sock_sendall(self._connection, request)
-        value, error, where = pickle.loads(await future)
+        try:
+            answer = await self._patience.wait_for(name, self._exchange(name, packed((name, *arguments))))
+        except TimeoutError:
+            raise self._hanging(name) from None
+        value, error, where = pickle.loads(answer)
         self._log.tell()
         if error is not None:
             error.add_note(f"In the process that trains:\n{where}")
             raise error
         return value
+
+    async def _exchange(self, name: str, request: bytes) -> bytearray:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytearray] = loop.create_future()
+        self._asked.append((name, future))
+        try:
+            with suppress(ConnectionError):  # the task that reads finds out how the process ended
+                await loop.sock_sendall(self._connection, request)
+            return await future
+        finally:
+            future.cancel()
+
+    def _hanging(self, name: str) -> BackendError:
+        """End a process that does not answer. Return the error."""
+        if self._failure is not None:
+            return self._failure
+        seconds = self._patience.limit(name)
+        stopped = " It is stopped, as by SIGSTOP." if self._process.stopped else ""
+        self._reading.cancel()
+        self._process.kill()
+        self._end_with(
+            BackendError(
+                f"The process that trains (pid {self.pid}) has not answered {name!r} for {seconds:g} seconds, and "
+                f"was ended.{stopped}",
+                "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
+            )
+        )
+        assert self._failure is not None
+        return self._failure
+
+    def _end_with(self, failure: BackendError) -> None:
+        """Fail the requests under way and those that come."""
+        self._failure = failure
+        for _, future in self._asked:
+            if not future.done():
+                future.set_exception(failure)
+        self._died(failure)
 
     async def _read(self) -> None:
         """Hand out answers until it ends."""
@@ -134,11 +173,7 @@ class TrainingProcess:
                 if not future.done():
                     future.set_result(answer)
         except (EOFError, OSError):
-            self._failure = await self._how_it_ended()
-        for _, future in self._asked:
-            if not future.done():
-                future.set_exception(self._failure)
-        self._died(self._failure)
+            self._end_with(await self._how_it_ended())
 
     async def _how_it_ended(self) -> BackendError:
         await self._process.end(SECONDS_TO_END)

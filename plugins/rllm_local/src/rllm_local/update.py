@@ -13,6 +13,7 @@ from torch import Tensor
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss_terms import loss_terms, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
@@ -117,6 +118,9 @@ class Updater:
         for name, norm in norms.items():
             means.add(f"{name}/grad_norm", float(norm))
             if not torch.isfinite(norm):
+                cause = overflow_cause(batch, "advantages" if name == "actor" else "returns")
+                if cause is not None:
+                    raise RllmError(f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN)
                 raise RllmError(
                     f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
                     f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate, "

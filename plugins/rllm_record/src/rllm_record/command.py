@@ -53,6 +53,8 @@ def _lines(report: Report) -> list[str]:
     lines = report.problems[:SHOWN]
     if len(report.problems) > SHOWN:
         lines.append(f"and {len(report.problems) - SHOWN} more")
+    if report.undigested:
+        lines.append(f"recorded without digests, so some changes cannot be found: {len(report.undigested)} steps")
     if report.untraced:
         lines.append(f"not recorded by this backend: log-probs and coefficients of {len(report.untraced)} steps")
     if report.unlogged:

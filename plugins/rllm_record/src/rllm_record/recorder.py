@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ class NoRecorder:
 
 
 class Recorder(Observer):
-    """Records every step that has ended."""
+    """Records every step that has ended. Its files are written in a thread, while the next step is under way."""
 
     def __init__(self, run: TrackedRun, content: Content) -> None:
         # pyarrow takes a while to import: runs without a record need none.
@@ -46,6 +47,8 @@ class Recorder(Observer):
 
         self._files = StepFiles(run.folder / FOLDER)
         self._content = content
+        self._thread = ThreadPoolExecutor(1, "rllm-record")
+        self._written: Future[None] | None = None
         self._accounting_of = Accounting
         self._accounting = Accounting()
         self._seen_tokens = SeenTokens()
@@ -74,8 +77,7 @@ class Recorder(Observer):
         # Tasks of rounds between the first and the last are not known any more.
         account = self._accounting.of(step, self._tasks | _data_of(step.tasks))
         update = self._update_of(step, account.trained) if self._content == "tokens" else None
-        self._files.write(
-            step.global_step,
+        tables = self._files.tables_of(
             account.episodes,
             account.fates,
             self._content,
@@ -83,6 +85,19 @@ class Recorder(Observer):
             update=update,
             vocabulary=self._new_texts(step),
         )
+        self._wait()
+        self._written = self._thread.submit(self._files.write_tables, step.global_step, tables)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Wait for the last step's files: no checkpoint is newer than the record."""
+        self._wait()
+        return {}
+
+    def _wait(self) -> None:
+        """Raises RecordError if the last step could not be written."""
+        if self._written is not None:
+            written, self._written = self._written, None
+            written.result()
 
     def _sampler_of(self, step: TrainStep) -> Sampler:
         tokenizer = None if step.renderer is None else tokenizer_of(step.renderer)
@@ -98,7 +113,10 @@ class Recorder(Observer):
         """Metrics are in the run folder."""
 
     def close(self) -> None:
-        """Every step is written by then."""
+        try:
+            self._wait()
+        finally:
+            self._thread.shutdown()
 
 
 def _data_of(tasks: list[Task]) -> dict[str, Any]:

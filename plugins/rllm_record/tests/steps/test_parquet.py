@@ -10,7 +10,7 @@ import pytest
 
 from rllm_record.steps import RecordError, StepFiles, parquet
 from rllm_record.steps.accounting import Accounting
-from rllm_record.steps.parquet import read_rows, write_table
+from rllm_record.steps.parquet import encoded, read_rows, write_file
 from rllm_record.steps.version import VERSION, VERSION_KEY
 
 from .made_steps import attempt, step
@@ -26,7 +26,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def named(place: Path, *names: str) -> Path:
     table = pa.table({"name": list(names), "number": pa.array(range(len(names)), pa.int32())}, NAMES)
-    write_table(place, table, {})
+    write_file(place, encoded(table, {}))
     return place
 
 
@@ -93,7 +93,7 @@ def test_rows_of_a_newer_schema_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_without_the_column_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "names.parquet"
-    write_table(place, pa.table({"other": ["a"]}), {})
+    write_file(place, encoded(pa.table({"other": ["a"]}), {}))
 
     with pytest.raises(RecordError, match="cannot be read"):
         numbers(place, "a")

@@ -7,22 +7,18 @@ from typing import Any
 from pydantic import ValidationError
 from renderers import base, configs
 
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.notices import one_line
-from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_renderers.fingerprint import family_of_template
 from rllm_renderers.library_renderer import LibraryRenderer
 from rllm_renderers.options import RenderersParams
 
 
-def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
-    """The library's renderer of a model that it knows, else the model's chat template."""
+def make_known(setup: RendererSetup) -> Renderer | None:
+    """The library's renderer; None if the library does not know the model."""
     family = family_of(setup)
-    if family is None:
-        return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
-    return _make(setup, family, {})
+    return None if family is None else _make(setup, family, {})
 
 
 def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
@@ -65,7 +61,8 @@ def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Rendere
     except Exception as error:
         raise ConfigError(
             f"Renderer {family!r} of the library renderers cannot be made for {setup.name!r}: {one_line(str(error))}.",
-            "Choose another family, or rllm.renderer=template.",
+            "Choose another family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to a "
+            "folder with the vocabulary file.",
         ) from error
     return LibraryRenderer(made, setup)
 

@@ -57,11 +57,13 @@ CONVERSATIONS: tuple[tuple[Sequence[Message], Sequence[Tool]], ...] = (
 )
 HARMONY = "gpt-oss"
 """The family whose vocabulary the library downloads, unless the model is seen to be of it."""
-HARMONY_MARK = "<|channel|>"
+HARMONY_MARK, HARMONY_CHANNEL = "<|channel|>", "<|channel|>analysis<|message|>"
 
 
 def family_of_template(setup: RendererSetup) -> str | None:
     """The first family that renders every conversation as the chat template does; None where there is none."""
+    if HARMONY_CHANNEL in str(getattr(setup.tokenizer, "chat_template", "")):
+        return HARMONY  # The library starts the first channel itself, so its prompts differ from the template's.
     expected = list(_by_template(setup))
     if not any(tools for _, tools, _ in expected):
         return None  # Without tools too many families look alike.

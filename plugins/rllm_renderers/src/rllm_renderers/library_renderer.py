@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from renderers import ParsedToolCall, Renderer as Library, ToolCallParseStatus
+from renderers import ParsedResponse, ParsedToolCall, Renderer as Library, ToolCallParseStatus
 
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall
 from rllm_core.errors import RolloutError, failures_as
-from rllm_core.rollout.template_renderer import token_texts
+from rllm_core.rollout.template_renderer import (
+    END_THINK,
+    HISTORY,
+    REPLY,
+    THINK,
+    TemplateRenderer,
+    in_thoughts,
+    token_texts,
+)
 
 TokenIds = Sequence[int] | NDArray[np.int32]
 Rendered = NDArray[np.int32]
@@ -44,6 +52,7 @@ class LibraryRenderer:
         self.stop_ids = frozenset(ends) | setup.stop_ids
         own = getattr(setup.tokenizer, "eos_token_id", None)
         self._end = own if own in ends else ends[0]
+        self._template = TemplateRenderer(setup.tokenizer, self.stop_ids, setup.template_options)
         self._prompt = lru_cache(maxsize=1024)(self._rendered)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
@@ -54,12 +63,17 @@ class LibraryRenderer:
     def bridge(
         self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered | None:
-        """(n,) int32 tokens of the next prompt; None where the template rewrites what came before."""
+        """(n,) int32 tokens of the next prompt; None where the template rewrites what came before.
+
+        The library returns None whenever the user speaks. If nothing was thought, nothing has to be rewritten.
+        """
         with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
             bridged = self._library.bridge_to_next_turn(
                 _plain_ids(prompt_ids), _plain_ids(reply_ids), _plain(messages), tools=_given(tools)
             )
-        return None if bridged is None else np.array(bridged.token_ids, np.int32)
+        if bridged is not None:
+            return np.array(bridged.token_ids, np.int32)
+        return self._template.bridge(prompt_ids, reply_ids, messages) if self._stays(prompt_ids, reply_ids) else None
 
     def reply_ids(self, text: str) -> Rendered:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it."""
@@ -83,6 +97,14 @@ class LibraryRenderer:
         except Exception as error:  # noqa: BLE001  (a reply may hold any tokens, and reading one ends no run)
             problem = f"the reply cannot be read: {type(error).__name__}: {error}"
             return Reply(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
+        if self._thinks(prompt_ids, reply_ids):
+            parsed.content = parsed.content.strip()
+        elif parsed.reasoning_complete is False:
+            return self._template.parse(prompt_ids, reply_ids)  # The library takes such an answer for a thought.
+        if parsed.reasoning_content is not None:
+            parsed.reasoning_content = parsed.reasoning_content.strip()
+        if not tools and parsed.tool_calls:
+            return Reply(text=text, content=self._with_calls(reply_ids, parsed), reasoning=parsed.reasoning_content)
         calls = [_call(each, number) for number, each in enumerate(parsed.tool_calls)]
         return Reply(
             text=text,
@@ -91,6 +113,42 @@ class LibraryRenderer:
             tool_calls=tuple(call for call in calls if isinstance(call, ToolCall)),
             malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
+
+    def _thinks(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> bool:
+        """True if the model thought, or may have thought, in a reply."""
+        marks = self._template.reasoning_ids
+        return marks is None or bool(np.isin(reply_ids, marks).any()) or in_thoughts(prompt_ids, marks)
+
+    def _stays(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> bool:
+        """True if the template rewrites nothing before the next message, because the model has thought nothing."""
+        marks, prompt = self._template.reasoning_ids, np.asarray(prompt_ids, np.int32)
+        if marks is None or (self._thinks(prompt_ids, reply_ids) and not self._shows_empty_thought(reply_ids)):
+            return False
+        opened, closed = np.flatnonzero(prompt == marks[0]), np.flatnonzero(prompt == marks[1])
+        if len(opened) != len(closed):
+            return False
+        return all(not self.text(prompt[start:end]).strip() for start, end in zip(opened + 1, closed, strict=True))
+
+    def _shows_empty_thought(self, reply_ids: TokenIds) -> bool:
+        """True if a reply begins with an empty thought that the template writes before each earlier reply too."""
+        text = str(self._tokenizer.decode(_plain_ids(reply_ids), skip_special_tokens=False))
+        begun = self._empty_thought
+        return bool(begun) and text.startswith(begun) and THINK not in text[len(begun) :]
+
+    @cached_property
+    def _empty_thought(self) -> str:
+        shown = str(self._tokenizer.decode(self.prompt([*HISTORY, HISTORY[0]]).tolist()))
+        start = str(self._tokenizer.decode(self.prompt(HISTORY[:1]).tolist()))
+        before = shown.partition(REPLY)[0]
+        return before[len(start) :] if before.startswith(start) and END_THINK in before[len(start) :] else ""
+
+    def _with_calls(self, reply_ids: TokenIds, parsed: ParsedResponse) -> str:
+        """The reply without its thoughts, and with its calls as the model wrote them."""
+        first = min((call.token_span[0] for call in parsed.tool_calls if call.token_span is not None), default=0)
+        if parsed.reasoning_content is None:
+            return self.text(reply_ids)
+        before = self._library.parse_response(_plain_ids(reply_ids[:first]))
+        return f"{before.content}{self.text(reply_ids[first:])}"
 
     def _rendered(self, messages: str, tools: str) -> Rendered:
         said, offered = _plain(json.loads(messages)), json.loads(tools)

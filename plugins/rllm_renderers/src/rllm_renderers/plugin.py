@@ -13,9 +13,9 @@ from rllm_renderers.options import RenderersParams
 requires_api = 1
 
 
-def _made_by(name: str) -> Callable[[], Callable[..., Renderer]]:
+def _made_by(module: str, name: str) -> Callable[[], Callable[..., Renderer]]:
     def load() -> Callable[..., Renderer]:
-        make: Callable[..., Renderer] = getattr(import_module("rllm_renderers.choice"), name)
+        make: Callable[..., Renderer] = getattr(import_module(f"rllm_renderers.{module}"), name)
         return make
 
     return load
@@ -32,13 +32,13 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="auto",
         summary="The library renderers where it knows the model, the chat template elsewhere.",
-        load=_made_by("make_auto"),
+        load=_made_by("auto", "make_auto"),
     )
     yield RendererPlugin(
         name="renderers",
         summary="The library renderers: prompts, tool calls and reasoning of known model families.",
         params=RenderersParams,
         family_option="config",
-        load=_made_by("make_renderers"),
+        load=_made_by("choice", "make_renderers"),
         check=_check,
     )

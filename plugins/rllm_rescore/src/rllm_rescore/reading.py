@@ -16,6 +16,7 @@ from typing import Any
 from rllm_core.data.codec import SCHEMA_VERSION, episode_from_json
 from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
+from rllm_core.files import open_to_read
 from rllm_rescore.recorded import PARQUET, UnreadableError, read_recorded
 
 GZIP = b"\x1f\x8b"
@@ -73,7 +74,7 @@ def read_file(file: Path) -> FileContent:
 def _opened(file: Path) -> Iterator[BufferedIOBase]:
     with ExitStack() as opened:
         try:
-            raw = opened.enter_context(file.open("rb"))
+            raw = opened.enter_context(open_to_read(file))
             compressed = raw.peek(len(GZIP)).startswith(GZIP)
         except OSError as error:
             raise EpisodesError(

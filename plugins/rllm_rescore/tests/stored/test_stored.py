@@ -48,8 +48,8 @@ def record(folder: Path, step: int, episodes: Sequence[Episode], sampler: Sample
     StepFiles(folder).write(step, played, (), "tokens", sampler)
 
 
-def stored_in(folder: Path) -> list[StoredTask]:
-    return read_stored(StoredParams(path=str(folder)))
+def stored_in(folder: Path, **options: Any) -> list[StoredTask]:
+    return read_stored(StoredParams(path=str(folder), **options))
 
 
 def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> TrainStep:
@@ -60,10 +60,22 @@ def brought(tasks: Sequence[Task], renderer: Any = None, **sampling: Any) -> Tra
     return step
 
 
-def test_attempts_at_a_task_are_together_whatever_step_they_are_of(tmp_path: Path, episodes: Make) -> None:
+def test_attempts_of_several_steps_are_compared_within_each(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path)
+    assert [(task.id, task.data, len(task.attempts)) for task in tasks] == [
+        ("a@0", {"name": "a"}, 2),
+        ("b", {"name": "b"}, 1),
+        ("a@1", {"name": "a"}, 1),
+    ]
+    assert [episode.task_id for episode in brought(tasks).episodes] == ["a@0", "a@0", "b", "a@1"]
+
+
+def test_attempts_are_together_if_task_groups_them(tmp_path: Path, episodes: Make) -> None:
+    record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
+    record(tmp_path, 1, episodes({"a": [0.25]}))
+    tasks = stored_in(tmp_path, group_by="task")
     assert [(task.id, task.data, len(task.attempts)) for task in tasks] == [
         ("a", {"name": "a"}, 3),
         ("b", {"name": "b"}, 1),

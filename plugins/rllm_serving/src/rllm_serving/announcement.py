@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rllm_core.files import write_atomically
 from rllm_serving.child_process import ChildProcess
-from rllm_serving.listening import url_of
+from rllm_serving.listening import reachable, url_of
 
 POLL = 0.05
 
@@ -23,7 +23,7 @@ class EndedError(Exception):
 def announce(file: Path, listening: socket.socket) -> None:
     """Write it, once requests are answered."""
     port = listening.getsockname()[1]
-    write_atomically(file, json.dumps({"url": url_of(listening), "port": port, "pid": os.getpid()}))
+    write_atomically(file, json.dumps({"url": reachable(url_of(listening)), "port": port, "pid": os.getpid()}))
 
 
 async def announced_url(file: Path, process: ChildProcess, within: float) -> str:

@@ -64,6 +64,15 @@ class ChildProcess:
         """None: it runs."""
         return self._process.poll()
 
+    @property
+    def stopped(self) -> bool:
+        """True if a signal has stopped it. False where the system does not say."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in "Tt"
+
     def exit_code_within(self, seconds: float) -> int | None:
         """As `exit_code`, after so long at most. Blocks."""
         try:

@@ -43,9 +43,14 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where clients reach it: ``http://127.0.0.1:8017``."""
+    """Where it listens: ``http://127.0.0.1:8017``."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def reachable(url: str) -> str:
+    """An address of this machine for what listens on all of its addresses, ``http://0.0.0.0:8017``."""
+    return url.replace("//0.0.0.0:", f"//{LOOPBACK}:").replace("//[::]:", "//[::1]:")
 
 
 def is_loopback(host: str) -> bool:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.files import open_to_read
 from rllm_tasks.signatures import Parameters, UnfitError, check_fits
 
 SIGNATURES = (
@@ -124,7 +125,8 @@ def place_of(error: BaseException, path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_to_read(path) as file:
+            return file.read()
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror or error}.",

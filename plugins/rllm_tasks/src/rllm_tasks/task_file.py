@@ -10,6 +10,7 @@ from pathlib import Path
 from rllm_core.data.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
+from rllm_core.files import open_to_read
 from rllm_tasks.options import DEFAULT_ID_KEY, TaskFileParams
 
 
@@ -36,7 +37,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
     """Line numbers, from 1, and what the lines hold."""
     try:
         # As bytes: text is also broken at characters that may stand unescaped in JSON, such as U+2028.
-        with path.open("rb") as lines:
+        with open_to_read(path) as lines:
             for number, line in enumerate(lines, 1):
                 stripped = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                 if stripped:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +13,7 @@ from rllm_core.contracts.engine import Completion, EngineSetup, NamedTensors, Sa
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
+from rllm_serving.process_directory import ProcessDirectory
 from rllm_vllm.connection import Connection
 from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
 from rllm_vllm.options import VllmOptions
@@ -33,7 +31,7 @@ class VllmEngine:
 
     def __init__(self, options: VllmOptions) -> None:
         self._options = options
-        self._files: Path | None = None
+        self._files: ProcessDirectory | None = None
         self._process: ServerProcess | None = None
         self._connection: Connection | None = None
 
@@ -48,8 +46,8 @@ class VllmEngine:
         """See `HostedEngine.start`. vLLM's weights are random until `load_weights`."""
         self.renderer = setup.renderer
         self._stop_ids = tuple(sorted(setup.renderer.stop_ids))
-        self._files = Path(tempfile.mkdtemp(prefix="rllm-vllm-"))
-        self._process = ServerProcess.spawn(self._files, self._options.threads)
+        self._files = ProcessDirectory("rllm-vllm-")
+        self._process = ServerProcess.spawn(self._files.path, self._options.threads)
         self._connection = await Connection.to(self._process)
         started: Started = await self._connection.ask(
             Start(_arguments(setup, self._options)),
@@ -107,7 +105,7 @@ class VllmEngine:
         if self._process is not None:
             await self._process.end(END)
         if self._files is not None:
-            shutil.rmtree(self._files, ignore_errors=True)
+            self._files.close()
         self._connection = self._files = None
 
     def _running(self) -> Connection:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rllm_serving.process_directory import ProcessDirectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +23,8 @@ def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
     """A folder with these weights, for as long as the context lasts. Blocks: call it on a thread."""
     named = list(weights)
     size = sum(tensor.nbytes for _, tensor in named)
-    with tempfile.TemporaryDirectory(prefix="rllm-vllm-", dir=_place(size)) as name:
-        folder = Path(name)
+    with ProcessDirectory("rllm-vllm-", _place(size)) as files:
+        folder = files.path
         for number, part in enumerate(_parts(named)):
             _write(part, folder / f"{number:05}.safetensors")
         yield folder

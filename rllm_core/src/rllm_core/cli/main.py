@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
 import traceback
@@ -18,6 +19,18 @@ COMMANDS = {
     "train": LazyCommand("rllm_core.cli.train", "train", "Train an agent."),
     "plugins": LazyCommand("rllm_core.cli.plugins", "plugins", "See what is installed, and whether it works."),
 }
+
+_OF_THE_MACHINE = {
+    errno.ENAMETOOLONG: "Use a shorter path or name.",
+    errno.ENOSPC: "Free space on this disk, or choose another with rllm.trainer.output_dir=DIRECTORY.",
+    errno.EDQUOT: "Free space in your quota, or choose another disk with rllm.trainer.output_dir=DIRECTORY.",
+    errno.EACCES: "Change its permissions, or name another path.",
+    errno.EPERM: "Change its permissions, or name another path.",
+    errno.EROFS: "Name a path on a disk that can be written.",
+    errno.ELOOP: "Name a path whose symbolic links do not form a loop.",
+    errno.EMFILE: "Raise the limit of open files with `ulimit -n 65536`.",
+}
+"""Failures of the operating system that are no bug, with what a user can do."""
 
 INTERRUPTED = 130
 """Exit code of a process ended by Ctrl-C, as shells have it."""
@@ -66,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            where = f"{str(error.filename)[:200]}: " if error.filename else ""
+            return _fail(f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno], 1, debug)
         problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
         hint = _misfit() or "This is a bug, in rllm or in a plugin."
         return _fail(problem, hint if debug else f"{hint} Add --debug to see where.", 1, debug)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,13 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
     from rllm_core.planning.preflight import check_to_train, load_plugins
     from rllm_core.runs.run_folder import RunFolder
+    from rllm_core.training.contexts import run_context
     from rllm_core.training.setup import local_tasks_of
 
     check_to_train(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
     load_plugins(plan)
+    if plan.backend.plugin.check_renderer is not None:
+        plan.backend.plugin.check_renderer(run_context(plan, total_steps=1))
     RunFolder.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 
 
@@ -93,7 +97,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
             f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
             + (", which holds no run to resume: this one begins" if resume and not folder.holds_a_run() else "")
         )
-        click.echo(f"record of every step: {plan.recorded} (rllm.record)")
+        click.echo(_recording(plan, folder.path))
         trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         received = asyncio.run(_fit(trainer))
@@ -111,6 +115,13 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     finally:
         folder.close()
     return 0
+
+
+def _recording(plan: RunPlan, folder: Path) -> str:
+    if plan.recorded == "off":
+        return "rollouts are not recorded (rllm.record=off)"
+    content = "text, tokens and outcome" if plan.recorded == "tokens" else "outcome"
+    return f"recording the {content} of each rollout (rllm.record={plan.recorded}); to look at them: rllm view {folder}"
 
 
 async def _fit(trainer: TrainingLoop) -> list[int]:

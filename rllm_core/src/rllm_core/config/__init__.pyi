@@ -5,7 +5,7 @@ from .keys import (
     section_of as section_of,
     where_acts as where_acts,
 )
-from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier
+from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier, read_config_text as read_config_text
 from .overrides import read_override as read_override
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
 from .packaged_keys import takes_key as takes_key

@@ -14,10 +14,13 @@ from typing import Any
 
 from rllm_core.config.overrides import read_override
 from rllm_core.config.paths import ABSENT, NoSectionError, path_of, put_at, value_at
-from rllm_core.config.yaml_text import DEEPEST, MOST_VALUES, read_yaml, too_large
+from rllm_core.config.yaml_text import DEEPEST, LONGEST, MOST_VALUES, read_yaml, too_large
 from rllm_core.errors import ConfigError
+from rllm_core.files import open_to_read
 
 COMMAND_LINE = "command line"
+_MOST_BYTES = 4 * LONGEST
+"""Largest size of a configuration file. A character of UTF-8 has at most four bytes."""
 _LONGEST_NUMBER = 63
 """Most bits of a whole number: what NumPy and torch take."""
 
@@ -52,9 +55,33 @@ class Layer:
 
 def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Tier.USER) -> Layer:
     """Read a YAML file. An empty file is an empty layer; the origin is the path as given unless another is named."""
-    file, name = Path(path), origin or str(path)
+    name = origin or str(path)
+    text = read_config_text(path)
+    values = read_yaml(text, name)
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
+            "Write lines such as `data: {train_batch_size: 8}`.",
+        )
+    return Layer(name, values, tier)
+
+
+def read_config_text(path: str | Path) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read, is a pipe or a device, is too large, or is not UTF-8.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
+        with open_to_read(Path(path)) as opened:
+            read = opened.read(_MOST_BYTES + 1)
+        if len(read) > _MOST_BYTES:
+            raise ConfigError(
+                f"`{path}` has more than {_MOST_BYTES} bytes.", "Put data into a file of its own, and name that file."
+            )
+        return read.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"There is no configuration file `{path}`.", "Check its path.") from None
     except IsADirectoryError:
@@ -67,15 +94,6 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
         ) from error
     except ValueError as error:  # a path with a null byte
         raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
-    values = read_yaml(text, name)
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
-            "Write lines such as `data: {train_batch_size: 8}`.",
-        )
-    return Layer(name, values, tier)
 
 
 def layers_from_overrides(words: Iterable[str]) -> list[Layer]:

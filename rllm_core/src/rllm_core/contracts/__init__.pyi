@@ -35,6 +35,7 @@ from .engine import (
     Overlap as Overlap,
     RolloutEngine as RolloutEngine,
     SamplingParams as SamplingParams,
+    TopTokens as TopTokens,
 )
 from .environment import (
     Environment as Environment,
@@ -85,6 +86,7 @@ from .rejection import (
     Verdict as Verdict,
 )
 from .renderer import (
+    AUTO_RENDERER as AUTO_RENDERER,
     Renderer as Renderer,
     RendererPlugin as RendererPlugin,
     RendererSetup as RendererSetup,

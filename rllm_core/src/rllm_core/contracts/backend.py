@@ -301,6 +301,9 @@ class BackendPlugin(Plugin[ParamsT]):
     footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
     """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
     asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""
+    check_renderer: Callable[[RunContext], None] | None = None
+    """Makes the run's renderer and raises ConfigError if the renderer cannot read the model's chat template. Called by
+    ``--dry-run``; must load no weights, and ask no network. None: only a start of the run tells."""
     fetch_model: Callable[[Path, Path], None] | None = None
     """For ``rllm export``. Takes the folder that `Backend.save` filled and an empty one, and writes the model there, as
     transformers or peft open it. Raises CheckpointError where it cannot. None: checkpoints hold it as ``model``."""

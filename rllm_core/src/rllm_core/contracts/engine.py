@@ -43,6 +43,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them.
     A single text in place of a tuple, or an empty one, is a ValueError."""
+    json_schema: str | None = None
+    """JSON schema, as JSON text, of a reply that must be JSON; thoughts may precede it. Log-probs are the values before
+    the grammar removes tokens. Engines that cannot constrain a reply raise `UnsupportedSamplingError`."""
+    top_logprobs: int = 0
+    """How many of the likeliest tokens `Completion.top` names at each place. Engines that cannot raise
+    `UnsupportedSamplingError`."""
     weight_version: int | None = None
     """The version of the weights that samples, one of those that are served (`RunContext.versions_served`); None: the
     newest at each token, or at the begin of the call; see `Capabilities.overlap`."""
@@ -60,6 +66,16 @@ class SamplingParams:
         return made
 
 
+@dataclass(frozen=True, eq=False)
+class TopTokens:
+    """The likeliest tokens at each place of a completion, likeliest first."""
+
+    ids: NDArray[np.int32]
+    """(n, k) token ids."""
+    logprobs: NDArray[np.float32]
+    """(n, k) as `Completion.logprobs`."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Completion:
     """What the model sampled after one prompt.
@@ -71,13 +87,15 @@ class Completion:
     token_ids: NDArray[np.int32]
     """(n,) includes the stop token when `finish_reason` is ``stop``."""
     logprobs: NDArray[np.float32]
-    """(n,) log-probs under softmax(logits / temperature), before top-p and top-k; under softmax(logits) at temperature
-    0. NaN where the engine cannot tell them: the trainer then computes them."""
+    """(n,) log-probs under softmax(logits / temperature), before top-p, top-k and any grammar; under softmax(logits) at
+    temperature 0. NaN where the engine cannot tell them: the trainer then computes them."""
     finish_reason: FinishReason
     weight_version: int
     """Number of the policy update whose weights sampled these tokens; the oldest, where there were several."""
     version_spans: tuple[VersionSpan, ...] = ()
     """Runs of tokens by weight version, in order. Empty: all tokens are of `weight_version`."""
+    top: TopTokens | None = None
+    """None if `SamplingParams.top_logprobs` is 0."""
 
     def __post_init__(self) -> None:
         check_version_spans(self.version_spans, len(self.token_ids), self.weight_version)

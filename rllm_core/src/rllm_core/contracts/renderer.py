@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     TokenIds = Sequence[int] | NDArray[np.int32]
 
 
+AUTO_RENDERER = "rllm-renderers/auto"
+"""The default renderer, if its package is installed. It uses the chat template for models that it does not know."""
+
+
 class Renderer(Protocol):
     """Results depend on the arguments only. What the model sampled is never tokenised again."""
 
@@ -69,9 +73,10 @@ class Renderer(Protocol):
         ...
 
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
-        """What was sampled after `prompt_ids`, taken apart. Never raises: what cannot be read is said in the reply.
+        """Take apart the tokens that were sampled after `prompt_ids`. Never raises: `Reply` reports unreadable parts.
 
-        `tools` are those of the prompt: some models write arguments without quotes, and the schema says which are text.
+        `tools` are the prompt's tools: some models write arguments without quotes, and the schema says which are text.
+        A reply has no calls if `tools` is empty: `Reply.content` then contains all that the model said.
         """
         ...
 
@@ -83,7 +88,7 @@ class RendererSetup:
     name: str
     """As the run names the model: a hub id or a folder."""
     tokenizer: Any
-    """The Hugging Face tokenizer of the model."""
+    """The Hugging Face tokenizer of the model. In the gateway's process, an object with its methods and attributes."""
     stop_ids: frozenset[int]
     """The tokens that the model's generation settings end a reply by."""
     template_options: Mapping[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 FateName = Literal["trained", "waiting", "dropped", "masked"]
+_FATE_NAMES = get_args(FateName)
 WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
 """Columns of a `TokenTrace` that are int32; the others are float32."""
 
@@ -115,8 +116,8 @@ class Fate:
     """Uids of the other trajectories of the group."""
 
     def __post_init__(self) -> None:
-        if self.fate not in get_args(FateName):
-            raise ValueError(f"fate {self.fate!r}; there are {', '.join(get_args(FateName))}")
+        if self.fate not in _FATE_NAMES:
+            raise ValueError(f"fate {self.fate!r}; there are {', '.join(_FATE_NAMES)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

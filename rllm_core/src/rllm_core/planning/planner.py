@@ -13,6 +13,7 @@ from rllm_core.contracts.chosen import FAMILY, Chosen
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
 from rllm_core.planning.async_defaults import with_correction
@@ -73,7 +74,7 @@ class _Planner:
             composed=self._composed,
             backend=self._registry.get("backend", config.backend),
             engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
-            renderer=self._pick("renderer", config.renderer, "rllm.renderer"),
+            renderer=self._pick("renderer", self._renderer_name(), "rllm.renderer"),
             environment=self._environment(workflow),
             train_dataset=self._dataset(data.train_dataset, "data.train_dataset"),
             val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
@@ -90,6 +91,14 @@ class _Planner:
             observers=self._observers(config.trainer.observers),
             stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
         )
+
+    def _renderer_name(self) -> Choice:
+        """Return the renderer in the config. If there is none: `AUTO_RENDERER` if installed, or the chat template."""
+        if self._config.renderer is not None:
+            return self._config.renderer
+        is_installed = any(entry.qualified_name == AUTO_RENDERER for entry in self._registry.all("renderer"))
+        # The library's renderers remove earlier thoughts, as the models' templates do.
+        return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
 
     def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
         if isinstance(choice, str):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.errors import RolloutError
+from rllm_core.errors import RolloutError, UnsupportedSamplingError
 
 
 def checked_prompt(
@@ -17,6 +17,7 @@ def checked_prompt(
     """The prompt, (n,), and how many tokens may be sampled behind it, one at least.
 
     Raises:
+        UnsupportedSamplingError: the reply must match a JSON schema, or the likeliest tokens are asked for.
         RolloutError: there is no prompt, no token is asked for, or the context has no room for one.
     """
     prompt = np.asarray(prompt_ids, np.int32)
@@ -26,6 +27,16 @@ def checked_prompt(
         raise RolloutError(
             f"This engine cannot end a reply at a text, such as {sampling.stop[0]!r}.",
             "Sample without `SamplingParams.stop`, or with an engine that has `stop_texts`.",
+        )
+    if sampling.json_schema is not None:
+        raise UnsupportedSamplingError(
+            "This engine cannot constrain a reply to a JSON schema.",
+            "Sample without `SamplingParams.json_schema`, or with the backend `local` and its own engine.",
+        )
+    if sampling.top_logprobs:
+        raise UnsupportedSamplingError(
+            "This engine returns log-probs of sampled tokens only.",
+            "Sample without `SamplingParams.top_logprobs`, or with the backend `local` and its own engine.",
         )
     if not len(prompt):
         raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")

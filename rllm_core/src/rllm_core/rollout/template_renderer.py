@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 REPLY = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
 
+NEXT = "NEXTPLACEHOLDER"
+"""Placeholder for the message after the model's reply."""
+
 THINK, END_THINK = "<think>", "</think>"
-"""What models that reason write around their thoughts."""
+REASONING_MARKS = ((THINK, END_THINK, ""), ("<|channel>", "<channel|>", "thought\n"))
+"""What models write before and after their thoughts, and a word that some models write first."""
+
+HISTORY = ({"role": "user", "content": "."}, {"role": "assistant", "content": REPLY})
+"""A short history. The tokens of new messages must not depend on how long the conversation is."""
 
 TOKENS_AFTER_THINK = 4
 """How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
@@ -67,12 +74,19 @@ class TemplateRenderer:
 
     @cached_property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """The tokens ``<think>`` and ``</think>``; None when this model has no token of its own for each."""
-        start, end = self._encode(THINK), self._encode(END_THINK)
-        # Two words that a tokenizer does not know may be one token each as well, but the same one.
-        if len(start) != 1 or len(end) != 1 or start[0] == end[0]:
-            return None
-        return int(start[0]), int(end[0])
+        """The tokens of `REASONING_MARKS`; None if a mark is not one token of this model."""
+        return None if self._reasoning is None else self._reasoning[0]
+
+    @cached_property
+    def _reasoning(self) -> tuple[tuple[int, int], str] | None:
+        """The tokens around thoughts, and the word that comes first in them."""
+        template = str(getattr(self.tokenizer, "chat_template", ""))
+        for before, after, word in sorted(REASONING_MARKS, key=lambda marks: marks[0] not in template):
+            start, end = self._encode(before), self._encode(after)
+            # Two words that a tokenizer does not know may be one token each as well, but the same one.
+            if len(start) == len(end) == 1 and start[0] != end[0]:
+                return (int(start[0]), int(end[0])), word
+        return None
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
         """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
@@ -85,17 +99,39 @@ class TemplateRenderer:
 
         Thoughts that the reply leaves open are closed before the end of its turn.
         """
-        last = int(reply_ids[-1]) if len(reply_ids) else NO_TOKEN
         closing = self._closing(prompt_ids, reply_ids)
-        said = (prompt_ids, reply_ids, closing, self.continuation(NO_TOKEN if len(closing) else last, messages))
-        return np.concatenate([np.asarray(tokens, np.int32) for tokens in said])
+        after = self._after([*reply_ids[-len(self._turn_end) - 1 :], *closing], messages)
+        return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, reply_ids, closing, after)])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
 
         `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
         """
-        return self._continuation(last_token if last_token in self.stop_ids else None, _as_json(messages))
+        return self._after([last_token], messages)
+
+    def _after(self, reply: Sequence[int], messages: Sequence[Message]) -> Rendered:
+        """(n,) int32 tokens after a reply, without the part of the turn's end that the model sampled itself."""
+        tokens = self._continuation(_as_json(messages))
+        end = self._turn_end.tolist()
+        if end and tokens[: len(end)].tolist() == end:
+            if reply and reply[-1] == end[-1]:
+                return tokens[len(end) :]
+            sampled = range(len(end) - 1, 0, -1)
+            return tokens[next((size for size in sampled if list(reply[-size:]) == end[:size]), 0) :]
+        repeated = bool(reply) and reply[-1] in self.stop_ids and tokens.size and tokens[0] == reply[-1]
+        return tokens[1:] if repeated else tokens
+
+    @cached_property
+    def _turn_end(self) -> Rendered:
+        """(n,) int32 tokens that the template writes after a reply, up to a stop token. Empty if it writes none."""
+        try:
+            rendered = self._template([*HISTORY, {"role": "user", "content": NEXT}], [])
+        except RolloutError:
+            return self._encode("")
+        tokens = self._encode(rendered.rpartition(REPLY)[2].partition(NEXT)[0])
+        stops = np.flatnonzero(np.isin(tokens, [*self.stop_ids]))
+        return tokens[: int(stops[0]) + 1] if stops.size else tokens[:0]
 
     def reply_ids(self, text: str) -> Rendered:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
@@ -123,13 +159,13 @@ class TemplateRenderer:
     def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
         """The reply, with its thoughts apart where the model has tokens for them, and its calls as the template's.
 
-        Calls stay in the content where `call_format` is None.
+        Calls stay in the content if `call_format` is None, or if the model was offered no tools.
         """
         text = self.text(reply_ids)
         thought, said = self._thought_and_said(prompt_ids, np.asarray(reply_ids, np.int32))
-        reasoning = None if thought is None else self.text(thought).strip()
+        reasoning = None if thought is None else self._thought_text(thought)
         content = text if thought is None else self.text(said).strip()
-        if self.call_format is None:
+        if not tools or self.call_format is None:
             return Reply(text=text, content=content, reasoning=reasoning)
         rest, calls = self.call_format.read(self._with_marks(said) if self._marks_are_special else content)
         if not calls:
@@ -153,6 +189,10 @@ class TemplateRenderer:
         closed = int(ends[-1]) if ends.size else len(reply)
         thought = reply[:closed]
         return thought[~np.isin(thought, self.reasoning_ids)], reply[closed + 1 :]
+
+    def _thought_text(self, thought: Rendered) -> str:
+        _, word = self._reasoning or ((), "")
+        return self.text(thought).removeprefix(word).strip()
 
     @cached_property
     def _marks_are_special(self) -> bool:
@@ -184,20 +224,15 @@ class TemplateRenderer:
             )
         return self._encode(text)
 
-    def _render_continuation(self, stop_token: int | None, messages: str) -> Rendered:
-        # A short history of our own: the tokens of new messages must not depend on how long the conversation is.
-        history = [{"role": "user", "content": "."}, {"role": "assistant", "content": REPLY}]
-        rendered = self._template(history + json.loads(messages), [])
+    def _render_continuation(self, messages: str) -> Rendered:
+        rendered = self._template([*HISTORY, *json.loads(messages)], [])
         _, found, after = rendered.partition(REPLY)
         if not found or REPLY in after:
             raise RolloutError(
                 "The model's chat template does not show an assistant message unchanged, exactly once.",
                 "Multi-turn rollouts need a template that keeps the assistant's words; set tokenizer.chat_template.",
             )
-        tokens = self._encode(after)
-        if stop_token is not None and tokens.size and tokens[0] == stop_token:
-            tokens = tokens[1:]
-        return tokens
+        return self._encode(after)
 
     def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         with failures_as(RolloutError, "The model's chat template", "Choose another with rllm.renderer."):

@@ -27,7 +27,8 @@ LENGTH = "length.json"
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-WRITTEN = (CONFIG, LENGTH, METRICS, "checkpoints", "episodes", "record", "journal", PICTURE, REPORT, *TRACKED, PLUGINS)
+FOLDERS = ("checkpoints", "episodes", "record", "journal", "gateway")
+WRITTEN = (CONFIG, LENGTH, METRICS, *FOLDERS, PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 

@@ -68,8 +68,10 @@ class RllmSection(Section):
         description="Rewards of an attempt, by name, added to what the environment gives: `[exact]`, or "
         "`[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
-    renderer: Annotated[Choice, ByPlugins(), Names("renderer"), PLAYING] = Field(
-        "template", description="How messages become tokens, and tokens replies, by name."
+    renderer: Annotated[Choice | None, ByPlugins(), Names("renderer"), PLAYING] = Field(
+        None,
+        description="How messages become tokens, and tokens replies, by name. null: `auto` if rllm-renderers is "
+        "installed and `accumulate_reasoning` is off, else `template`.",
     )
     disable_thinking: Annotated[bool, ByPlugins(), PLAYING] = Field(
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."

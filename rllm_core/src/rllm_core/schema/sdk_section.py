@@ -16,7 +16,9 @@ PUBLIC_TOKEN = "my-shared-secret"
 class StoreSection(Section):
     """Where traces are kept."""
 
-    path: Annotated[str, ByPlugins()] = Field("~/.rllm/traces.db", description="Database of traces.")
+    path: Annotated[str | None, ByPlugins()] = Field(
+        None, description="Database of traces; null means `gateway/traces.db` in the run folder."
+    )
 
 
 class ProcessingSection(Section):

@@ -313,6 +313,8 @@ class TrainingLoop:
             "observers": self._states.state_dict(),
         }
         self.folder.sync()
+        # Trackers have no state here. They put steps on disk that a run does not make again after a resume.
+        self._trackers.tell("state_dict")
         await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
         self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])

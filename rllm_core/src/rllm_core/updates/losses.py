@@ -79,9 +79,11 @@ def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
             "Return the loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
         )
     if not torch.isfinite(losses).all():
+        largest = float(inputs.advantages.abs().max())
         raise LossError(
             f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
-            "Bound ratios before exponentiating, and guard divisions.",
+            "Bound ratios before exponentiating, and guard divisions. "
+            f"The largest advantage is {largest:.3g}: if it is too large, scale the rewards down.",
         )
     if inputs.logprobs.requires_grad and not losses.requires_grad:
         raise LossError(

@@ -1,7 +1,8 @@
 """The APIs that clients speak, as pure translation: requests to what is asked, answers to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
+from rllm_gateway.apis.completions import CompletionsApi
 from rllm_gateway.apis.messages import MessagesApi
 from rllm_gateway.apis.responses import ResponsesApi
 
-__all__ = ["ChatApi", "MessagesApi", "ResponsesApi"]
+__all__ = ["ChatApi", "CompletionsApi", "MessagesApi", "ResponsesApi"]

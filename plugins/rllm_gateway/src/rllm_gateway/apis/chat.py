@@ -71,16 +71,7 @@ def _chunks(index: int, choice: Choice, asked: Asked) -> Iterator[dict[str, Any]
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:
-    tokens = [
-        {
-            "token": token.text,
-            "bytes": list(token.text.encode(errors="replace")),
-            "logprob": token.known_logprob,
-            "top_logprobs": [],
-        }
-        for token in choice.sampled
-    ]
-    return {"content": tokens, "refusal": None}
+    return {"content": [token.as_json for token in choice.sampled], "refusal": None}
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

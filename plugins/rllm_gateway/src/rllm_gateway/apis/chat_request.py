@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllm_gateway import fields
-from rllm_gateway.asked import MOST_CHOICES, Asked
+from rllm_gateway.apis.tool_choice import must_call, tool_choice, without_known_choice
+from rllm_gateway.asked import MOST_CHOICES, MOST_TOP, Asked
 from rllm_gateway.parameters import Outcome, Rules, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
+from rllm_gateway.structured import schema_of, wanted
 
 RULES = Rules(
     honoured=frozenset(
@@ -22,6 +24,8 @@ RULES = Rules(
             "stream",
             "stream_options",
             "logprobs",
+            "top_logprobs",
+            "response_format",
             "user",
             "metadata",
         )
@@ -48,9 +52,7 @@ RULES = Rules(
         "logit_bias": ({},),
         "modalities": (["text"],),
         "moderation": (),
-        "response_format": ({"type": "text"},),
-        "tool_choice": ("auto", "none"),
-        "top_logprobs": (0,),
+        "tool_choice": (),
         "web_search_options": (),
     },
 )
@@ -62,25 +64,31 @@ SHOWN = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", "rea
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
-    outcomes = RULES.outcomes(body, unsupported)
-    if body.get("tool_choice") in ("auto", "none"):
+    chosen = tool_choice(body, "function")
+    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
+    if chosen is not None:
         outcomes["tool_choice"] = "honoured"
     reader = _Messages(unsupported, outcomes)
     tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.objects(body, "tools"))]
     most = [fields.whole(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
     fields.mapping(body, "stream_options")
+    form = fields.mapping(body, "response_format")
+    holder = fields.mapping(form, "json_schema", "response_format")
+    schema = schema_of(form, holder, "response_format") if form else None
+    tools = [] if chosen is not None and chosen.none else tools
     messages = [reader.message(each, f"messages[{at}]") for at, each in enumerate(fields.objects(body, "messages"))]
     if not messages:
         raise invalid("messages is empty; send at least one.", "messages")
     return Asked(
         messages=messages,
-        # A model that is shown no tools calls none.
-        tools=() if body.get("tool_choice") == "none" else tools,
+        tools=tools,
+        wanted=wanted("response_format", schema, tools, **must_call(chosen)),
         n=fields.whole(body, "n", 1, MOST_CHOICES) or 1,
         max_tokens=min((each for each in most if each is not None), default=None),
         stop=fields.stop_texts(body, "stop", MOST_STOPS),
         stream=fields.truth(body, "stream"),
         logprobs=fields.truth(body, "logprobs"),
+        top_logprobs=(fields.whole(body, "top_logprobs", 0, MOST_TOP) or 0) if body.get("logprobs") else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "messages"},

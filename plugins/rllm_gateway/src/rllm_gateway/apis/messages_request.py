@@ -11,6 +11,7 @@ from rllm_gateway import fields
 from rllm_gateway.asked import Asked
 from rllm_gateway.parameters import Outcome, Rules, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
+from rllm_gateway.structured import schema_of, wanted
 
 RULES = Rules(
     honoured=frozenset(("messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "metadata")),
@@ -30,26 +31,29 @@ RULES = Rules(
     refused={"container": (), "output_config": ({},), "tool_choice": ()},
 )
 MOST_STOPS = 16
+CHOICES = ("auto", "none", "any", "tool")
 
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
     _check_thread(body)
-    choice = fields.mapping(body, "tool_choice").get("type")
+    choice = fields.mapping(body, "tool_choice")
+    kind = choice.get("type")
     config = fields.mapping(body, "output_config")
     plain = {name: value for name, value in body.items() if name not in ("tool_choice", "output_config")}
     outcomes = RULES.outcomes(plain, unsupported)
-    if choice is not None:
-        if choice not in ("auto", "none"):
+    if kind is not None:
+        if kind not in CHOICES:
             refuse_unless_ignored("tool_choice", unsupported)
-        outcomes["tool_choice"] = "honoured" if choice in ("auto", "none") else "ignored"
+        outcomes["tool_choice"] = "honoured" if kind in CHOICES else "ignored"
+    form = fields.mapping(config, "format", "output_config")
+    schema = schema_of(form, form, "output_config.format") if form else None
     if config:
-        if config.get("format") is not None:
-            refuse_unless_ignored("output_config.format", unsupported)
-        outcomes["output_config"] = "ignored"
+        outcomes["output_config"] = "ignored" if schema is None else "honoured"
     reader = _Messages(unsupported, outcomes)
     messages = list(reader.system(body))
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
+    tools = [] if kind == "none" else tools
     turns = fields.objects(body, "messages")
     for at, turn in enumerate(turns):
         messages += reader.messages(turn, f"messages[{at}]")
@@ -57,7 +61,14 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         raise invalid("messages is empty; send at least one.", "messages")
     return Asked(
         messages=messages,
-        tools=() if choice == "none" else tools,
+        tools=tools,
+        wanted=wanted(
+            "output_config.format",
+            schema,
+            tools,
+            kind in ("any", "tool"),
+            fields.text(choice, "name", "tool_choice") if kind == "tool" else None,
+        ),
         max_tokens=fields.whole(body, "max_tokens", 1, 1 << 31),
         stop=fields.stop_texts(body, "stop_sequences", MOST_STOPS),
         stream=fields.truth(body, "stream"),

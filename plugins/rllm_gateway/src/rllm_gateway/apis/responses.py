@@ -52,7 +52,7 @@ def _response(asked: Asked, answer: Answer, status: str, output: list[dict[str, 
         "parallel_tool_calls": True,
         "previous_response_id": None,
         "temperature": None,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}, **(sent.get("text") or {})},
         "tool_choice": sent.get("tool_choice", "auto") if isinstance(sent.get("tool_choice", ""), str) else "auto",
         "tools": [{"strict": None, "parameters": None} | tool for tool in sent.get("tools", ())],
         "top_p": None,
@@ -121,17 +121,7 @@ def _parts(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _logprobs(asked: Asked, choice: Choice) -> list[dict[str, Any]]:
-    if not asked.logprobs:
-        return []
-    return [
-        {
-            "token": token.text,
-            "bytes": list(token.text.encode(errors="replace")),
-            "logprob": token.known_logprob,
-            "top_logprobs": [],
-        }
-        for token in choice.sampled
-    ]
+    return [token.as_json for token in choice.sampled] if asked.logprobs else []
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllm_gateway import fields
-from rllm_gateway.asked import Asked
+from rllm_gateway.apis.tool_choice import must_call, tool_choice, without_known_choice
+from rllm_gateway.asked import MOST_TOP, Asked
 from rllm_gateway.parameters import Outcome, Rules, refuse_held, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
+from rllm_gateway.structured import schema_of, wanted
 
 RULES = Rules(
     honoured=frozenset(
-        ("input", "instructions", "max_output_tokens", "metadata", "stream", "tools", "user", "include", "text")
+        (
+            "input",
+            "instructions",
+            "max_output_tokens",
+            "metadata",
+            "stream",
+            "tools",
+            "user",
+            "include",
+            "text",
+            "top_logprobs",
+        )
     ),
     overruled=frozenset(("model", "temperature", "top_p")),
     ignored=frozenset(
@@ -36,8 +49,7 @@ RULES = Rules(
         "context_management": ([],),
         "image": (),
         "moderation": (),
-        "tool_choice": ("auto", "none"),
-        "top_logprobs": (0,),
+        "tool_choice": (),
         "truncation": ("disabled",),
     },
     held=frozenset(("conversation", "previous_response_id", "prompt")),
@@ -51,12 +63,18 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
-    outcomes = RULES.outcomes(body, unsupported)
-    if body.get("tool_choice") in ("auto", "none"):
+    chosen = tool_choice(body, None)
+    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
+    if chosen is not None:
         outcomes["tool_choice"] = "honoured"
-    _check_text(body, unsupported, outcomes)
+    text = fields.mapping(body, "text")
+    form = fields.mapping(text, "format", "text")
+    schema = schema_of(form, form, "text.format") if form else None
+    if text and schema is None:
+        outcomes["text"] = "ignored"
     included = _included(body, unsupported, outcomes)
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
+    tools = [] if chosen is not None and chosen.none else tools
     reader = _Items(unsupported, outcomes)
     if instructions := fields.optional_text(body, "instructions"):
         reader.messages.append({"role": "system", "content": instructions})
@@ -69,24 +87,17 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         raise invalid("input is empty; send a text or at least one item.", "input")
     return Asked(
         messages=reader.messages,
-        tools=() if body.get("tool_choice") == "none" else tools,
+        tools=tools,
+        wanted=wanted("text.format", schema, tools, **must_call(chosen)),
         max_tokens=fields.whole(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,
+        top_logprobs=(fields.whole(body, "top_logprobs", 0, MOST_TOP) or 0) if WITH_LOGPROBS in included else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "input"},
         outcomes=outcomes,
     )
-
-
-def _check_text(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> None:
-    text = fields.mapping(body, "text")
-    wanted = text.get("format") or {"type": "text"}
-    if wanted != {"type": "text"}:
-        refuse_unless_ignored("text.format", unsupported)
-    if text:
-        outcomes["text"] = "ignored"
 
 
 def _included(body: Mapping[str, Any], unsupported: Any, outcomes: dict[str, Outcome]) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from rllm_record.calls.encoding import Record
 from rllm_record.calls.errors import DuplicateError, SealedError, StoreError, UnknownSessionError
 from rllm_record.calls.opening import connect_to_write, failure, transaction
+from rllm_record.calls.presence import Presence
 from rllm_record.calls.schema import INSERT
 
 _REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
@@ -50,6 +51,11 @@ class GroupWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection = connect_to_write(path)
+        try:
+            self._presence = Presence(path)
+        except BaseException:
+            self._connection.close()
+            raise
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -115,13 +121,16 @@ class GroupWriter:
         """One transaction. A row that is refused leaves the others alone; a commit that fails fails all."""
         outcomes = list[_Outcome]()
         try:
+            self._presence.check()
             with transaction(self._connection):
                 for item in group:
                     refused = self._insert(item.records)
                     if item.future is not None:
                         outcomes.append((item.future, refused))
-        except sqlite3.Error as error:
-            failed = failure(self._path, "written", error)
+            # Again: a file that went away before the commit has these rows.
+            self._presence.check()
+        except (sqlite3.Error, StoreError) as error:
+            failed = error if isinstance(error, StoreError) else failure(self._path, "written", error)
             return [(item.future, failed) for item in group if item.future is not None]
         return outcomes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients
+from rllm_core.errors import RllmError
 from rllm_core.runs.metrics_file import METRICS, read_metrics
+from rllm_record.check.chain import Played, check_estimates, check_ids, check_traces
+from rllm_record.check.contents import changed_files
 from rllm_record.check.findings import Report
-from rllm_record.check.recomputing import OptimizerRows, expected_weights, plan_of, recomputed
+from rllm_record.check.norms import check_clipping, check_logged
+from rllm_record.check.recomputing import OptimizerRows, Row, expected_weights, plan_of, recomputed
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import FOLDER, StepFiles
 
@@ -21,6 +25,7 @@ LOSS_TOLERANCE = 1e-6
 """Of a loss of 1 or less; in proportion to the size of its terms above that."""
 COEFFICIENT_TOLERANCE = 1e-5
 """Of the largest coefficient of the optimiser step."""
+LOSS = "actor/loss"
 SHOWN = 3
 """Tokens of an optimiser step that are named."""
 
@@ -35,19 +40,13 @@ def check_run(folder: Path) -> Report:
     steps = files.steps()
     if not steps:
         raise RecordError(f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
-    with_tokens = [step for step in steps if files.has_update(step) or files.holds_tokens(step)]
-    if not with_tokens:
+    checker = _Checker(files, _logged(folder))
+    for step in range(steps[-1] + 1):
+        checker.check(step)
+    checker.check_clipping()
+    report = checker.report
+    if not checker.with_tokens and not report.problems:
         raise RecordError(f"The record of {folder} has no updates.", "A run records them with rllm.record=tokens.")
-    logged = _logged_losses(folder)
-    report, losses = Report(), RoleLosses()
-    for step in with_tokens:
-        if files.has_update(step):
-            report.steps += 1
-            report.problems += _check_step(files, step, logged.get(step), report, losses)
-        elif trained := _trained(files, step):
-            report.problems.append(
-                f"step {step}: its update is not recorded, and it trained on {len(trained)} trajectories"
-            )
     if not report.steps and not report.problems:
         raise RecordError(
             f"In {folder} no step was trained on: there is no update to check.",
@@ -56,14 +55,79 @@ def check_run(folder: Path) -> Report:
     return report
 
 
-def _check_step(files: StepFiles, step: int, logged: float | None, report: Report, losses: RoleLosses) -> Iterator[str]:
-    rows = files.trace_table(step).to_pylist()
-    updates = files.update_table(step).to_pylist()
-    yield from _missing(files, step, rows)
-    if not updates or rows[0]["epoch"] is None:
-        report.untraced.append(step)
-        return
-    objective = files.objective(step)
+class _Checker:
+    """Checks one step after the other."""
+
+    def __init__(self, files: StepFiles, logged: Mapping[int, Mapping[str, float]]) -> None:
+        self.report = Report()
+        self.with_tokens = False
+        self._files = files
+        self._logged = logged
+        self._recorded = set(files.steps())
+        self._losses = RoleLosses()
+        self._played = Played(files)
+        self._updates: dict[str, Mapping[str, Any]] = {}
+
+    def check(self, step: int) -> None:
+        """Add to the report what is wrong with a step."""
+        if step not in self._recorded:
+            self.report.problems.append(f"step {step} is not recorded, and steps after it are")
+            return
+        changed = list(changed_files(self._files, step, self.report))
+        self.report.problems += changed
+        try:
+            self._compare(step)
+        except RllmError as error:
+            self.report.problems.append(f"step {step}: {error}")
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A changed value can raise any of these. If a digest differs, the report already names the file.
+            if not changed:
+                problem = f"step {step}: its files do not agree with each other ({type(error).__name__}: {error})"
+                self.report.problems.append(problem)
+
+    def check_clipping(self) -> None:
+        """Compare the optimiser steps of all steps."""
+        self.report.problems += check_clipping(self._updates)
+
+    def _compare(self, step: int) -> None:
+        files, report = self._files, self.report
+        fates = files.fates(step)
+        report.problems += check_ids(step, fates, self._played)
+        report.problems += check_estimates(step, fates, self._played)
+        has_update = files.has_update(step)
+        if not has_update and not files.holds_tokens(step):
+            return
+        self.with_tokens = True
+        trained = {each.fate.trajectory for each in fates if each.fate.fate == "trained"}
+        if not has_update:
+            if trained:
+                report.problems.append(
+                    f"step {step}: its update is not recorded, and it trained on {len(trained)} trajectories"
+                )
+            return
+        report.steps += 1
+        rows, updates = files.trace_table(step).to_pylist(), files.update_table(step).to_pylist()
+        report.problems += _missing(trained, step, rows)
+        report.problems += check_traces(step, rows, fates, self._played)
+        logged = self._logged.get(step, {})
+        report.problems += check_logged(step, updates, logged)
+        self._updates |= {f"step {step}, optimiser step {update['optimizer_step']}": update for update in updates}
+        if not updates or not rows or rows[0]["epoch"] is None:
+            report.untraced.append(step)
+            return
+        objective = files.objective(step)
+        report.problems += _check_step(rows, updates, objective, step, logged.get(LOSS), report, self._losses)
+
+
+def _check_step(
+    rows: Sequence[Row],
+    updates: Sequence[Row],
+    objective: Mapping[str, Any],
+    step: int,
+    logged: float | None,
+    report: Report,
+    losses: RoleLosses,
+) -> Iterator[str]:
     plan = plan_of(objective, step)
     for update in updates:
         number = update["optimizer_step"]
@@ -86,20 +150,14 @@ def _check_step(files: StepFiles, step: int, logged: float | None, report: Repor
     if logged is None:
         report.unlogged.append(step)
     elif len(known) == len(updates):
-        yield from _differs(f"step {step}: actor/loss in {METRICS}", logged, float(np.mean(known)), 1.0)
+        yield from _differs(f"step {step}: {LOSS} in {METRICS}", logged, float(np.mean(known)), 1.0)
 
 
-def _missing(files: StepFiles, step: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Trajectories that were trained on by their fates and have no row, or the other way round."""
-    trained = _trained(files, step)
+def _missing(trained: Set[str], step: int, rows: Sequence[Row]) -> Iterator[str]:
+    """Trajectories that were trained on by their outcomes and have no row, or the other way round."""
     traced = {row["trajectory"] for row in rows}
     for uid in sorted(trained ^ traced):
         yield f"step {step}: {uid} is {'trained on, and has no trace' if uid in trained else 'traced, and not trained'}"
-
-
-def _trained(files: StepFiles, step: int) -> set[str]:
-    """Uids of the trajectories that were trained on by their fates."""
-    return {each.fate.trajectory for each in files.fates(step) if each.fate.fate == "trained"}
 
 
 def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -154,6 +212,6 @@ def _unequal(
         yield f"{where}: {name} of {len(wrong) - SHOWN} more tokens"
 
 
-def _logged_losses(folder: Path) -> dict[int, float]:
-    """``actor/loss`` by step; empty where there is no file of metrics."""
-    return {line["step"]: line["actor/loss"] for line in read_metrics(folder) if "actor/loss" in line}
+def _logged(folder: Path) -> dict[int, Mapping[str, float]]:
+    """Metrics of the updates by step; empty if the run has no file of metrics."""
+    return {line["step"]: line for line in read_metrics(folder) if LOSS in line}

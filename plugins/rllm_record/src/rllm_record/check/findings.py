@@ -22,6 +22,8 @@ class Report:
     """Steps of which the backend traced nothing."""
     unlogged: list[int] = field(default_factory=list)
     """Steps with an update whose loss is not in the run's metrics: there it is compared with nothing."""
+    undigested: list[int] = field(default_factory=list)
+    """Steps that an older rllm-record wrote, without digests of their files."""
     unexplained: int = 0
     """Optimiser steps with a loss that gives no number per token."""
     problems: list[str] = field(default_factory=list)

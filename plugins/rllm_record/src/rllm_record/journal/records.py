@@ -65,6 +65,8 @@ def checksum_of_call(prompt_ids: NDArray[np.int32], sampling: SamplingParams) ->
         sampling.top_k,
         sampling.stop,
         sampling.weight_version,
+        # Appended only if it is set, so that journals of earlier versions keep their checksums.
+        *([sampling.json_schema] if sampling.json_schema is not None else []),
     )
     return crc32(_bytes(prompt_ids, _IDS), _checksum_of(parameters))
 

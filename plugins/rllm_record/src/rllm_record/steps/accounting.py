@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rllm_core.contracts.train_step import TrainStep
@@ -17,8 +16,7 @@ UNEXPLAINED = "unexplained"
 """The rule of a trajectory that a stage of somebody's took out without a word."""
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a trajectory comes from: the columns of `RecordedFate`."""
 
     uid: str

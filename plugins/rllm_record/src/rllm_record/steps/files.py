@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rllm_record.steps import schemas, tables
-from rllm_record.steps.errors import RecordError, unreadable
-from rllm_record.steps.parquet import read_rows, read_table, write_table
+from rllm_record.steps import digests, schemas, tables
+from rllm_record.steps.episode_columns import episode_table, fate_table
+from rllm_record.steps.errors import RecordError
+from rllm_record.steps.parquet import encoded, read_marks, read_rows, read_table, write_file
 from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
 
@@ -27,6 +27,8 @@ KINDS = {
 }
 """Folders of a record, in the order in which the files of a step are written."""
 TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
+StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
+"""Table and marks of each file of a step by its kind, in the order in which they are written."""
 FOLDER = "record"
 """Of a record in a run folder."""
 
@@ -71,19 +73,44 @@ class StepFiles:
         Raises:
             RecordError: the files cannot be written.
         """
+        self.write_tables(step, self.tables_of(episodes, fates, content, sampler, update=update, vocabulary=vocabulary))
+
+    @staticmethod
+    def tables_of(
+        episodes: Sequence[PlayedEpisode],
+        fates: Sequence[RecordedFate],
+        content: schemas.Content,
+        sampler: Sampler | None = None,
+        *,
+        update: RecordedUpdate | None = None,
+        vocabulary: Mapping[int, str] | None = None,
+    ) -> StepTables:
+        """The contents of a step's files, which no later change of its episodes reaches. See `write`."""
+        marks = {CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
+        contents = {"episodes": (episode_table(episodes, content), marks)}
+        if vocabulary is not None:
+            words = [{"id": number, "text": text} for number, text in vocabulary.items()]
+            contents["vocabulary"] = _table("vocabulary", words), marks
+        if update is not None:
+            contents["traces"] = trace_table(update), marks
+            rows = tables.update_rows(update.optimizer_steps)
+            contents["updates"] = _table("updates", rows), marks | {OBJECTIVE_KEY: json.dumps(update.objective)}
+        contents["fates"] = fate_table(fates), marks
+        return contents
+
+    def write_tables(self, step: int, contents: StepTables) -> None:
+        """Write the files of a step. Raises as `write`."""
         try:
             for kind in reversed(KINDS):
-                self._place(kind, step).unlink(missing_ok=True)
-            marks = {CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
-            self._write("episodes", step, tables.episode_rows(episodes, content), marks)
-            if vocabulary is not None:
-                words = [{"id": number, "text": text} for number, text in vocabulary.items()]
-                self._write("vocabulary", step, words, marks)
-            if update is not None:
-                write_table(self._place("traces", step), trace_table(update), marks)
-                objective = {OBJECTIVE_KEY: json.dumps(update.objective)}
-                self._write("updates", step, tables.update_rows(update.optimizer_steps), marks | objective)
-            self._write("fates", step, tables.fate_rows(fates), marks)
+                self.place(kind, step).unlink(missing_ok=True)
+            found: dict[str, str] = {}
+            for kind, (table, marks) in contents.items():
+                if kind == digests.LAST:
+                    data = digests.sealed(encoded(table, {**marks, digests.KEY: digests.mark_with(found)}))
+                else:
+                    data = encoded(table, marks)
+                    found[kind] = digests.digest_of(data)
+                write_file(self.place(kind, step), data)
         except (OSError, pa.ArrowException) as error:
             raise RecordError(
                 f"Step {step} cannot be recorded in {self._folder}: {error}.",
@@ -96,7 +123,7 @@ class StepFiles:
         Raises:
             RecordError: they are not recorded, were recorded without tokens, or cannot be read.
         """
-        return read_episodes(self._place("episodes", step))
+        return read_episodes(self.place("episodes", step))
 
     def fates(self, step: int) -> list[RecordedFate]:
         """What became of each trajectory in a step.
@@ -116,7 +143,7 @@ class StepFiles:
         """
         if trajectory is None:
             return self._read("episodes", step)
-        return read_rows(self._place("episodes", step), schemas.EPISODES, "trajectories.list.element.uid", trajectory)
+        return read_rows(self.place("episodes", step), schemas.EPISODES, "trajectories.list.element.uid", trajectory)
 
     def fate_table(self, step: int) -> pa.Table:
         """The columns of `schemas.FATES`. Raises as `fates`."""
@@ -136,16 +163,16 @@ class StepFiles:
         """
         if trajectory is None:
             return whole(self._read("traces", step), self._episodes_if_any)
-        rows = read_rows(self._place("traces", step), schemas.TRACES, "trajectory", trajectory)
+        rows = read_rows(self.place("traces", step), schemas.TRACES, "trajectory", trajectory)
         return whole(rows, lambda played: self._episodes_if_any(played, trajectory))
 
     def has_update(self, step: int) -> bool:
         """Whether an update of the step is recorded."""
-        return self._place("updates", step).exists()
+        return self.place("updates", step).exists()
 
     def holds_tokens(self, step: int) -> bool:
         """Whether a step was recorded with texts and tokens; False where its episodes cannot be read."""
-        return holds_tokens(self._place("episodes", step))
+        return holds_tokens(self.place("episodes", step))
 
     def update_table(self, step: int) -> pa.Table:
         """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
@@ -156,8 +183,11 @@ class StepFiles:
 
     def objective(self, step: int) -> dict[str, Any]:
         """What the loss of an update is made of; see `rllm_record.steps.objective`. Raises as `trace_table`."""
-        marks = self._read("updates", step).schema.metadata
-        found: dict[str, Any] = json.loads(marks[OBJECTIVE_KEY])
+        place = self.place("updates", step)
+        try:
+            found: dict[str, Any] = json.loads(read_marks(place)[OBJECTIVE_KEY])
+        except (KeyError, ValueError) as error:
+            raise RecordError(f"{place} has no objective.", "Restore it from a copy.") from error
         return found
 
     def vocabulary(self, step: int) -> dict[int, str]:
@@ -178,23 +208,25 @@ class StepFiles:
         for kind in reversed(KINDS):
             for number in self._numbers(kind):
                 if number >= step:
-                    self._place(kind, number).unlink()
+                    self.place(kind, number).unlink()
 
     def _numbers(self, kind: str) -> list[int]:
         names = (file.stem.removeprefix("step_") for file in (self._folder / kind).glob("step_*.parquet"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _episodes_if_any(self, step: int, trajectory: str | None = None) -> pa.Table | None:
-        return self.episode_table(step, trajectory) if self._place("episodes", step).exists() else None
+        return self.episode_table(step, trajectory) if self.place("episodes", step).exists() else None
 
-    def _place(self, kind: str, step: int) -> Path:
+    def place(self, kind: str, step: int) -> Path:
+        """The file of a kind of `KINDS`, which need not exist."""
         return self._folder / kind / f"step_{step:06d}.parquet"
 
-    def _write(self, kind: str, step: int, rows: list[dict[str, Any]], marks: dict[bytes, str]) -> None:
-        write_table(self._place(kind, step), pa.Table.from_pylist(rows, KINDS[kind]), marks)
-
     def _read(self, kind: str, step: int) -> pa.Table:
-        return read_table(self._place(kind, step), KINDS[kind])
+        return read_table(self.place(kind, step), KINDS[kind])
+
+
+def _table(kind: str, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, KINDS[kind])
 
 
 def read_episodes(file: Path) -> list[PlayedEpisode]:
@@ -215,10 +247,7 @@ def sampler_of(file: Path) -> Sampler:
     Raises:
         RecordError: it cannot be read.
     """
-    try:
-        marks = pq.read_schema(file).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(file, error) from error
+    marks = read_marks(file)
     tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
     return Sampler(
         tokenizer=None if tokenizer is None else tokenizer.decode(),
@@ -234,6 +263,6 @@ def _marks_of(sampler: Sampler) -> dict[bytes, str]:
 def holds_tokens(file: Path) -> bool:
     """Whether a file of episodes was recorded with texts and tokens; False where it cannot be read."""
     try:
-        return (pq.read_schema(file).metadata or {}).get(CONTENT_KEY) == b"tokens"
-    except (OSError, pa.ArrowException):
+        return read_marks(file).get(CONTENT_KEY) == b"tokens"
+    except RecordError:
         return False

@@ -12,6 +12,7 @@ CONTENTS: tuple[Content, ...] = get_args(Content)
 NUMBERS = pa.map_(pa.string(), pa.float64())
 MESSAGE = pa.struct({"role": pa.string(), "text": pa.string(), "data": pa.string()})
 """`data`: the whole message as JSON, where it is more than a role and a text."""
+VERSION_SPAN = pa.struct({"version": pa.int32(), "tokens": pa.int32()})
 STEP = pa.struct(
     {
         "segment_start": pa.int32(),
@@ -19,7 +20,7 @@ STEP = pa.struct(
         "response_start": pa.int32(),
         "end": pa.int32(),
         "weight_version": pa.int32(),
-        "version_spans": pa.list_(pa.struct({"version": pa.int32(), "tokens": pa.int32()})),
+        "version_spans": pa.list_(VERSION_SPAN),
         "finish_reason": pa.string(),
         "reward": pa.float64(),
         "advantage": pa.string(),  # JSON

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from rllm_record.steps.errors import RecordError
 
-VERSION = 2
-"""Of the tables; what is of an older one is read as it is. 2 adds traces, updates, vocabulary and advantages."""
+VERSION = 3
+"""The version of the tables. Older versions are read, too. 2 adds traces, updates, vocabulary and advantages, and 3
+adds digests."""
+FIRST_WITH_DIGESTS = 3
 VERSION_KEY = b"rllm.record.version"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,30 @@ from rllm_rescore.stored.task import StoredAttempt, StoredTask
 def read_stored(params: StoredParams) -> list[StoredTask]:
     """The tasks, in the order in which they were first attempted. All episodes are held in memory.
 
+    A task that was attempted in several steps is one for each of them, unless `params.group_by` is ``task``.
+
     Raises:
         EpisodesError: there are none with tokens, or they cannot be read.
     """
     path = Path(params.path).expanduser()
-    attempts: dict[str, list[StoredAttempt]] = {}
+    attempts: dict[tuple[str, int], list[StoredAttempt]] = {}
     data: dict[str, Mapping[str, Any]] = {}
-    for _, file in find_episodes(path).files:
+    for step, file in find_episodes(path).files:
         for attempt, task in _attempts(file):
-            attempts.setdefault(attempt.episode.task_id, []).append(attempt)
-            data.setdefault(attempt.episode.task_id, task or {})
+            name = attempt.episode.task_id
+            attempts.setdefault((name, step if params.group_by == "step" else 0), []).append(attempt)
+            data.setdefault(name, task or {})
     if not attempts:
         raise EpisodesError(f"{path} holds no attempt with a model call.", "Name another folder or file.")
+    steps = Counter(name for name, _ in attempts)
     return [
-        StoredTask(id=task, data=dict(data[task]), data_source=of_task[0].episode.data_source, attempts=of_task)
-        for task, of_task in attempts.items()
+        StoredTask(
+            id=name if steps[name] == 1 else f"{name}@{step}",
+            data=dict(data[name]),
+            data_source=of_task[0].episode.data_source,
+            attempts=of_task,
+        )
+        for (name, step), of_task in attempts.items()
     ]
 
 

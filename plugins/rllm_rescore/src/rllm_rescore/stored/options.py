@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
@@ -12,5 +14,10 @@ class StoredParams(Params):
 
     path: str = Field(
         min_length=1,
-        description="Folder that `rllm gateway export` wrote, run with `rllm.record=tokens`, or file of episodes.",
+        description="Folder that `rllm gateway episodes` wrote, run with `rllm.record=tokens`, or file of episodes.",
+    )
+    group_by: Literal["step", "task"] = Field(
+        "step",
+        description="Which attempts at a task are compared: `step`: those of one step, which one policy has sampled; "
+        "`task`: those of all steps.",
     )

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from rllm_view.api.account_json import account_json
+from rllm_view.api.attempts_answer import attempts as attempts_answer
 from rllm_view.api.comparing import compare
 from rllm_view.api.group_answer import group
 from rllm_view.api.library import Library, NotFoundError
-from rllm_view.api.questions import Query, filter_of, required, whole_number
+from rllm_view.api.progress import refreshed
+from rllm_view.api.questions import Query, names_in, required, whole_number
 from rllm_view.reading.account import account_of
-from rllm_view.reading.attempts import find_attempts
-from rllm_view.reading.curves import PANELS, curves_of
+from rllm_view.reading.curves import panels_of
 from rllm_view.reading.metrics import last_values
 from rllm_view.reading.neighbours import neighbours_of, steps_around
 from rllm_view.reading.record_files import fate_files, state_of
 from rllm_view.reading.run import Run
 from rllm_view.reading.steps import groups_of, step_summaries
-
-WAIT = 0.3
-"""Seconds that an answer waits for steps that are not in memory yet; it says how many are missing."""
 
 
 class Answers:
@@ -34,7 +32,7 @@ class Answers:
             "curves": curves,
             "steps": steps,
             "step": one_step,
-            "attempts": attempts,
+            "attempts": attempts_answer,
             "group": group,
             "episode": episode,
         }
@@ -70,7 +68,7 @@ def state(run: Run, query: Query) -> dict[str, Any]:
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:
-    _refresh(run)
+    refreshed(run)
     lines = run.lines()
     values = last_values(lines)
     return {
@@ -84,17 +82,11 @@ def overview(run: Run, query: Query) -> dict[str, Any]:
 
 
 def curves(run: Run, query: Query) -> dict[str, Any]:
-    lines = run.lines()
-    return {
-        "panels": [
-            {"id": panel.id, "title": panel.title, "share": panel.share, "curves": curves_of(panel, lines)}
-            for panel in PANELS
-        ]
-    }
+    return panels_of(run.lines(), names_in(query, "metrics"))
 
 
 def steps(run: Run, query: Query) -> dict[str, Any]:
-    return _refresh(run) | {"steps": step_summaries(run.index, run.lines())}
+    return refreshed(run) | {"steps": step_summaries(run.index, run.lines())}
 
 
 def one_step(run: Run, query: Query) -> dict[str, Any]:
@@ -104,14 +96,6 @@ def one_step(run: Run, query: Query) -> dict[str, Any]:
     summary = [each for each in step_summaries(run.index, run.lines()) if each.step == step]
     found = {"step": step, "summary": summary[0] if summary else None, "groups": groups_of(run.index, step)}
     return found | _around(run, step)
-
-
-def attempts(run: Run, query: Query) -> dict[str, Any]:
-    wanted = filter_of(query)
-    if wanted.step is not None:
-        run.index.ensure([wanted.step])
-    found = _refresh(run)
-    return found | {"found": find_attempts(run.index, wanted)}
 
 
 def episode(run: Run, query: Query) -> dict[str, Any]:
@@ -126,8 +110,3 @@ def episode(run: Run, query: Query) -> dict[str, Any]:
 def _around(run: Run, step: int) -> dict[str, Any]:
     before, after = steps_around(sorted(fate_files(run.record)), step)
     return {"previous_step": before, "next_step": after}
-
-
-def _refresh(run: Run) -> dict[str, Any]:
-    run.index.refresh_for(WAIT)
-    return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from rllm_core.errors import ConfigError
 from rllm_view.reading.attempts import Filter
@@ -29,6 +30,11 @@ def whole_number(query: Query, name: str) -> int:
 def number_or(query: Query, name: str, otherwise: int) -> int:
     """A whole number, `otherwise` where it is missing. Raise ConfigError where it is none."""
     return whole_number(query, name) if name in query else otherwise
+
+
+def names_in(query: Query, name: str) -> list[str]:
+    """Names with commas between them; a comma in a name is percent-encoded. Empty if it is missing."""
+    return [unquote(each) for each in query.get(name, "").split(",") if each]
 
 
 def filter_of(query: Query) -> Filter:

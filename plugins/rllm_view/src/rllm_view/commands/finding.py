@@ -11,7 +11,7 @@ from rllm_view.reading.run import Run
 
 _TRAJECTORIES = """
 SELECT f.trajectory, p.task_id FROM fates f LEFT JOIN played p USING (trajectory)
-WHERE f.step = ? ORDER BY f.trajectory
+WHERE f.step = ? ORDER BY f.trajectory_key
 """
 SHOWN = 5
 """Uids that an error names."""

@@ -1,10 +1,12 @@
 // Addresses of the pages: what stands behind the # in the browser's bar.
 
 const encoded = (text) => encodeURIComponent(String(text).toWellFormed?.() ?? String(text));
+// Slashes and commas may be in a query: names of metrics stay readable.
+const readable = (text) => encoded(text).replace(/%2[FC]/g, decodeURIComponent);
 
 export function address(parts, query = {}, token = null) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const words = given.map(([name, value]) => `${name}=${encoded(value)}`);
+  const words = given.map(([name, value]) => `${name}=${readable(value)}`);
   return `#/${parts.map(encoded).join("/")}${words.length ? `?${words.join("&")}` : ""}${token === null ? "" : `#t${token}`}`;
 }
 
@@ -26,6 +28,16 @@ export function parsed(hash) {
     token: token === undefined ? null : Number(token),
   };
 }
+
+// Keeps what is chosen on a page in its address, so that the address can be shared.
+export function keep(changed) {
+  const { parts, query } = parsed(location.hash);
+  history.replaceState(null, "", address(parts, { ...query, ...changed }));
+}
+
+// Names with commas between them.
+export const joined = (names) => names.map((name) => name.replace(/[%,]/g, encodeURIComponent)).join(",");
+export const split = (text) => (text ?? "").split(",").filter(Boolean).map(decoded);
 
 export const toRun = (run) => address(["run", run]);
 export const toStep = (run, step) => address(["run", run, "step", step]);

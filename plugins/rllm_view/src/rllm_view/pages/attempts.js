@@ -1,24 +1,23 @@
 // Trajectories by filters, over all steps of a run.
 
-import { toAttempts, toEpisode } from "./address.js";
-import { el, put, table } from "./dom.js";
-import { MISSING, number } from "./numbers.js";
+import { parsed, toAttempts, toEpisode } from "./address.js";
+import { el, put, table, withFocus } from "./dom.js";
+import { count, MISSING, number } from "./numbers.js";
+import { Order } from "./sorting.js";
 import { ask } from "./source.js";
 
 const PAGE = 100;
-const HEADINGS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"];
-const CHOICES = {
-  fate: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"],
-  order: ["step", "reward", "advantage", "tokens", "turns", "task"], descending: ["false", "true"],
-};
-const FIELDS = [["text", "uid, task or error"], ["step", "step"], ["task", "task"], ["group", "group"], ["rule", "rule"],
-  ["reward_min", "reward from"], ["reward_max", "reward to"], ["fate", "fate"], ["solved", "solved"], ["order", "order by"],
-  ["descending", "descending"]];
+const COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+  .map((name) => [name, name]);
+const CHOICES = { fate: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"] };
+const FIELDS = [["text", "uid, task or error"], ["phrase", "text of rollouts"], ["step", "step"], ["task", "task"], ["group", "group"],
+  ["rule", "rule"], ["reward_min", "reward from"], ["reward_max", "reward to"], ["fate", "fate"], ["solved", "solved"]];
+const WIDE = ["text", "phrase"];
 
 function field(name, title, value) {
   const input = CHOICES[name]
     ? el("select", { name }, CHOICES[name].map((each) => el("option", { value: each, selected: each === value }, each || "any")))
-    : el("input", { name, value: value ?? "", size: name === "text" ? 24 : 8, autocomplete: "off" });
+    : el("input", { name, value: value ?? "", size: WIDE.includes(name) ? 24 : 8, autocomplete: "off" });
   return el("label", {}, el("span", {}, title), input);
 }
 
@@ -31,34 +30,55 @@ function rowOf(id, each) {
   ];
 }
 
-export async function attemptsPage({ parts: [, id], query }) {
+// The bounds of a search in text, and a link that goes beyond them.
+function searched(id, query, { search }) {
+  if (!search) return null;
+  const earlier = search.earlier !== null && el("a", { href: toAttempts(id, { ...query, until: search.earlier, offset: "" }) },
+    `search step ${search.earlier} and earlier`);
+  return el("p", { class: "around" }, el("span", {}, search.copied === undefined
+    ? `Searched the text of ${count(search.steps, "step", "steps")}${query.until ? ` up to step ${query.until}` : ""}.`
+    : `Searched the text of ${count(search.copied, "trajectory", "trajectories")} that this copy contains.`), earlier);
+}
+
+function howMany(answer, offset) {
+  const { found: { total, rows }, indexed, recorded } = answer;
+  if (total) return `${offset + 1} to ${offset + rows.length} of ${total}`;
+  return indexed < recorded ? "Reading …" : "No trajectory is like that.";
+}
+
+export async function attemptsPage({ parts: [, id], query: first }) {
   const place = el("div");
-  const offset = Number(query.offset ?? 0);
-  const open = (changed) => { location.hash = toAttempts(id, { ...query, ...changed }); };
+  const query = () => parsed(location.hash).query;
+  const offset = () => Number(query().offset ?? 0);
+  const open = (changed) => { location.hash = toAttempts(id, { ...query(), ...changed }); };
   const form = el("form", {
     class: "filters",
     submit: (event) => {
       event.preventDefault();
       const given = Object.fromEntries(new FormData(form));
-      open({ ...given, offset: "" });
+      open({ ...given, offset: "", until: "" });
     },
     change: (event) => event.target.matches("select") && form.requestSubmit(),
-  }, FIELDS.map(([name, title]) => field(name, title, query[name])), el("button", {}, "find"));
+  }, FIELDS.map(([name, title]) => field(name, title, first[name])), el("button", {}, "find"));
+  const order = new Order(first, COLUMNS, () => update());
   let total = 0;
 
   const update = async () => {
-    const answer = await ask(`runs/${id}/attempts`, { ...query, limit: String(PAGE), offset: String(offset) });
+    const asked = location.hash, now = query(), from = offset();
+    const answer = await ask(`runs/${id}/attempts`, { ...now, limit: String(PAGE), offset: String(from) });
+    // The order was changed while this was read.
+    if (location.hash !== asked) return;
     const { rows } = answer.found;
     total = answer.found.total;
-    const focus = place.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    put(place,
-      el("p", {}, total ? `${offset + 1} to ${offset + rows.length} of ${total}` : "No trajectory is like that.",
+    form.elements.phrase.parentElement.hidden = !answer.texts;
+    withFocus(place, () => put(place,
+      searched(id, now, answer),
+      el("p", {}, howMany(answer, from),
         answer.indexed < answer.recorded && ` · ${answer.indexed} of ${answer.recorded} steps are read so far`),
-      table(HEADINGS, rows.map((each) => rowOf(id, each)), [0, 6, 7, 8, 9]),
+      table("trajectories", order.headings(), rows.map((each) => rowOf(id, each)), [0, 6, 7, 8, 9]),
       el("p", { class: "around" },
-        offset > 0 && el("a", { href: toAttempts(id, { ...query, offset: Math.max(0, offset - PAGE) || "" }) }, "← before"),
-        offset + rows.length < total && el("a", { href: toAttempts(id, { ...query, offset: offset + PAGE }) }, "after →")));
-    if (focus) [...place.querySelectorAll("a")].find((link) => link.getAttribute("href") === focus)?.focus({ preventScroll: true });
+        from > 0 && el("a", { href: toAttempts(id, { ...now, offset: Math.max(0, from - PAGE) || "" }) }, "← before"),
+        from + rows.length < total && el("a", { href: toAttempts(id, { ...now, offset: from + PAGE }) }, "after →"))));
   };
   await update();
   return {
@@ -66,8 +86,8 @@ export async function attemptsPage({ parts: [, id], query }) {
     node: el("section", {}, el("h1", {}, "Trajectories"), form, place),
     update,
     keys: [
-      ["]", "rows after", () => offset + PAGE < total && open({ offset: String(offset + PAGE) })],
-      ["[", "rows before", () => offset > 0 && open({ offset: String(Math.max(0, offset - PAGE) || "") })],
+      ["]", "rows after", () => offset() + PAGE < total && open({ offset: String(offset() + PAGE) })],
+      ["[", "rows before", () => offset() > 0 && open({ offset: String(Math.max(0, offset() - PAGE) || "") })],
       ["/", "to the filter", () => form.elements.text.focus()],
     ],
   };

@@ -1,20 +1,11 @@
 // A line chart. Curves differ by dashes as well as by colour, and every value can be read with the keyboard.
 
 import { el, say, svg } from "./dom.js";
-import { number, percent } from "./numbers.js";
+import { count, number, percent } from "./numbers.js";
+import { BOX, scales, smoothed, ticks } from "./scales.js";
 
-const WIDTH = 440, HEIGHT = 190, LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22;
 const DASHES = ["", "7 4", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 2 2"];
 const POINTS = 400;
-
-function ticks(low, high) {
-  const rough = (high - low) / 4 || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const size = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / size - 1e-9); at * size <= high + size * 1e-6; at += 1) found.push(at * size);
-  return found;
-}
 
 // Of many points: of each column of the picture the lowest and the highest, so that no peak is lost.
 function thinned(curve) {
@@ -43,29 +34,16 @@ function pathOf(points, x, y) {
   return words.join("");
 }
 
-function scales(curves, share) {
-  const steps = curves.flatMap((curve) => curve.steps);
-  const values = curves.flatMap((curve) => curve.values).filter((value) => value !== null);
-  const first = steps.reduce((a, b) => Math.min(a, b), Infinity), last = steps.reduce((a, b) => Math.max(a, b), -Infinity);
-  let low = share ? 0 : values.reduce((a, b) => Math.min(a, b), Infinity);
-  let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-  if (!values.length) [low, high] = [0, 1];
-  if (low > 0 && low < 0.5 * high) low = 0;
-  if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
-  const x = (step) => LEFT + ((WIDTH - LEFT - RIGHT) * (step - first)) / (last - first || 1);
-  const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * (value - low)) / (high - low);
-  return { first, last, low, high, x, y };
-}
-
 function drawn(curves, scale, format) {
   const { x, y } = scale;
-  const lines = ticks(scale.low, scale.high).map((value) => [
-    svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
-    svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
+  const lines = scale.ticks.map((value) => [
+    svg("line", { class: "grid", x1: BOX.left, x2: BOX.right, y1: y(value), y2: y(value) }),
+    svg("text", { x: BOX.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
   ]);
   const below = ticks(scale.first, scale.last).filter(Number.isInteger)
-    .map((step) => svg("text", { x: x(step), y: HEIGHT - 6, "text-anchor": "middle" }, step));
+    .map((step) => svg("text", { x: x(step), y: BOX.height - 6, "text-anchor": "middle" }, step));
   const paths = curves.map((curve, at) => [
+    curve.raw && svg("path", { class: `curve raw c${at % 8}`, d: pathOf(thinned({ ...curve, values: curve.raw }), x, y) }),
     svg("path", { class: `curve c${at % 8}`, "stroke-dasharray": DASHES[at % 8], d: pathOf(thinned(curve), x, y) }),
     curve.steps.length < 30 && curve.steps.map((step, place) => curve.values[place] !== null
       && svg("circle", { class: `dot c${at % 8}`, r: 2.2, cx: x(step), cy: y(curve.values[place]) })),
@@ -73,25 +51,33 @@ function drawn(curves, scale, format) {
   return [lines, below, paths];
 }
 
-// `open(step)` is called when a step is chosen.
-export function chart(panel, open) {
-  const curves = panel.curves.filter((curve) => curve.steps.length);
+// What is drawn of a curve: its smoothed values before its raw ones, and on a log axis no value that is not above 0.
+function prepared(curve, { smooth, log }) {
+  const raw = log ? curve.values.map((value) => (value > 0 ? value : null)) : curve.values;
+  return smooth ? { ...curve, values: smoothed(raw, smooth), raw } : { ...curve, values: raw };
+}
+
+// `open(step)` is called when a step is chosen. `smooth`: weight of the earlier values, from 0 to below 1.
+export function chart(panel, open, { smooth = 0, log = false } = {}) {
+  const curves = panel.curves.filter((curve) => curve.steps.length).map((curve) => prepared(curve, { smooth, log }));
   const heading = el("h3", {}, panel.title);
   if (!curves.length) return el("figure", { class: "chart empty" }, heading, el("p", { class: "quiet" }, "nothing recorded"));
   const format = panel.share ? percent : (value) => number(value, 3);
-  const scale = scales(curves, panel.share);
+  const scale = scales(curves, panel.share, log);
+  const lost = log ? panel.curves.flatMap((curve) => curve.values).filter((value) => value !== null && value <= 0).length : 0;
   const steps = [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b);
-  const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
+  const cursor = svg("line", { class: "cursor", y1: BOX.top, y2: BOX.bottom, visibility: "hidden" });
   const values = curves.map(() => el("output"));
   const where = el("output", { class: "where" });
   let at = steps.length - 1;
   const point = (place, visible) => {
     at = Math.max(0, Math.min(steps.length - 1, place));
     const step = steps[at];
-    const of = (curve) => curve.values[curve.steps.lastIndexOf(step)];
     // Where no step is pointed at, each curve says where it ended.
     curves.forEach((curve, index) => {
-      values[index].textContent = !visible ? format(curve.values[curve.values.length - 1]) : curve.steps.includes(step) ? format(of(curve)) : "";
+      const place = visible ? curve.steps.lastIndexOf(step) : curve.steps.length - 1;
+      const raw = curve.raw ? ` (raw ${format(curve.raw[place])})` : "";
+      values[index].textContent = place < 0 ? "" : `${format(curve.values[place])}${raw}`;
     });
     where.textContent = step < 0 ? "before step 0" : `step ${step}`;
     cursor.setAttribute("x1", scale.x(step));
@@ -99,11 +85,11 @@ export function chart(panel, open) {
     cursor.setAttribute("visibility", visible ? "visible" : "hidden");
   };
   const picture = svg("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT}`, tabindex: "0", role: "img",
+    viewBox: `0 0 ${BOX.width} ${BOX.height}`, tabindex: "0", role: "img",
     "aria-label": `${panel.title}: ${curves.map((curve) => curve.name).join(", ")}. Arrow keys read values, Enter opens the step.`,
     pointermove: (event) => {
       const box = picture.getBoundingClientRect();
-      const pixel = ((event.clientX - box.left) * WIDTH) / box.width;
+      const pixel = ((event.clientX - box.left) * BOX.width) / box.width;
       point(steps.reduce((best, step, place) =>
         Math.abs(scale.x(step) - pixel) < Math.abs(scale.x(steps[best]) - pixel) ? place : best, 0), true);
     },
@@ -123,5 +109,6 @@ export function chart(panel, open) {
       svg("path", { class: `curve c${index % 8}`, "stroke-dasharray": DASHES[index % 8], d: "M0 4L26 4" })),
     el("span", {}, curve.name), values[index])));
   point(steps.length - 1, false);
-  return el("figure", { class: "chart", "data-panel": panel.id }, heading, where, picture, legend);
+  return el("figure", { class: "chart", "data-panel": panel.id }, heading, where, picture, legend,
+    lost > 0 && el("p", { class: "quiet" }, `${count(lost, "value", "values")} of 0 or less: not on a log axis.`));
 }

@@ -1,23 +1,15 @@
 // Runs beside each other.
 
 import { toAttempts, toRun } from "./address.js";
-import { chart } from "./chart.js";
 import { el, table } from "./dom.js";
+import { Metrics } from "./metrics.js";
 import { count, MISSING, number, percent } from "./numbers.js";
 import { ask } from "./source.js";
 
-// Curves of all runs in one picture; the number of the run stands before each name.
-function together(answers) {
-  return answers[0].panels.map((panel) => ({
-    ...panel,
-    curves: answers.flatMap((answer, at) =>
-      answer.panels.find((each) => each.id === panel.id).curves.map((curve) => ({ ...curve, name: `${at + 1}: ${curve.name}` }))),
-  })).filter((panel) => panel.id !== "time");
-}
-
 export async function comparePage({ query }) {
   const found = await ask("compare", { runs: query.runs ?? "" });
-  const curves = await Promise.all(found.runs.map((run) => ask(`runs/${run.id}/curves`)));
+  const metrics = new Metrics(query, (names) => Promise.all(found.runs.map((run) => ask(`runs/${run.id}/curves`, { metrics: names }))), () => {});
+  await metrics.update();
   const names = found.runs.map((run, at) => el("a", { class: "row", href: toRun(run.id) }, `${at + 1}: ${run.name}`));
   const headings = found.runs.map((run, at) => `${at + 1}: ${run.name}`);
   const cell = (task, run, { solved, attempts }) =>
@@ -30,12 +22,12 @@ export async function comparePage({ query }) {
     node: el("section", {}, el("h1", {}, "Runs beside each other"),
       el("ul", {}, names.map((name, at) => el("li", {}, name, " ", el("span", { class: "quiet" }, found.runs[at].folder)))),
       found.problems.map((texts, at) => texts.map((text) => el("p", { class: "problem", role: "alert" }, `${headings[at]}: ${text}`))),
-      table(["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
-      el("div", { class: "charts" }, together(curves).map((panel) => chart(panel, () => {}))),
+      table("values", ["figure", ...headings], figures.map(([name, value]) => [name, ...found.runs.map(value)])),
+      metrics.node,
       el("h2", {}, "Settings that differ"),
-      table(["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
+      table("settings", ["key", ...headings], found.settings.map((each) => [each.key, ...each.values.map((value) => JSON.stringify(value))])),
       el("h2", {}, "Tasks, the most different first"),
       el("p", { class: "quiet" }, `Share of attempts solved over ${count(found.compared_steps, "step", "steps")} that can be read of all runs, of tasks that all of them played.`),
-      table(["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
+      table("tasks", ["task", ...headings], found.tasks.map((row) => [row.task, ...row.runs.map((each, at) => cell(row.task, found.runs[at], each))]))),
   };
 }

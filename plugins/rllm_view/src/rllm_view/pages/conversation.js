@@ -15,7 +15,7 @@ function turnOf(turn, number) {
   const versions = turn.weight_version === undefined ? "" : ` · weights ${turn.weight_version}`;
   const reward = turn.reward === null || turn.reward === undefined ? "" : ` · reward ${turn.reward}`;
   return el("section", { class: "turn" },
-    el("h3", {}, `turn ${number}${versions}${reward}${turn.finish_reason ? ` · ended by ${turn.finish_reason}` : ""}`),
+    el("h2", {}, `turn ${number}${versions}${reward}${turn.finish_reason ? ` · ended by ${turn.finish_reason}` : ""}`),
     (turn.heard ?? []).map((message) => said(message.role, message.text, message.data)),
     said("model", turn.text));
 }

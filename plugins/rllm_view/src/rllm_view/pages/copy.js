@@ -1,5 +1,7 @@
 // A page that holds its own answers: `rllm view --static`.
 
+import { sorted } from "./sorting.js";
+
 let data = null;
 
 const place = () => document.getElementById("copy");
@@ -48,26 +50,39 @@ function partOf(group, offset) {
 }
 
 const ORDER = {
-  step: (row) => row.step, reward: (row) => row.reward_given, tokens: (row) => row.sampled_tokens,
-  turns: (row) => row.turns, task: (row) => row.task_id, advantage: (row) => row.advantage,
+  reward: "reward_given", tokens: "sampled_tokens", task: "task_id", solved: "is_correct",
 };
 const EQUAL = { task: "task_id", group: "group_id", fate: "fate", rule: "rule", ending: "ending", name: "name", step: "step" };
 
+// The whole text of each trajectory that has any here, in lower case.
+function textsOf(run) {
+  const found = new Map();
+  for (const [step, accounts] of Object.entries(run.episode)) {
+    for (const [uid, { attempt }] of Object.entries(accounts)) {
+      if (attempt.turns.every((turn) => turn.text === null)) continue;
+      const said = attempt.turns.flatMap((turn) => [...(turn.heard ?? []).flatMap((each) => [each.text, each.data]), turn.text]);
+      found.set(`${step} ${uid}`, [attempt.task, ...said].filter((text) => text !== null).join("\n").toLowerCase());
+    }
+  }
+  return found;
+}
+
 function attemptsAmong(run, query) {
-  const words = (query.text ?? "").toLowerCase();
+  const words = (query.text ?? "").toLowerCase(), phrase = (query.phrase ?? "").toLowerCase();
+  const texts = textsOf(run);
   const rows = run.rows.filter((row) =>
     Object.entries(EQUAL).every(([name, of]) => !query[name] || String(row[of]) === query[name])
     && (!query.solved || String(row.is_correct) === query.solved)
     && (!query.reward_min || row.reward_given >= Number(query.reward_min))
     && (!query.reward_max || row.reward_given <= Number(query.reward_max))
-    && (!words || [row.trajectory, row.task_id, row.error].some((text) => (text ?? "").toLowerCase().includes(words))));
-  const value = ORDER[query.order || "step"];
-  const sign = query.descending === "true" ? -1 : 1;
-  const compare = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : sign * (a < b ? -1 : 1));
-  rows.sort((a, b) => compare(value(a), value(b)));
+    && (!words || [row.trajectory, row.task_id, row.error].some((text) => (text ?? "").toLowerCase().includes(words)))
+    && (!phrase || texts.get(`${row.step} ${row.trajectory}`)?.includes(phrase)));
+  const column = ORDER[query.order] ?? query.order ?? "step";
   const first = Number(query.offset ?? 0);
   return {
     indexed: run.steps.steps.length, recorded: run.steps.recorded,
-    found: { total: rows.length, rows: rows.slice(first, first + Number(query.limit ?? 100)) },
+    texts: texts.size > 0,
+    search: phrase ? { copied: texts.size, earlier: null } : null,
+    found: { total: rows.length, rows: sorted(rows, (row) => row[column], query.descending === "true").slice(first, first + Number(query.limit ?? 100)) },
   };
 }

@@ -40,13 +40,21 @@ export function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-// A table; `numbers` are the columns that are aligned to the right.
-export function table(headings, rows, numbers = []) {
+// A table; `numbers` are the columns that are aligned to the right. A heading that is an element is a whole cell.
+export function table(label, headings, rows, numbers = []) {
   const side = (at) => (numbers.includes(at) ? { class: "number" } : {});
-  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "table" },
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label },
     el("table", {},
-      el("thead", {}, el("tr", {}, headings.map((each, at) => el("th", { scope: "col", ...side(at) }, each)))),
+      el("thead", {}, el("tr", {}, headings.map((each, at) => (each instanceof Node ? fill(each, side(at), []) : el("th", { scope: "col", ...side(at) }, each))))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, at) => el("td", side(at), cell)))))));
+}
+
+// Draws a part of the page again, and returns the focus to the link or heading that had it.
+export function withFocus(node, draw) {
+  const key = (each) => each.getAttribute("href") ?? each.dataset.order;
+  const before = node.contains(document.activeElement) ? key(document.activeElement) : null;
+  draw();
+  if (before) [...node.querySelectorAll("a, button")].find((each) => key(each) === before)?.focus({ preventScroll: true });
 }
 
 // The text that a screen reader says, such as where a key has led.

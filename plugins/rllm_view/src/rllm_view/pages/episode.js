@@ -43,7 +43,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
   const hasTokens = account.texts !== null && account.attempt.length > 0;
   const epochs = epochsOf(account);
   const state = { at: null, name: OVERLAYS[0][0], epoch: epochs[0] ?? null };
-  const side = el("aside", { "aria-label": "facts" }), key = el("p", { class: "key-line" });
+  const side = el("aside", { "aria-label": "facts", tabindex: "0" }), key = el("p", { class: "key-line" });
   const view = hasTokens ? new TokenView(account, (at) => pick(at)) : null;
   const said = conversation(account.attempt.turns);
   const body = el("div", { class: "body" }, hasTokens ? view.node : said);

@@ -1,13 +1,15 @@
 // All runs that there are.
 
 import { toCompare, toRun } from "./address.js";
-import { el, put, table } from "./dom.js";
+import { el, put, table, withFocus } from "./dom.js";
 import { MISSING, number, percent } from "./numbers.js";
+import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
-const HEADINGS = ["", "run", "steps", "reward", "solved", "validation pass@1", "estimator", "loss", "backend", "model", "record"];
+const COLUMNS = [["name", "run"], ["steps", "steps"], ["reward", "reward"], ["solved", "solved"], ["validation", "validation pass@1"],
+  ["estimator", "estimator"], ["loss", "loss"], ["backend", "backend"], ["model", "model"], ["content", "record"]];
 
-export async function runsPage() {
+export async function runsPage({ query }) {
   const chosen = new Set();
   const place = el("div");
   const compare = el("a", { class: "button", "aria-disabled": "true" });
@@ -33,19 +35,19 @@ export async function runsPage() {
     ];
   };
 
-  const draw = (runs) => put(place, runs.length
-    ? table(HEADINGS, runs.map(row), [2, 3, 4, 5])
-    : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` makes one, and this page shows it."));
+  let found = [], last = "";
+  const draw = () => withFocus(place, () => put(place, found.length
+    ? table("runs", ["chosen", ...order.headings()], sorted(found, (run) => run[order.name], order.descending).map(row), [2, 3, 4, 5])
+    : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` makes one, and this page shows it.")));
+  const order = new Order(query, COLUMNS, draw);
 
-  let last = "";
   const update = async () => {
     const { runs } = await ask("runs");
     // A table that is drawn anew loses the row in focus.
     if (JSON.stringify(runs) === last) return;
     last = JSON.stringify(runs);
-    const focus = document.activeElement?.getAttribute("href");
-    draw(runs);
-    if (focus) place.querySelector(`a[href="${CSS.escape(focus)}"]`)?.focus();
+    found = runs;
+    draw();
   };
   toggled("", false);
   await update();

@@ -1,9 +1,13 @@
 // One step: what became of everything that was played.
 
 import { toAttempts, toGroup, toStep } from "./address.js";
-import { el, svg, table } from "./dom.js";
+import { el, put, svg, table, withFocus } from "./dom.js";
 import { count, MISSING, number, percent } from "./numbers.js";
+import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
+
+const COLUMNS = [["group", "group"], ["task_id", "task"], ["fate", "fate"], ["trajectories", "trajectories"], ["solved", "solved"],
+  ["reward_mean", "mean reward"], ["reward_max", "rewards"]];
 
 // Each row is what is left; the dashed rest says how many went there.
 function funnel(summary) {
@@ -29,21 +33,25 @@ function funnel(summary) {
       el("span", { class: "quiet" }, summary.clipped === null ? "not recorded" : "of the trained tokens have no policy gradient")));
 }
 
-function groups(id, step, found) {
-  const rows = found.map((each) => [
+function groups(id, step, found, order) {
+  const rows = sorted(found, (each) => each[order.name], order.descending).map((each) => [
     el("a", { class: "row", href: toGroup(id, step, each.group) }, each.group), each.task_id ?? MISSING,
     each.rule ? `${each.fate} by ${each.rule}` : each.fate, String(each.trajectories), String(each.solved),
     number(each.reward_mean, 3), `${number(each.reward_min, 3)} to ${number(each.reward_max, 3)}`,
   ]);
-  return table(["group", "task", "fate", "trajectories", "solved", "mean reward", "rewards"], rows, [3, 4, 5]);
+  return table("groups", order.headings(), rows, [3, 4, 5]);
 }
 
-export async function stepPage({ parts: [, id, , word] }) {
+export async function stepPage({ parts: [, id, , word], query }) {
   const found = await ask(`runs/${id}/step`, { step: word });
   const { step, summary } = found;
   const go = (other) => () => { if (other !== null) location.hash = toStep(id, other); };
   const link = (other, text) => (other === null ? el("span", { class: "quiet" }, text) : el("a", { href: toStep(id, other) }, text));
   const decisions = summary?.decisions ?? [];
+  const place = el("div");
+  const draw = () => withFocus(place, () => put(place, groups(id, step, found.groups, order)));
+  const order = new Order(query, COLUMNS, draw);
+  draw();
   return {
     title: `step ${step}`,
     node: el("section", {},
@@ -53,10 +61,10 @@ export async function stepPage({ parts: [, id, , word] }) {
         ? el("p", { class: "problem" }, "The files of this step cannot be read; the page of the run says why.")
         : [el("p", { class: "lead" }, `reward ${number(summary.reward, 3)} · solved ${percent(summary.solved)}`), funnel(summary)],
       el("h2", {}, "Decisions"),
-      table(["fate", "rule", "trajectories"], decisions.map((each) => [
+      table("decisions", ["fate", "rule", "trajectories"], decisions.map((each) => [
         each.fate, each.rule || MISSING,
         el("a", { href: toAttempts(id, { step, fate: each.fate, rule: each.rule }) }, count(each.trajectories, "trajectory", "trajectories"))])),
-      el("h2", {}, `Groups (${found.groups.length})`), groups(id, step, found.groups)),
+      el("h2", {}, `Groups (${found.groups.length})`), place),
     keys: [
       ["[", "step before", go(found.previous_step)],
       ["]", "step after", go(found.next_step)],

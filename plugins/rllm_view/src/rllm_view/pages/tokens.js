@@ -55,7 +55,7 @@ export class TokenView {
     }
     const how = kind === "reply" ? ` · weights ${turn.weight_version} · ended by ${turn.finish_reason ?? "nothing"}` : "";
     return el("div", { class: `part ${kind}` },
-      first && el("h3", {}, `turn ${number} · ${kind} · ${count(whole, "token", "tokens")}${how}`),
+      first && el("h2", {}, `turn ${number} · ${kind} · ${count(whole, "token", "tokens")}${how}`),
       el("div", { class: "run foreign" }, words));
   }
 

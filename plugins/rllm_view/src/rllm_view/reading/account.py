@@ -103,7 +103,7 @@ def _group(run: Run, fate: RecordedFate) -> list[Peer]:
     uids = sorted({fate.fate.trajectory, *fate.fate.peers})
     query = """
     SELECT trajectory, played_step, reward_given AS reward, is_correct AS solved FROM played
-    WHERE list_contains(?, trajectory) ORDER BY played_step, round, trajectory
+    WHERE list_contains(?, trajectory) ORDER BY played_step, round, natural_key(trajectory)
     """
     return [Peer(**row) for row in run.index.rows(query, [uids])]
 

@@ -9,14 +9,20 @@ from typing import Any, Literal, get_args
 from rllm_core.errors import ConfigError
 from rllm_view.reading.index import StepIndex
 
-Order = Literal["step", "reward", "tokens", "turns", "task", "advantage"]
+Order = Literal[
+    "step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"
+]  # fmt: skip
 _COLUMNS = {
     "step": "f.step",
+    "trajectory": "f.trajectory_key",
+    "task": "natural_key(p.task_id)",
+    "fate": "f.fate",
+    "ending": "p.ending",
+    "solved": "p.is_correct",
     "reward": "p.reward_given",
-    "tokens": "p.sampled_tokens",
-    "turns": "p.turns",
-    "task": "p.task_id",
     "advantage": "f.advantage",
+    "turns": "p.turns",
+    "tokens": "p.sampled_tokens",
 }
 MOST = 500
 """Rows of one answer."""
@@ -39,6 +45,8 @@ class Filter:
     reward_max: float | None = None
     text: str | None = None
     """Part of the uid, of the task's id or of the error, in upper or lower case."""
+    among: Sequence[str] | None = None
+    """Uids, such as those that a search found."""
     order: Order = "step"
     descending: bool = False
     offset: int = 0
@@ -93,10 +101,17 @@ def find_attempts(index: StepIndex, wanted: Filter) -> Attempts:
     direction = "DESC" if wanted.descending else "ASC"
     rows = index.rows(
         f"SELECT {_SELECT} {_FROM} {where} ORDER BY {_COLUMNS[wanted.order]} {direction} NULLS LAST, f.step, "
-        "f.group_id, f.trajectory LIMIT ? OFFSET ?",
+        "f.group_key, f.trajectory_key, f.trajectory LIMIT ? OFFSET ?",
         [*parameters, min(max(wanted.limit, 0), MOST), max(wanted.offset, 0)],
     )
     return Attempts(total=total, rows=[AttemptRow(**row) for row in rows])
+
+
+def played_steps(index: StepIndex, wanted: Filter) -> list[int]:
+    """Steps in which the trajectories were played that a filter lets through, the newest first."""
+    where, parameters = _where(wanted)
+    rows = index.rows(f"SELECT DISTINCT f.played_step AS step {_FROM} {where} ORDER BY step DESC", parameters)
+    return [row["step"] for row in rows]
 
 
 def _where(wanted: Filter) -> tuple[str, list[Any]]:
@@ -112,6 +127,7 @@ def _where(wanted: Filter) -> tuple[str, list[Any]]:
         "p.is_correct = ?": wanted.solved,
         "p.reward_given >= ?": wanted.reward_min,
         "p.reward_given <= ?": wanted.reward_max,
+        "f.trajectory IN (SELECT unnest(?::VARCHAR[]))": wanted.among,
     }
     given = {condition: value for condition, value in conditions.items() if value is not None}
     parameters: list[Any] = list(given.values())

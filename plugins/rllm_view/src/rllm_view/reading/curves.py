@@ -1,10 +1,10 @@
-"""The curves of a run: which figures of `metrics.jsonl` are drawn together, and their points."""
+"""The curves of a run: the metrics that are drawn together, and their points."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ class Panel:
     """Whether the figures are between 0 and 1."""
 
 
+TIMES = "time"
 PANELS = (
     Panel(id="reward", title="Reward", pattern=r"reward/[^/]+/mean|val/.+/reward"),
     Panel(id="solved", title="Share solved", pattern=r"batch/solved|val/.+/pass@1", share=True),
@@ -29,7 +30,7 @@ PANELS = (
     Panel(id="grad_norm", title="Gradient norm before clipping", pattern=r"(actor|critic)/grad_norm"),
     Panel(id="clip_fraction", title="Share of tokens clipped", pattern=r"actor/clip_fraction", share=True),
     Panel(id="response_length", title="Sampled tokens per trajectory", pattern=r"response_length/(mean|max)"),
-    Panel(id="time", title="Seconds per stage", pattern=r"time/(?!step$|tokens_per_second$).+"),
+    Panel(id=TIMES, title="Seconds per stage", pattern=r"time/(?!step$|tokens_per_second$).+"),
     Panel(id="staleness", title="Staleness, updates", pattern=r"staleness/(mean|max)"),
 )
 STAGES_SHOWN = 6
@@ -38,32 +39,50 @@ STAGES_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The points of one figure."""
+    """The points of one metric."""
 
-    name: str
     steps: Sequence[int]
     """Training steps from 0; -1 is the validation before the first."""
     values: Sequence[float | None]
     """None: not a finite number."""
 
 
-def curves_of(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The curves of a panel, in the order of their names; of times the longest."""
-    matches: dict[str, bool] = {}
+def metric_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All logged metrics, in order."""
+    return sorted({name for line in lines for name in line} - {"step"})
+
+
+def curves_of(names: Set[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+    """The curves of metrics, by name."""
     found: dict[str, tuple[list[int], list[float | None]]] = {}
     for line in lines:
-        for name, value in line.items():
-            if name not in matches:
-                matches[name] = re.fullmatch(panel.pattern, name) is not None
-            if matches[name]:
-                steps, values = found.setdefault(name, ([], []))
-                steps.append(line["step"])
-                values.append(rounded(value))
-    curves = [Curve(name=name, steps=steps, values=values) for name, (steps, values) in sorted(found.items())]
-    if panel.id == "time":
-        longest = sorted(curves, key=lambda curve: -sum(value or 0.0 for value in curve.values))
-        return longest[:STAGES_SHOWN]
-    return curves
+        for name in names & line.keys():
+            steps, values = found.setdefault(name, ([], []))
+            steps.append(line["step"])
+            values.append(rounded(line[name]))
+    return {name: Curve(steps=steps, values=values) for name, (steps, values) in found.items()}
+
+
+def panels_of(lines: Sequence[Mapping[str, Any]], more: Collection[str] = ()) -> dict[str, Any]:
+    """The standard panels, the names of all metrics, and the curves of the panels and of `more` metrics."""
+    names = metric_names(lines)
+    in_panels = {panel.id: [name for name in names if re.fullmatch(panel.pattern, name)] for panel in PANELS}
+    curves = curves_of({*more}.union(*in_panels.values()), lines)
+    in_panels[TIMES] = _longest(curves, in_panels[TIMES])
+    shown = {*more}.union(*in_panels.values())
+    return {
+        "names": names,
+        "panels": [
+            {"id": panel.id, "title": panel.title, "share": panel.share, "names": in_panels[panel.id]}
+            for panel in PANELS
+        ],
+        "curves": {name: curves[name] for name in names if name in shown},
+    }
+
+
+def _longest(curves: Mapping[str, Curve], names: Sequence[str]) -> list[str]:
+    by_length = sorted(names, key=lambda name: -sum(value or 0.0 for value in curves[name].values))
+    return by_length[:STAGES_SHOWN]
 
 
 def rounded(value: object) -> float | None:

@@ -12,14 +12,19 @@ from rllm_record.steps import StepFiles, require_known_version
 from rllm_record.steps.errors import unreadable
 
 TABLES = """
+CREATE MACRO natural_key(words) AS array_to_string(list_transform(regexp_extract_all(words, '[0-9]+|[^0-9]+'),
+    lambda part: CASE WHEN part[1] BETWEEN '0' AND '9'
+        THEN printf('%04d', length(ltrim(part, '0'))) || ltrim(part, '0') ELSE part END), '');
 CREATE TABLE played (
     trajectory VARCHAR, episode VARCHAR, played_step INTEGER, round INTEGER, task_id VARCHAR, data_source VARCHAR,
     is_correct BOOLEAN, ending VARCHAR, error VARCHAR, tries INTEGER, name VARCHAR, reward_given DOUBLE,
     reward_used DOUBLE, turns INTEGER, sampled_tokens INTEGER, tokens INTEGER);
 CREATE TABLE fates (
     step INTEGER, trajectory VARCHAR, fate VARCHAR, rule VARCHAR, group_id VARCHAR, peers INTEGER, name VARCHAR,
-    episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE);
+    episode VARCHAR, played_step INTEGER, round INTEGER, estimator VARCHAR, baseline DOUBLE, advantage DOUBLE,
+    group_key VARCHAR, trajectory_key VARCHAR);
 """
+"""Keys order text naturally: a number in it has its length before it, so 2 comes before 10."""
 _OF_EPISODE = ("uid", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries")
 _OF_TRAJECTORY = ("uid", "name", "reward_given", "reward_used")
 _OF_TURN = ("response_start", "end")
@@ -39,7 +44,7 @@ FROM (SELECT * EXCLUDE trajectories, unnest(trajectories) AS t FROM new_played) 
 _FATES = """
 INSERT INTO fates
 SELECT step, trajectory, fate, rule, "group", len(peers), name, episode, played_step, round,
-    estimator, baseline, advantage
+    estimator, baseline, advantage, natural_key("group"), natural_key(trajectory)
 FROM new_fates
 """
 _LATER = {"estimator": pa.string(), "baseline": pa.float64(), "advantage": pa.float64()}

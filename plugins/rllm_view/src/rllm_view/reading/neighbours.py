@@ -23,11 +23,12 @@ class Neighbours:
 
 _QUERY = """
 WITH ordered AS (
-    SELECT trajectory, coalesce(group_id, '') AS place,
+    SELECT trajectory, place,
         row_number() OVER around - 1 AS position, count(*) OVER () AS total,
         lag(trajectory) OVER around AS previous, lead(trajectory) OVER around AS next
-    FROM fates WHERE step = ? WINDOW around AS (ORDER BY coalesce(group_id, ''), trajectory)),
-firsts AS (SELECT place, min(trajectory) AS first FROM ordered GROUP BY place)
+    FROM (SELECT *, coalesce(group_key || ' ' || group_id, '') AS place FROM fates WHERE step = ?)
+    WINDOW around AS (ORDER BY place, trajectory_key, trajectory)),
+firsts AS (SELECT place, arg_min(trajectory, position) AS first FROM ordered GROUP BY place)
 SELECT position, total, previous, next,
     (SELECT first FROM firsts WHERE firsts.place < ordered.place ORDER BY place DESC LIMIT 1) AS previous_group,
     (SELECT first FROM firsts WHERE firsts.place > ordered.place ORDER BY place LIMIT 1) AS next_group

@@ -105,7 +105,7 @@ SELECT f.group_id AS "group", min(p.task_id) AS task_id, min(f.fate) AS fate, mi
     avg(p.reward_given) AS reward_mean, min(p.reward_given) AS reward_min, max(p.reward_given) AS reward_max
 FROM fates f LEFT JOIN played p USING (trajectory)
 WHERE f.step = ? AND f.group_id IS NOT NULL
-GROUP BY f.group_id ORDER BY f.group_id
+GROUP BY f.group_id ORDER BY natural_key(f.group_id)
 """
 
 

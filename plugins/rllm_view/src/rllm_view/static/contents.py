@@ -11,6 +11,7 @@ from rllm_view.api.answers import Answers
 from rllm_view.api.comparing import MOST_RUNS
 from rllm_view.reading.account import account_of
 from rllm_view.reading.attempts import Filter, find_attempts
+from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.neighbours import neighbours_of
 from rllm_view.reading.record_files import fate_files
 from rllm_view.reading.run import Run
@@ -42,7 +43,7 @@ def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
     newest = sorted(fate_files(run.record))[-STEPS:]
     run.index.ensure(newest)
     readable = [step for step in newest if step in run.index.steps()]
-    path = f"runs/{run.place.id}"
+    path, lines = f"runs/{run.place.id}", run.lines()
     copy: dict[str, Any] = {"group": defaultdict(dict), "episode": defaultdict(dict)}
     for step, group, uids in _groups(run, readable, episodes):
         accounts = {uid: _account(run, readable, step, uid) for uid in uids}
@@ -50,7 +51,7 @@ def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
         copy["group"][step][group] = _group(run, step, group, accounts)
     return copy | {
         "overview": answers.answer(path, {}),
-        "curves": answers.answer(f"{path}/curves", {}),
+        "curves": panels_of(lines, metric_names(lines)),
         "steps": answers.answer(f"{path}/steps", {}),
         "step": {step: answers.answer(f"{path}/step", {"step": str(step)}) for step in readable},
         "rows": _rows(run),
@@ -60,8 +61,8 @@ def _of_run(answers: Answers, run: Run, episodes: int) -> dict[str, Any]:
 def _groups(run: Run, steps: list[int], episodes: int) -> Iterator[tuple[int, str, list[str]]]:
     """Step, group and uids: whole groups, the newest steps first, as long as they fit."""
     query = """
-    SELECT coalesce(group_id, '') AS name, list(trajectory ORDER BY trajectory) AS uids FROM fates WHERE step = ?
-    GROUP BY group_id ORDER BY group_id NULLS LAST
+    SELECT coalesce(group_id, '') AS name, list(trajectory ORDER BY trajectory_key) AS uids FROM fates WHERE step = ?
+    GROUP BY group_id ORDER BY natural_key(group_id) NULLS LAST
     """
     left = episodes
     for step in reversed(steps):

@@ -1,0 +1,108 @@
+"""OpenAI's completions API, which is older than chats: a prompt of text or tokens is continued as written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from rllm_gateway import fields
+from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.apis.openai_errors import error_body, error_object
+from rllm_gateway.asked import MOST_CHOICES, Asked
+from rllm_gateway.events import event
+from rllm_gateway.parameters import Rules
+from rllm_gateway.refusals import RefusedError, invalid
+
+DONE = b"data: [DONE]\n\n"
+DEFAULT_TOKENS = 16
+"""OpenAI's default of `max_tokens` in this API."""
+MOST_STOPS = 16
+MOST_TOP = 5
+RULES = Rules(
+    honoured=frozenset(("prompt", "max_tokens", "stop", "n", "stream", "stream_options", "logprobs", "user")),
+    overruled=frozenset(("model", "temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")),
+    ignored=frozenset(),
+    refused={"best_of": (1,), "echo": (False,), "logit_bias": ({},), "suffix": ("",)},
+)
+
+
+class CompletionsApi:
+    """See `Api`."""
+
+    error = staticmethod(error_body)
+
+    def read(self, body: dict[str, Any], unsupported: Any) -> Asked:
+        """Raises RefusedError."""
+        outcomes = RULES.outcomes(body, unsupported)
+        fields.mapping(body, "stream_options")
+        prompt = _prompt(body.get("prompt"))
+        top = fields.whole(body, "logprobs", 0, MOST_TOP)
+        content = prompt if isinstance(prompt, str) else str(prompt)
+        return Asked(
+            messages=[{"role": "user", "name": "prompt", "content": content}],
+            raw_prompt=prompt,
+            n=fields.whole(body, "n", 1, MOST_CHOICES) or 1,
+            max_tokens=fields.whole(body, "max_tokens", 1, 1 << 31) or DEFAULT_TOKENS,
+            stop=fields.stop_texts(body, "stop", MOST_STOPS),
+            stream=fields.truth(body, "stream"),
+            logprobs=top is not None,
+            top_logprobs=top or 0,
+            model=fields.optional_text(body, "model"),
+            sent={name: value for name, value in body.items() if name != "prompt"},
+            outcomes=outcomes,
+        )
+
+    def answer(self, asked: Asked, answer: Answer) -> bytes:
+        choices = [_choice(index, choice, asked) for index, choice in enumerate(answer.choices)]
+        return orjson.dumps(_head(asked, answer) | {"choices": choices, "usage": _usage(answer)})
+
+    def events(self, asked: Asked, answer: Answer) -> bytes:
+        return b"".join(event(_head(asked, answer) | chunk) for chunk in _chunks(asked, answer)) + DONE
+
+    def error_event(self, refused: RefusedError) -> bytes:
+        return event({"error": error_object(refused)})
+
+
+def _prompt(value: Any) -> str | tuple[int, ...]:
+    match value:
+        case [str(only)] | str(only):
+            return only
+        case [[*ids]] | [*ids] if ids and all(isinstance(each, int) and 0 <= each < 1 << 31 for each in ids):
+            return tuple(ids)
+    raise invalid("prompt must be one text, or one list of token ids. Send several prompts one by one.", "prompt")
+
+
+def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
+    return {"id": f"cmpl-{answer.id}", "object": "text_completion", "created": answer.created, "model": asked.model}
+
+
+def _choice(index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
+    logprobs = _logprobs(choice) if asked.logprobs else None
+    return {"index": index, "text": choice.content, "finish_reason": choice.finish, "logprobs": logprobs}
+
+
+def _chunks(asked: Asked, answer: Answer) -> Iterator[dict[str, Any]]:
+    for index, choice in enumerate(answer.choices):
+        yield {"choices": [_choice(index, choice, asked)]}
+    if (asked.sent.get("stream_options") or {}).get("include_usage"):
+        yield {"choices": [], "usage": _usage(answer)}
+
+
+def _logprobs(choice: Choice) -> dict[str, Any]:
+    offsets, end = list[int](), 0
+    for token in choice.sampled:
+        offsets.append(end)
+        end += len(token.text)
+    return {
+        "tokens": [token.text for token in choice.sampled],
+        "token_logprobs": [token.known_logprob for token in choice.sampled],
+        "top_logprobs": [{each.text: each.known_logprob for each in token.top} for token in choice.sampled],
+        "text_offset": offsets,
+    }
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    total = answer.prompt_tokens + answer.tokens
+    return {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.tokens, "total_tokens": total}

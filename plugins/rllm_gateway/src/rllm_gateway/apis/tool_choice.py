@@ -1,0 +1,49 @@
+"""The parameter ``tool_choice`` of OpenAI's APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_gateway import fields
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A value that can be used."""
+
+    none: bool
+    """True if the model must call no tool: it is then shown none."""
+    must_call: bool
+    tool: str | None = None
+    """The only tool that it may call; None if it may call any."""
+
+
+def tool_choice(body: Mapping[str, Any], holder: str | None) -> Chosen | None:
+    """Return the choice; None if it is not given, or has a value that cannot be used.
+
+    `holder` is the key of the object with the tool's name; None if the choice has the name itself.
+
+    Raises:
+        RefusedError: a tool is chosen without a name.
+    """
+    match body.get("tool_choice"):
+        case "auto" | "none" | "required" as choice:
+            return Chosen(choice == "none", choice == "required")
+        case {"type": "function"}:
+            choice = fields.mapping(body, "tool_choice")
+            named = choice if holder is None else fields.mapping(choice, holder, "tool_choice")
+            return Chosen(False, True, fields.text(named, "name", "tool_choice"))
+        case _:
+            return None
+
+
+def without_known_choice(body: Mapping[str, Any], chosen: Chosen | None) -> Mapping[str, Any]:
+    """The parameters without a choice that is used: it needs no rule."""
+    return body if chosen is None else {name: value for name, value in body.items() if name != "tool_choice"}
+
+
+def must_call(chosen: Chosen | None) -> dict[str, Any]:
+    """Arguments of `wanted`."""
+    return {"must_call": chosen is not None and chosen.must_call, "tool": None if chosen is None else chosen.tool}

@@ -1,0 +1,121 @@
+"""Replies whose form the client decides: JSON of a schema, or a call of a tool. Both are one JSON schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rllm_core.data.messages import Tool
+from rllm_gateway import fields
+from rllm_gateway.refusals import invalid
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The form of a reply."""
+
+    parameter: str
+    """The parameter of the request that asks for it."""
+    schema: str
+    """JSON schema as JSON text."""
+
+
+def wanted(
+    parameter: str, schema: Json | None, tools: Sequence[Tool], must_call: bool, tool: str | None
+) -> Wanted | None:
+    """Return the form of a reply; None if the model may write anything.
+
+    Args:
+        parameter: the parameter that has the schema.
+        schema: JSON schema of the reply's text; None if it may be any text.
+        tools: the tools that are offered.
+        must_call: True if the reply must call a tool.
+        tool: the name of the only tool that it may call; None if it may call any.
+
+    Raises:
+        RefusedError: the tool that must be called is not offered.
+    """
+    offered = [each["function"] for each in tools if tool is None or each["function"]["name"] == tool]
+    calls = [_call_schema(function) for function in offered]
+    if must_call:
+        if not calls:
+            raise invalid(f"tool_choice needs {tool or 'a tool':.80}, which tools does not offer.", "tool_choice")
+        return Wanted("tool_choice", _text(_any_of(calls)))
+    return None if schema is None else Wanted(parameter, _text(_any_of([schema, *calls])))
+
+
+def schema_of(found: Mapping[str, Any], holder: Mapping[str, Any], where: str) -> Json | None:
+    """Return the JSON schema of a ``response_format``; None if it asks for text.
+
+    Args:
+        found: the format, which has ``type``.
+        holder: the object with ``schema``, for the type ``json_schema``.
+        where: the format's name in errors.
+
+    Raises:
+        RefusedError: the format has an unknown type, or the schema is not an object.
+    """
+    match found.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            return fields.mapping(holder, "schema", where) or {"type": "object"}
+        case other:
+            raise invalid(f"{where}.type is {other!r:.80}; use text, json_object or json_schema.", f"{where}.type")
+
+
+def call_in(content: str, tools: Sequence[Tool]) -> list[Json]:
+    """Return the call of a tool that a constrained reply is, in a list; empty if it is none."""
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return []
+    if not isinstance(found, dict) or found.keys() != {"name", "arguments"}:
+        return []
+    if found["name"] not in [tool["function"]["name"] for tool in tools] or not isinstance(found["arguments"], dict):
+        return []
+    arguments = orjson.dumps(found["arguments"]).decode()
+    return [{"id": "", "type": "function", "function": {"name": found["name"], "arguments": arguments}}]
+
+
+def _call_schema(function: Mapping[str, Any]) -> Json:
+    arguments = _moved({"type": "object", **(function.get("parameters") or {})}, "#/properties/arguments")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _any_of(schemas: Sequence[Json]) -> Json:
+    if len(schemas) == 1:
+        return schemas[0]
+    return {"anyOf": [_moved(schema, f"#/anyOf/{at}") for at, schema in enumerate(schemas)]}
+
+
+def _moved(schema: Any, to: str) -> Any:
+    """A schema that becomes a part of another: its references are to itself."""
+    match schema:
+        case dict():
+            return {key: _reference(each, to) if key == "$ref" else _moved(each, to) for key, each in schema.items()}
+        case list():
+            return [_moved(each, to) for each in schema]
+        case _:
+            return schema
+
+
+def _reference(value: Any, to: str) -> Any:
+    return to + value[1:] if isinstance(value, str) and value.startswith("#") else value
+
+
+def _text(schema: Json) -> str:
+    # Some libraries would try to fetch what this names.
+    return orjson.dumps({key: value for key, value in schema.items() if key != "$schema"}).decode()

@@ -1,0 +1,173 @@
+"""Replies that must match a JSON schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import END, THINK, byte_tokenizer
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.errors import UnsupportedSamplingError
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_local import tiny
+from rllm_local.engine import LocalEngine
+from rllm_local.forward import cache_bytes_per_token
+from rllm_local.grammars import Grammars
+
+PROMPT = [10, 20, 30]
+LEAVES = st.sampled_from(
+    [
+        {"type": "boolean"},
+        {"type": "null"},
+        {"type": "integer", "minimum": -20, "maximum": 300},
+        {"type": "string", "maxLength": 4},
+        {"type": "string", "pattern": "^[a-c]{1,3}$"},
+        {"enum": ["left", "right", 3]},
+        {"const": {"a": [1]}},
+    ]
+)
+
+
+def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def made(properties: dict[str, Any], required: int) -> dict[str, Any]:
+        names = sorted(properties)[:required]
+        return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+    return st.builds(made, st.dictionaries(st.sampled_from("abü"), inner, max_size=3), st.integers(0, 3))
+
+
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: (
+        _objects(inner)
+        | st.builds(lambda items: {"type": "array", "items": items, "maxItems": 2}, inner)
+        | st.builds(lambda one, two: {"anyOf": [one, two]}, inner, inner)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.fixture(scope="module")
+def written(executor: Any) -> LocalEngine:
+    """An engine on a random model of bytes."""
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    model = tiny.build_model(len(tokenizer) + 5, 0).eval()
+    renderer = TemplateRenderer(tokenizer, [END])
+    return LocalEngine(
+        model,
+        renderer,
+        executor,
+        max_context=512,
+        max_concurrency=4,
+        kv_cache_bytes=(1 << 14) * cache_bytes_per_token(model),
+        grammars=Grammars(tokenizer, len(tokenizer) + 5, renderer),
+    )
+
+
+def sample(engine: Any, schema: Any, prompt: list[int] = PROMPT, **changes: Any) -> Completion:
+    given = {"max_tokens": 120, "json_schema": json.dumps(schema)} | changes
+    return asyncio.run(engine.generate(prompt, SamplingParams(**given), session=str(changes)))
+
+
+def said(engine: Any, completion: Completion) -> Any:
+    """The JSON of a reply, behind its thoughts."""
+    return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schema=SCHEMAS, seed=st.integers(0, 1 << 30))
+def test_reply_with_schema_parses_and_validates(written: LocalEngine, schema: Any, seed: int) -> None:
+    completion = sample(written, schema, seed=seed, top_p=0.9 if seed % 2 else 1.0, top_k=20 if seed % 3 else -1)
+
+    if completion.finish_reason == "length":
+        return  # the random model has found a long way to write white space
+    assert completion.token_ids[-1] == END
+    assert END not in completion.token_ids[:-1]
+    jsonschema.validate(said(written, completion), schema)
+
+
+def test_constrained_logprobs_are_those_before_the_mask(written: LocalEngine) -> None:
+    completion = sample(written, {"enum": ["left", "right"]}, seed=3, temperature=0.7)
+
+    ids = torch.tensor([[*PROMPT, *completion.token_ids.tolist()]])
+    with torch.no_grad():
+        logits = written._model(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
+    expected = torch.log_softmax(logits / 0.7, -1).gather(1, ids[0, len(PROMPT) :, None])[:, 0]
+    np.testing.assert_allclose(completion.logprobs, expected.numpy(), atol=1e-4)
+    assert (completion.logprobs < -1).any()  # the unconstrained model would not have written this
+
+
+def test_greedy_reply_takes_the_likeliest_allowed_token(written: LocalEngine) -> None:
+    completion = sample(written, {"enum": ["left", "right"]}, temperature=0.0)
+
+    assert said(written, completion) in ("left", "right")
+
+
+def test_open_thoughts_are_free_until_they_close(written: LocalEngine) -> None:
+    completion = sample(written, {"enum": ["left"]}, [*PROMPT, THINK[0]], seed=1, max_tokens=500)
+
+    ids = completion.token_ids.tolist()
+    answer = ids[ids.index(THINK[1]) + 1 :]
+    assert ids.index(END) == len(ids) - 1
+    assert json.loads(written.renderer.text(answer)) == "left"
+
+
+def test_unconstrained_request_beside_a_constrained_one_unchanged(written: LocalEngine) -> None:
+    async def both(schema: str | None) -> list[Completion]:
+        asked = [SamplingParams(max_tokens=20, seed=5), SamplingParams(max_tokens=20, seed=6, json_schema=schema)]
+        calls = [written.generate(PROMPT, each, session=str(at)) for at, each in enumerate(asked)]
+        return await asyncio.gather(*calls)
+
+    alone = asyncio.run(both(None))[0]
+    together = asyncio.run(both('{"type": "object"}'))[0]
+
+    np.testing.assert_array_equal(alone.token_ids, together.token_ids)
+
+
+@pytest.mark.parametrize("schema", [{"not": {"type": "string"}}, {"type": "strin"}], ids=str)
+def test_schema_that_cannot_be_used_is_refused(written: LocalEngine, schema: Any) -> None:
+    with pytest.raises(UnsupportedSamplingError, match=r"Unimplemented keys|Invalid type"):
+        sample(written, schema)
+
+
+def test_missing_library_is_named_with_its_command(
+    written: LocalEngine, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    grammars = Grammars(tokenizer, 10, written.renderer)
+
+    with pytest.raises(UnsupportedSamplingError) as raised:
+        grammars.of_schema("{}", np.array(PROMPT, np.int32))
+
+    assert "pip install 'rllm-local[grammars]'" in str(raised.value)
+
+
+def test_tokenizer_without_bytes_is_refused(tokenizer: Any, written: LocalEngine) -> None:
+    with pytest.raises(UnsupportedSamplingError, match="tokenizer of this model"):
+        Grammars(tokenizer, len(tokenizer), written.renderer).of_schema("{}", np.array(PROMPT, np.int32))
+
+
+def test_engine_without_grammars_refuses_a_schema(make_engine: Any) -> None:
+    with pytest.raises(UnsupportedSamplingError, match="cannot constrain"):
+        sample(make_engine(), {})
+
+
+def test_likeliest_tokens_are_named_before_truncation(written: LocalEngine) -> None:
+    sampling = SamplingParams(max_tokens=5, temperature=0.7, top_k=1, top_logprobs=3)
+    completion = asyncio.run(written.generate(PROMPT, sampling, session="top"))
+
+    assert completion.top is not None
+    assert completion.top.ids.shape == (len(completion.token_ids), 3)
+    np.testing.assert_array_equal(completion.top.ids[:, 0], completion.token_ids)
+    np.testing.assert_array_equal(completion.top.logprobs[:, 0], completion.logprobs)
+    assert (np.diff(completion.top.logprobs) <= 0).all()
+    assert (completion.top.logprobs > -np.inf).all()

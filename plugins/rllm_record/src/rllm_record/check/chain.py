@@ -1,0 +1,178 @@
+"""Checks of a step's ids, rewards, baselines and advantages: each file repeats values of another, or derives them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_record.steps.files import StepFiles
+from rllm_record.steps.rows import RecordedFate
+
+TOLERANCE = 1e-5
+"""In proportion to the largest number of a group: advantages are float32."""
+COMPARES_WITH_MEAN = frozenset({"grpo", "reinforce_plus_plus_baseline"})
+COMPARES_WITH_OTHERS = frozenset({"rloo"})
+"""Estimators of rllm-core by their baselines; the baselines of others are not checked."""
+
+Row = Mapping[str, Any]
+
+
+class Played:
+    """The recorded trajectories of each step, read once."""
+
+    def __init__(self, files: StepFiles) -> None:
+        self._files = files
+        self._steps: dict[int, dict[str, tuple[Row, Row]]] = {}
+
+    def __getitem__(self, step: int) -> Mapping[str, tuple[Row, Row]]:
+        """Episode and trajectory by the trajectory's uid; empty if the step is not recorded.
+
+        Raises:
+            RecordError: the file cannot be read.
+        """
+        if step not in self._steps:
+            recorded = self._files.place("episodes", step).exists()
+            episodes = self._files.episode_table(step).to_pylist() if recorded else []
+            pairs = [(episode, each) for episode in episodes for each in episode["trajectories"]]
+            self._steps[step] = {each["uid"]: (episode, each) for episode, each in pairs}
+        return self._steps[step]
+
+
+def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+    """Outcomes and episodes name the same trajectories, and rewards were used if they were trained on."""
+    here = dict(played[step])
+    for recorded in fates:
+        fate = recorded.fate
+        where = f"step {step}: {fate.trajectory}"
+        if fate.step != step:
+            yield f"{where} has an outcome of step {fate.step}"
+        found = played[recorded.played_step].get(fate.trajectory)
+        if recorded.played_step == step:
+            here.pop(fate.trajectory, None)
+        if found is None:
+            if recorded.episode and (recorded.played_step == step or played[recorded.played_step]):
+                yield f"{where} has an outcome, and no episode of step {recorded.played_step} has it"
+            continue
+        episode, trajectory = found
+        expected = (recorded.played_step, recorded.round, recorded.episode, recorded.name)
+        if expected != (episode["step"], episode["round"], episode["uid"], trajectory["name"]):
+            yield f"{where}: step, round, episode or name of its outcome differ from those in episodes"
+        used = trajectory["reward"] if fate.fate == "trained" else None
+        if recorded.played_step == step and not _same(trajectory["reward_used"], used):
+            yield f"{where}: reward_used is {trajectory['reward_used']}, and {used} follows from its outcome"
+    for uid in here:
+        yield f"step {step}: {uid} was generated and has no outcome"
+    for uid, (episode, _) in played[step].items():
+        if episode["uid"] != f"{step}.{episode['round']}:{episode['id']}" or uid.rpartition("/")[0] != episode["uid"]:
+            yield f"step {step}: the ids of {uid} and of its episode {episode['uid']} do not agree"
+
+
+def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+    """Traces train on sampled tokens, with the advantages of the outcomes."""
+    advantages: dict[str, list[list[float]]] = defaultdict(list)
+    for row in rows:
+        if row["advantage"] is not None:
+            advantages[row["trajectory"]].append(row["advantage"])
+        found = None if row["played_step"] is None else played[row["played_step"]].get(row["trajectory"])
+        if found is None or found[1]["ids"] is None:
+            continue
+        sampled = _sampled(found[1]["steps"], row["segment"])
+        if any(a >= b for a, b in zip(row["positions"], row["positions"][1:], strict=False)) or not (
+            sampled.issuperset(row["positions"])
+        ):
+            yield f"step {step}, {row['trajectory']}, segment {row['segment']}: positions are not its sampled tokens"
+    for recorded in fates:
+        traced = advantages.get(recorded.fate.trajectory)
+        if traced is None or recorded.estimator is None:
+            continue
+        values = np.concatenate([np.array(each, np.float32) for each in traced])
+        uniform = float(values[0]) if (values == values[0]).all() else None
+        if not _same(recorded.advantage, uniform):
+            yield (
+                f"step {step}: the advantage of {recorded.fate.trajectory} is {recorded.advantage} in its outcome, "
+                f"and {uniform} in its trace"
+            )
+
+
+def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+    """Baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
+    groups: dict[frozenset[str], list[RecordedFate]] = defaultdict(list)
+    for recorded in fates:
+        if recorded.fate.fate == "trained" and recorded.fate.group is not None:
+            groups[frozenset((recorded.fate.trajectory, *recorded.fate.peers))].append(recorded)
+    for uids, members in groups.items():
+        found = [played[each.played_step].get(each.fate.trajectory) for each in members]
+        estimators = {each.estimator for each in members}
+        if len(uids) != len(members) or len(estimators) != 1 or None in found:
+            continue
+        (estimator,) = estimators
+        rewards = [None if pair is None else pair[1]["reward_used"] for pair in found]
+        steps = [0 if pair is None else len(pair[1]["steps"]) for pair in found]
+        values = [[each.baseline for each in members], [each.advantage for each in members]]
+        if None in rewards or any(None in each for each in values) or estimator is None:
+            continue
+        problem = _problem(estimator, *(np.array(each, np.float64) for each in (rewards, *values, steps)))
+        if problem:
+            yield f"step {step}: in group {members[0].fate.group}, {problem} (estimator {estimator})"
+
+
+def _problem(
+    estimator: str,
+    rewards: NDArray[np.float64],
+    baselines: NDArray[np.float64],
+    advantages: NDArray[np.float64],
+    steps: NDArray[np.float64],
+) -> str | None:
+    """Why the numbers of a group do not follow from each other; None if they do, or the estimator is unknown."""
+    size, n = float(np.abs(rewards).max()), len(rewards)
+    if estimator in COMPARES_WITH_MEAN:
+        expected = np.full(n, rewards.mean())
+    elif estimator in COMPARES_WITH_OTHERS:
+        expected = (rewards.sum() - rewards) / max(n - 1, 1)
+    else:
+        return None
+    if n == 1:
+        # A group of one is compared with nothing, or with itself.
+        return None if baselines[0] in (0.0, rewards[0]) else "the baseline does not follow from the reward"
+    if not np.allclose(baselines, expected, rtol=0, atol=TOLERANCE * size):
+        return "the baselines do not follow from the rewards"
+    surplus = rewards - baselines
+    if 0 < np.abs(surplus).max() <= 1e-9 * size:
+        # Rounding errors of the baselines are too large in proportion.
+        return None
+    # `normalize_by_steps` divides the advantages by the numbers of steps.
+    if not any(_is_multiple(surplus, each, estimator) for each in (advantages, advantages * steps)):
+        return "the advantages do not follow from the rewards and baselines"
+    return None
+
+
+def _is_multiple(surplus: NDArray[np.float64], advantages: NDArray[np.float64], estimator: str) -> bool:
+    """True if one positive factor leads from each `surplus` to its advantage."""
+    if estimator == "reinforce_plus_plus_baseline":
+        # Its dialect `verl` moves all advantages of a role together.
+        surplus, advantages = surplus - surplus[0], advantages - advantages[0]
+    largest = int(np.abs(surplus).argmax())
+    factor = advantages[largest] / surplus[largest] if surplus[largest] else 0.0
+    size = float(np.abs(advantages).max())
+    if surplus.any() and not factor > 0:
+        return False
+    return bool(np.allclose(advantages, factor * surplus, rtol=0, atol=TOLERANCE * size))
+
+
+def _sampled(steps: Sequence[Row], segment: int) -> set[int]:
+    """Positions of the sampled tokens in a segment of a trajectory."""
+    starts = sorted({step["segment_start"] for step in steps})
+    start = starts[segment] if segment < len(starts) else None
+    spans = [(step["response_start"], step["end"]) for step in steps if step["segment_start"] == start]
+    return {place - (start or 0) for span in spans for place in range(*span)}
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or (math.isnan(one) and math.isnan(other))

@@ -1,0 +1,103 @@
+"""A bit that changes in a record is found, wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from rllm_core.errors import RllmError
+from rllm_record.check.checking import check_run
+from rllm_record.steps import StepFiles
+from rllm_record.steps.digests import KEY
+from rllm_record.steps.files import KINDS
+from rllm_record.steps.version import VERSION_KEY
+
+from .test_traces import batch_of, played, recorded, trace_of
+
+
+def write_record(folder: Path) -> StepFiles:
+    trajectory = played(-1.0, -2.0, -3.0)
+    return recorded(folder / "record", trajectory, trace=trace_of(batch_of(trajectory)))
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> StepFiles:
+    return write_record(tmp_path_factory.mktemp("run"))
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_check_flipped_bit_is_found(intact: StepFiles, data: st.DataObject) -> None:
+    places = [place for kind in KINDS if (place := intact.place(kind, 0)).exists()]
+    place = data.draw(st.sampled_from(places))
+    before = place.read_bytes()
+    byte = data.draw(st.integers(0, len(before) - 1))
+    bit = data.draw(st.integers(0, 7))
+    place.write_bytes(before[:byte] + bytes([before[byte] ^ 1 << bit]) + before[byte + 1 :])
+    try:
+        problems = check_run(place.parents[2]).problems
+    finally:
+        place.write_bytes(before)
+    assert sum(place.name in problem or "cannot be read" in problem for problem in problems) >= 1
+
+
+@pytest.mark.parametrize("kind", ["episodes", "traces", "updates"])
+def test_check_missing_file_is_found(tmp_path: Path, kind: str) -> None:
+    write_record(tmp_path).place(kind, 0).unlink()
+
+    assert f"step 0: {kind}/step_000000.parquet is missing" in check_run(tmp_path).problems
+
+
+def test_check_file_of_another_step_is_found(tmp_path: Path) -> None:
+    files = write_record(tmp_path)
+    files.write(1, [], [], "tokens")
+    files.place("episodes", 0).replace(files.place("episodes", 1))
+
+    assert "step 1: episodes/step_000001.parquet is not as it was written: its digest differs" in (
+        check_run(tmp_path).problems
+    )
+
+
+def test_check_missing_step_is_found(tmp_path: Path) -> None:
+    files = write_record(tmp_path)
+    files.write(2, [], [], "tokens")
+
+    assert "step 1 is not recorded, and steps after it are" in check_run(tmp_path).problems
+
+
+def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:
+    files = write_record(tmp_path)
+    for kind in ("episodes", "traces", "updates", "fates"):
+        place = files.place(kind, 0)
+        with pq.ParquetFile(place) as file:
+            table = file.read()
+        marks = {key: mark for key, mark in table.schema.metadata.items() if key != KEY} | {VERSION_KEY: b"2"}
+        pq.write_table(table.replace_schema_metadata(marks), place)
+
+    report = check_run(tmp_path)
+
+    assert report.undigested == [0]
+    assert not any("digest" in problem for problem in report.problems)
+
+
+def test_write_killed_midway_leaves_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is recorded again is not a step until its last file is in place."""
+    files = write_record(tmp_path)
+    written: list[str] = []
+
+    def write_two(place: Path, contents: bytes) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(place.name)
+        place.write_bytes(contents)
+
+    monkeypatch.setattr("rllm_record.steps.files.write_file", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        write_record(tmp_path)
+
+    assert files.steps() == []
+    with pytest.raises(RllmError, match="has no record"):
+        check_run(tmp_path)

@@ -1,0 +1,24 @@
+"""The renderer `auto`. Apart from the library, whose import takes a second, because every run makes this renderer."""
+
+from __future__ import annotations
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+
+def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
+    """Return the library's renderer for a model that it knows, else a renderer of the model's chat template."""
+    if _may_be_known(setup):
+        from rllm_renderers.choice import make_known
+
+        if (known := make_known(setup)) is not None:
+            return known
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+
+def _may_be_known(setup: RendererSetup) -> bool:
+    """True if the model has a hub name, or a template that shows tools: the library knows models by either."""
+    names = (setup.name, getattr(setup.tokenizer, "name_or_path", ""))
+    has_hub_name = any(name.count("/") == 1 and name[0] not in "./~" for name in names)
+    return has_hub_name or "tools" in str(getattr(setup.tokenizer, "chat_template", ""))

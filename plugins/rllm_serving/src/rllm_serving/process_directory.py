@@ -1,0 +1,80 @@
+"""Temporary directories that never outlive their process for long: the next process removes what a killed one left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Self
+
+OWNER = ".owner"
+"""File that the owner keeps locked. The lock ends with the process, even after SIGKILL."""
+VARIABLE = "RLLM_PROCESS_DIRECTORY"
+"""Environment variable of processes that end with the directory: its path."""
+
+
+class ProcessDirectory:
+    """A temporary directory of this process. Making one first removes the directories of dead processes."""
+
+    def __init__(self, prefix: str, place: Path | None = None) -> None:
+        """Create the directory.
+
+        Args:
+            prefix: first part of its name; it begins with ``rllm-``.
+            place: where to create it; the system's directory for temporary files if None.
+        """
+        parent = place or Path(tempfile.gettempdir())
+        remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        # It gets its name once it is locked. Otherwise another process could lock it first and remove the directory.
+        unlocked = self.path / f"{OWNER}.new"
+        self._owner = unlocked.open("w", encoding="utf-8")
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+        unlocked.rename(self.path / OWNER)
+
+    def claim_children(self) -> None:
+        """Mark the processes that this process starts from now on: they are killed if it dies without `close`."""
+        os.environ[VARIABLE] = str(self.path)
+
+    def keep(self) -> None:
+        """Leave the directory to the user, for example because an error message names a log in it."""
+        (self.path / OWNER).unlink(missing_ok=True)
+        self._owner.close()
+
+    def close(self) -> None:
+        """Remove the directory."""
+        if os.environ.get(VARIABLE) == str(self.path):
+            del os.environ[VARIABLE]
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._owner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def remove_abandoned(parent: Path) -> list[Path]:
+    """Remove the directories of dead processes in `parent`, kill the children they claimed, and return the paths."""
+    removed = []
+    for owner in parent.glob(f"rllm-*/{OWNER}"):
+        with contextlib.suppress(OSError), owner.open("r+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _kill_processes_of(owner.parent)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+            removed.append(owner.parent)
+    return removed
+
+
+def _kill_processes_of(directory: Path) -> None:
+    """Kill the processes that `claim_children` marked. Processes of other users cannot be read, so they stay."""
+    mark = f"{VARIABLE}={directory}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)

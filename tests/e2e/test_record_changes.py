@@ -1,0 +1,125 @@
+"""`rllm record check` finds every changed value of a record, and most of them even if the digests are changed too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rllm_record.check.checking import check_run
+from rllm_record.steps import digests
+from rllm_record.steps.files import KINDS, StepFiles
+from rllm_record.steps.parquet import encoded, write_file
+
+SETTINGS: dict[str, Any] = {
+    "rllm.record": "tokens",
+    "rllm.rollout.n": 4,
+    "data.max_response_length": 4,
+    "training.num_minibatches": 2,
+    "rllm.algorithm.kl_beta": 0.1,
+    "rllm.algorithm.entropy.coeff": 0.05,
+}
+FOLLOWS = {
+    "episodes": ("uid", "round", "trajectories.uid", "trajectories.reward_used", "trajectories.reward"),
+    "fates": ("step", "trajectory", "fate", "episode", "played_step", "name", "baseline", "advantage"),
+    "traces": ("trajectory", "positions", "advantage", "logprob", "entropy", "weight", "policy_part"),
+    "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "clip_factor", "learning_rate"),
+}
+"""Columns that follow from others, or that others follow from: a change is found without the digests."""
+
+
+def columns_with_data(row: Any, column: str = "") -> Iterator[tuple[str, Callable[[], None]]]:
+    """Columns of a row with a value, and how to change it."""
+    places = row.items() if isinstance(row, dict) else enumerate(row)
+    for key, value in places:
+        name = ".".join(filter(None, (column, key))) if isinstance(key, str) else column
+        if isinstance(value, dict | list):
+            yield from columns_with_data(value, name)
+        elif isinstance(value, tuple):  # an entry of a map
+            yield f"{name}.value", lambda key=key, pair=value: row.__setitem__(key, (pair[0], other(pair[1])))
+        elif value is not None:
+            yield name, lambda key=key, value=value: row.__setitem__(key, other(value))
+
+
+def other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value + "?" if isinstance(value, str) else value + 1
+
+
+def changes(place: Path) -> Iterator[str]:
+    """Change one column after the other, in the first row with a value; yields its name while it is changed."""
+    before = place.read_bytes()
+    with pq.ParquetFile(place) as file:
+        table = file.read()
+    names = dict.fromkeys(name for row in table.to_pylist() for name, _ in columns_with_data(row))
+    for name in names:
+        rows = table.to_pylist()
+        next(change for row in rows for found, change in columns_with_data(row) if found == name)()
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), place)
+        yield name
+        place.write_bytes(before)
+
+
+def seal(files: StepFiles) -> None:
+    """Write digests of the files of step 0, whatever these contain now."""
+    place = files.place("fates", 0)
+    with pq.ParquetFile(place) as file:
+        table = file.read()
+    found = {kind: digests.digest_of(files.place(kind, 0).read_bytes()) for kind in KINDS if kind != "fates"}
+    marks = {**table.schema.metadata, digests.KEY: digests.mark_with(found)}
+    write_file(place, digests.sealed(encoded(table.replace_schema_metadata(None), marks)))
+
+
+ESTIMATED: dict[str, dict[str, Any]] = {
+    "rloo": {"rllm.algorithm.adv_estimator": "rloo"},
+    "shifted": {"rllm.algorithm.adv_estimator": {"name": "reinforce_plus_plus_baseline", "dialect": "verl"}},
+    "waiting": {
+        "rllm.rejection_sample.enable": True,
+        "rllm.rejection_sample.mode": "dynamic",
+        "rllm.rejection_sample.max_gen_batches": 3,
+        "rllm.trainer.total_batches": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("settings", ESTIMATED.values(), ids=ESTIMATED)
+def test_check_unchanged_record_has_no_problem(train: Any, settings: dict[str, Any]) -> None:
+    report = check_run(train("lucky", SETTINGS | settings).folder)
+    assert report.problems == []
+    assert report.optimizer_steps
+
+
+def test_check_any_changed_column_is_found(train: Any) -> None:
+    folder = train("lucky", SETTINGS).folder
+    assert check_run(folder).problems == []
+    files = StepFiles(folder / "record")
+    columns = 0
+    for kind in KINDS:
+        for name in changes(files.place(kind, 0)):
+            problem = f"step 0: {kind}/step_000000.parquet is not as it was written: its digest differs"
+            assert problem in check_run(folder).problems, (kind, name)
+            columns += 1
+    assert columns == 73
+    assert check_run(folder).problems == []
+
+
+def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
+    folder = train("lucky", SETTINGS).folder
+    files = StepFiles(folder / "record")
+    sealed = files.place("fates", 0).read_bytes()
+    for kind, columns in FOLLOWS.items():
+        left = set(columns)
+        for name in changes(files.place(kind, 0)):
+            if name in left:
+                left.remove(name)
+                seal(files)
+                problems = check_run(folder).problems
+                assert problems, (kind, name)
+                assert not any("digest" in problem for problem in problems)
+                files.place("fates", 0).write_bytes(sealed)
+        assert not left
