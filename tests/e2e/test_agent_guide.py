@@ -66,10 +66,17 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     folder: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    (yaml,) = blocks("yaml")
-    (folder / "my.yaml").write_text(yaml)
+    function, program = blocks("yaml")
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-    plan = planned(settings, worlds, [layer_from_file(folder / "my.yaml")])
+
+    (folder / "function.yaml").write_text(function)
+    plan = planned(settings, worlds, [layer_from_file(folder / "function.yaml")])
     assert plan.workflow.qualified_name == "rllm-gateway/agent"
     assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
     assert plan.config.rllm.agent.max_steps == 8
+
+    (folder / "program.yaml").write_text(program.replace("other-venv/bin/python", sys.executable))
+    (folder / "my_program.py").touch()
+    plan = planned(settings, worlds, [layer_from_file(folder / "program.yaml")])
+    assert plan.workflow.params.command == [sys.executable, "my_program.py"]
+    assert plan.workflow.params.preload == ["litellm"]
