@@ -87,7 +87,7 @@ def visit(chromium: Any, server: str) -> Iterator[Visit]:
     found.open(f"#key={KEY}", "Runs")
     yield found
     context.close()
-    assert found.problems == []
+    assert found.problems == [], found.refused
     assert {url for url in found.requests if not url.startswith(server)} == set()
 
 

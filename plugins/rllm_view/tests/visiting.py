@@ -20,11 +20,17 @@ class Visit:
         self.url = url
         self.problems: list[str] = []
         self.requests: list[str] = []
+        self.refused: list[str] = []
         page.set_default_timeout(MILLISECONDS)
         page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("dialog", lambda dialog: (self.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("response", self._look_at)
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def _look_at(self, response: Any) -> None:
+        if response.status >= 400:
+            self.refused.append(f"{response.status} {response.url}")
 
     def open(self, address: str, heading: str | None = None) -> Any:
         """Go to an address behind the #, and wait for a heading with that text."""

@@ -64,6 +64,8 @@ export async function attemptsPage({ parts: [, id], query: first }) {
   let total = 0;
 
   const update = async () => {
+    // Another page was opened meanwhile: its query is not one of this page.
+    if (!location.hash.startsWith(toAttempts(id))) return;
     const asked = location.hash, now = query(), from = offset();
     const answer = await ask(`runs/${id}/attempts`, { ...now, limit: String(PAGE), offset: String(from) });
     // The order was changed while this was read.
