@@ -94,6 +94,9 @@ $(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true; \
   else set -- $(BIN)/python -m pip install --quiet --disable-pip-version-check; fi; "$$@"
 endef
 
+# Tests start hundreds of processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients ci lint types tests docs clean
 .PHONY: site
 

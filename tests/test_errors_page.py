@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 from error_source import Message, messages
@@ -12,15 +13,16 @@ from errors_page import GROUPS, errors_page
 from workspace import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
-FOUND = messages()
+found = cache(messages)
+"""Read once, by the tests that need it: the whole source takes seconds."""
 
 
 def test_the_page_in_the_repository_is_the_one_made_from_the_source() -> None:
-    assert PAGE.read_text(encoding="utf-8") == errors_page(FOUND), "docs/reference/errors.md is stale: run `make docs`"
+    assert PAGE.read_text(encoding="utf-8") == errors_page(found()), "docs/reference/errors.md is stale: run `make docs`"
 
 
 def test_every_group_has_messages() -> None:
-    page = errors_page(FOUND)
+    page = errors_page(found())
     empty = [
         heading for heading, _, _ in GROUPS if "\n- " not in page.partition(f"## {heading}\n")[2].partition("\n##")[0]
     ]
@@ -42,7 +44,7 @@ def test_a_module_that_no_group_has_is_named() -> None:
     ],
 )
 def test_messages_that_everybody_meets_are_found(said: str) -> None:
-    assert said in {message.text for message in FOUND}
+    assert said in {message.text for message in found()}
 
 
 def texts(source: str) -> list[str]:
@@ -72,4 +74,4 @@ def test_a_text_is_read_from_the_source(source: str, said: list[str]) -> None:
 
 
 def test_no_message_is_cut_by_what_it_fills_in() -> None:
-    assert [message.text for message in FOUND if re.search(r"‹[^›]*‹|{self|\{[a-z_.]+\}", message.text)] == []
+    assert [message.text for message in found() if re.search(r"‹[^›]*‹|{self|\{[a-z_.]+\}", message.text)] == []

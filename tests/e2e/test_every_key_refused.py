@@ -27,7 +27,8 @@ KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 IN_EVERY_RUN = ("rllm.record",)
 """A tracker of every run acts on them, where it is installed."""
 BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins) and name not in IN_EVERY_RUN]
-NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(Registry.load(), KEYS[name])]
+INSTALLED = Registry.load()
+NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(INSTALLED, KEYS[name])]
 REFUSED = [name for name, key in KEYS.items() if key.mark(Refused)]
 REDUNDANT = [name for name, key in KEYS.items() if key.mark(Redundant)]
 SWITCHED = [

@@ -32,7 +32,8 @@ INTERPOLATIONS = [
 ]
 TEXTS = ["???", "", "guess", "local", "needy", "1e-4", "\x00", "a/b/c", "/", *INTERPOLATIONS]
 
-of_plugins = [each.name for kind in KINDS for each in Registry.load(allow=[], environ={}).all(kind)]
+core_alone = Registry.load(allow=[], environ={})
+of_plugins = [each.name for kind in KINDS for each in core_alone.all(kind)]
 keys = {name for path in known_keys(RunConfig) for name in path} | {"model", "training", "name", "stage", "after"}
 names = st.sampled_from(sorted(keys)) | st.text(max_size=3)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(2**4097)

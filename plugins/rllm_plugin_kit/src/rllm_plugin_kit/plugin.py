@@ -25,8 +25,12 @@ LONGEST_LABEL = 200
 
 @cache
 def _installed_on(path: tuple[str, ...], blocked: str | None) -> Registry:
-    """What is installed there. Kept: each test looks a record up, and loading all takes longer than most of them."""
     return Registry.load()
+
+
+def _installed() -> Registry:
+    """What is installed. Kept: each test looks a record up, and loading all takes longer than most of them."""
+    return _installed_on(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
 
 
 class PluginContract(Generic[RecordT]):
@@ -46,7 +50,7 @@ class PluginContract(Generic[RecordT]):
         ``globals().update(EstimatorContract.for_each("rllm-median", median={"options": ({}, {"scale": 2.0})}))``
         """
         classes = {}
-        for entry in Registry.load().all(cls.kind):
+        for entry in _installed().all(cls.kind):
             if entry.distribution in distributions:
                 name = "Test" + entry.name.title().replace("_", "")
                 classes[name] = type(name, (cls,), {"name": entry.qualified_name, **attributes.pop(entry.name, {})})
@@ -173,7 +177,7 @@ class PluginContract(Generic[RecordT]):
     def _installed(self) -> Registered[Any]:
         if not self.name:
             raise AssertionError(f"{type(self).__name__} names no plugin. Set its class attribute `name`.")
-        registry = _installed_on(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
+        registry = _installed()
         try:
             return registry.get(self.kind, self.name)
         except RllmError as error:
