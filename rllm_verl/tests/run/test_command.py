@@ -68,7 +68,7 @@ class Run:
 
     def end(self) -> str:
         """Wait for the command; returns what it said."""
-        self.process.wait(timeout=300)
+        self.process.wait(timeout=500)
         return self.said.read_text()
 
     def wait_until_nothing_is_alive(self, seconds: float) -> None:

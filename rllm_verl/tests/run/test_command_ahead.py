@@ -87,7 +87,7 @@ def begin(tmp_path: Path) -> Iterator[Any]:
 
 def test_no_token_is_older_than_the_bound_and_rounds_are_played_ahead(begin: Any) -> None:
     run = begin("rllm.trainer.total_batches=4")
-    assert run.process.wait(timeout=300) == 0, run.said()
+    assert run.process.wait(timeout=500) == 0, run.said()
     stale = [line["staleness/max"] for line in run.metrics()]
     assert len(stale) == 4
     assert stale[0] == 0
@@ -103,7 +103,7 @@ def test_a_server_that_is_killed_ends_the_run_by_name(begin: Any) -> None:
         time.sleep(0.1)
     (server,) = [process for process in run.alive() if "RolloutServer" in " ".join(process.cmdline())]
     server.kill()
-    assert run.process.wait(timeout=200) != 0
+    assert run.process.wait(timeout=500) != 0
     said = run.said()
     assert f"rollout server 0 (process {server.pid} on" in said
     assert "--resume" in said

@@ -25,4 +25,4 @@ def options() -> dict[str, object]:
 
 
 globals().update(BackendContract.for_each("rllm-verl", verl={"options": (options(),)}))
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]

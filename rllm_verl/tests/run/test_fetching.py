@@ -29,7 +29,7 @@ LORA = ("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.mer
 
 def trained(folder: Path, *words: str) -> Path:
     """The backend's folder in the checkpoint of a run with two workers; ``said.txt`` is what the run printed."""
-    ended = subprocess.run([RLLM, *WORDS, *words], cwd=folder, check=True, timeout=300, stdout=subprocess.PIPE)
+    ended = subprocess.run([RLLM, *WORDS, *words], cwd=folder, check=True, timeout=500, stdout=subprocess.PIPE)
     (folder / "said.txt").write_bytes(ended.stdout)
     return folder / "runs/rllm-training/default/checkpoints/latest/backend"
 
@@ -60,7 +60,7 @@ def played(folder: Path, *words: str) -> float:
     """pass@1 of the command that the run printed for playing with its model."""
     (line,) = [line for line in (folder / "said.txt").read_text().splitlines() if line.startswith("play with it: ")]
     command = [RLLM, *line.removeprefix("play with it: rllm ").split(), "--json", "rllm.env.env_args.largest=1", *words]
-    ended = subprocess.run(command, cwd=folder, check=True, timeout=200, stdout=subprocess.PIPE)
+    ended = subprocess.run(command, cwd=folder, check=True, timeout=500, stdout=subprocess.PIPE)
     (environment,) = json.loads(ended.stdout)["environments"]
     return float(environment["passes"]["1"]["value"])
 
