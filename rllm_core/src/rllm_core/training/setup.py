@@ -148,6 +148,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
             attempt=attempt.number,
             score=make_score(),
             resource=resource,
+            task_batch=attempt.task_batch,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
         return workflow
