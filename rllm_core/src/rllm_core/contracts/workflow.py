@@ -64,6 +64,8 @@ class OpenedRun:
     """The run folder; None where nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
     """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
+    replaces: bool = False
+    """True if the first step removes an earlier run, with all files that it has in `folder`."""
 
 
 class Workflow(ABC):
