@@ -8,12 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from gateway_world import renderer
 
+from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError, ConfigError, RllmError
+from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
 from rllm_gateway import admin_token
 from rllm_gateway.attaching import Door
@@ -21,7 +25,9 @@ from rllm_gateway.checks import RUN_PORT, check_sdk
 from rllm_gateway.child import DEFAULT_PORT
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
-from rllm_record.calls import CallStore
+from rllm_gateway.options import AgentParams
+from rllm_gateway.plugin import _open
+from rllm_record.calls import CallReader, CallStore, SessionRow
 
 
 def own(path: Path, **proxy: object) -> SdkSection:
@@ -60,6 +66,57 @@ def test_a_store_that_is_something_else_is_refused(
     make(tmp_path)
     with pytest.raises(ConfigError, match=rf"{problem}.*rllm\.sdk\.store\.path"):
         check_sdk(own(tmp_path / "traces.db"))
+
+
+def damaged_store(path: Path) -> Path:
+    """A store of which a page in the middle was overwritten. It still opens."""
+
+    async def fill() -> None:
+        with CallStore.open(path) as store:
+            for number in range(200):
+                row = SessionRow(
+                    id=f"s{number}", run="r", attempt="a", retry=0, metadata={"x": "y" * 99}, key_hash="", opened=0.0
+                )
+                await store.add(row)
+
+    asyncio.run(fill())
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 4096 // 2 * 4096)
+        file.write(b"\xff" * 4096)
+    CallReader.open(path).close()
+    return path
+
+
+def test_a_store_with_a_damaged_page_is_refused(tmp_path: Path) -> None:
+    store = damaged_store(tmp_path / "calls.db")
+    with pytest.raises(ConfigError, match="damaged"):
+        check_sdk(own(store))
+
+
+def test_a_run_looks_at_the_store_of_its_folder_unless_it_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run learns of a damaged store before it samples."""
+    damaged_store(tmp_path / "gateway" / "traces.db")
+
+    class StartedError(Exception):
+        pass
+
+    def start(*_: Any) -> Any:
+        raise StartedError
+
+    monkeypatch.setattr("rllm_gateway.process.gateway_process", start)
+
+    async def opened(replaces: bool) -> None:
+        engine: Any = SimpleNamespace(renderer=None)
+        run = OpenedRun(config=RunConfig(), engine=engine, folder=tmp_path, replaces=replaces)
+        async with _open(run, AgentParams(command=["true"])):
+            pass
+
+    with pytest.raises(ConfigError, match="damaged"):
+        asyncio.run(opened(replaces=False))
+    with pytest.raises(StartedError):
+        asyncio.run(opened(replaces=True))
 
 
 def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:

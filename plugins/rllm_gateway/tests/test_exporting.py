@@ -237,6 +237,29 @@ def test_attempts_of_several_policies_are_in_files_of_their_own(say: Say, export
     assert "3 attempts at 1 task " in export.said
 
 
+def test_attempts_of_a_task_batch_are_together_across_versions(say: Say, export: Any, world: World) -> None:
+    """Asynchronous training publishes weights between the first calls of a group's attempts."""
+    for batch, version in ((0, 1), (0, 2), (1, 2), (1, 2)):
+        world.policy.weight_version = version
+        say("hi", attempt="a:0", task_batch=batch)
+    assert [(each.step, each.episode.id[-2:]) for each in export()] == [(0, ":0"), (0, ":1"), (1, ":0"), (1, ":1")]
+
+
+def test_export_of_several_calls_reads_the_first_for_its_version(say: Say, export: Any, world: World) -> None:
+    said: list[int] = []
+    sample = world.policy.sample
+
+    async def newer(**asked: Any) -> Any:
+        world.policy.weight_version += 1
+        said.append(world.policy.weight_version)
+        return await sample(**asked)
+
+    world.policy.sample = newer  # type: ignore[method-assign]
+    session = say("hi", "and")
+    world.gateway.flush()
+    assert world.store.first_version(session.id) == said[0] < said[1]
+
+
 def test_sessions_are_selected_by_id_and_time(say: Say, export: Any, tmp_path: Path) -> None:
     for attempt in ("a:0", "b:0", "c:0"):
         say("hi", attempt=attempt, id=attempt)

@@ -35,7 +35,7 @@ def _check_own(sdk: SdkSection) -> None:
         )
     # The core looks at the run folder, where the store is unless the run names another.
     if sdk.store.path is not None:
-        _check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
+        check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
 
 
@@ -45,7 +45,7 @@ def check_serving(store: Path, host: str, port: int) -> None:
     Raises:
         ConfigError: the store cannot be written, or the port is taken.
     """
-    _check_store(store, "--store")
+    check_store(store, "--store")
     try:
         listen(host, port).close()
     except ConfigError as error:
@@ -81,12 +81,18 @@ def token_of(proxy: ProxySection) -> str:
     return admin_token() if proxy.admin_token is None else proxy.admin_token
 
 
-def _check_store(path: Path, option: str) -> None:
+def check_store(path: Path, option: str) -> None:
+    """Read the pages of a store, or look at the place where it will be made. Nothing is made.
+
+    Raises:
+        ConfigError: the store is damaged, is something else, or cannot be written.
+    """
     from rllm_record.calls import CallReader, StoreError
 
     if path.exists():
         try:
-            CallReader.open(path).close()
+            with CallReader.open(path) as reader:
+                reader.require_whole()
         except StoreError as error:
             raise ConfigError(error.message, f"Give {option} another file.") from error
     place = next(each for each in path.parents if each.exists())

@@ -53,13 +53,16 @@ async def serve(settings: ChildSettings) -> int:
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link_policy import LinkPolicy
     from rllm_gateway.policy import AttachedPolicy
+    from rllm_record.calls import CallStore
 
     stop = Stop()
     stop.set_with_parent()
     renderer = load_renderer(Path(settings.renderer))
     listen_at = listening_socket if settings.deployment is None else listen
     listening = listen_at(settings.host, settings.port)
-    gateway = Gateway(Path(settings.store), url_of(listening))
+    store = Path(settings.store)
+    # A training run removes the run that it replaces, with its store, before its first step.
+    gateway = Gateway(store if settings.deployment is None else CallStore.open(store), url_of(listening))
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
     policy = LinkPolicy(*await asyncio.open_connection(sock=link))

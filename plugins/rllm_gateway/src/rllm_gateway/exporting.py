@@ -14,13 +14,13 @@ from typing import Any
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
 from rllm_gateway.listing import Selection, sessions_of
-from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
+from rllm_gateway.session import BATCH, LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
 from rllm_gateway.stored_session import episode_of
 from rllm_record.calls import CallReader, SessionRow, SessionSummary
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
 TASKS_OF_A_FILE = 64
-"""A file is a step of `rllm rescore`: all attempts of one policy at so many tasks."""
+"""A file is a step of `rllm rescore`: all attempts of one step at so many tasks."""
 
 
 @dataclass
@@ -35,7 +35,10 @@ class Exported:
 
 
 def export_episodes(reader: CallReader, selection: Selection, with_open: bool, folder: Path) -> Exported:
-    """Write attempts as episodes, together by the policy that sampled them and by task.
+    """Write attempts as episodes, together by the run's task batch and by task.
+
+    A run compares the attempts of a task batch with each other, also if its weights changed between their first calls.
+    Attempts without a task batch are together by the weight version of their first call.
 
     Args:
         reader: of the store.
@@ -52,17 +55,26 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, f
     done = Exported()
     attempts = list(_attempts(sessions_of(reader, selection), with_open, done.left_out))
     sampler, files, number = _sampler_of(attempts), StepFiles(folder), 0
-    by_version: defaultdict[int, defaultdict[str, list[SessionRow]]] = defaultdict(lambda: defaultdict(list))
+    by_step: defaultdict[tuple[str, str, int], defaultdict[str, list[SessionRow]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for row in attempts:
-        by_version[reader.calls(row.id)[0].call.weight_version][task_of(row)].append(row)
-    for version in sorted(by_version):
-        tasks = iter(by_version[version].items())
+        by_step[_step_of(reader, row)][task_of(row)].append(row)
+    for step in sorted(by_step):
+        tasks = iter(by_step[step].items())
         while some := list(islice(tasks, TASKS_OF_A_FILE)):
             played = [each for task, rows in some for each in _played(reader, task, rows, number, done)]
             files.write(number, played, (), "tokens", sampler)
             number += 1
-    done.tasks = len({task for of_version in by_version.values() for task in of_version})
+    done.tasks = len({task for of_step in by_step.values() for task in of_step})
     return done
+
+
+def _step_of(reader: CallReader, row: SessionRow) -> tuple[str, str, int]:
+    """Return a name for the attempts that may be in one group with a session's; in order of time within a run."""
+    batch = row.metadata.get(BATCH)
+    # Sessions of deployed agents, and of older stores, have no task batch.
+    return ("version", "", reader.first_version(row.id)) if batch is None else ("batch", row.run, batch)
 
 
 def task_of(row: SessionRow) -> str:

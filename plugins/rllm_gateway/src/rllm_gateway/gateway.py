@@ -17,7 +17,17 @@ from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.requests import Request, begin
 from rllm_gateway.row_log import RowLog
-from rllm_gateway.session import LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.session import (
+    BATCH,
+    LABEL,
+    TASK,
+    TASK_ID,
+    TEMPERATURE,
+    TOKENIZER,
+    OpenedSession,
+    SessionSpec,
+    SessionTrace,
+)
 from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_serving.listening import reachable
 
@@ -197,7 +207,7 @@ def _session_row(session: LiveSession, tokenizer: str | None) -> SessionRow:
         run=spec.run,
         attempt=spec.attempt,
         retry=spec.retry,
-        metadata={TASK: spec.metadata, TASK_ID: spec.task_id, LABEL: spec.label, **sampler},
+        metadata={TASK: spec.metadata, TASK_ID: spec.task_id, LABEL: spec.label, BATCH: spec.task_batch, **sampler},
         key_hash=session.key_hash,
         opened=time.time(),
     )

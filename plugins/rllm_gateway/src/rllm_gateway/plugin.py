@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -61,6 +62,7 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """The gateway, and what starts agents."""
+    from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway
     from rllm_gateway.running.commands import CommandRunner, WarmCommandRunner
@@ -71,7 +73,11 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_serving.process_directory import ProcessDirectory
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
-    place = Place(store=str(store_path(sdk.store.path, run.folder)), host=sdk.proxy.host, port=sdk.proxy.port)
+    store = store_path(sdk.store.path, run.folder)
+    if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
+        # Before anything is sampled. `check_sdk` has read a store that the configuration names.
+        await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
+    place = Place(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     with ProcessDirectory("rllm-gateway-") as files:
         folder = files.path
         if params.agent is not None:

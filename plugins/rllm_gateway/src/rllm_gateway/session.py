@@ -12,6 +12,7 @@ DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
 TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
+BATCH = "task_batch"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
 """The `LABEL` of what is not trained on."""
@@ -36,6 +37,8 @@ class SessionSpec:
     task_id: str = ""
     """Says what is one task, whatever its metadata; empty: nobody chose one."""
     label: Literal["train", "val"] = "train"
+    task_batch: int | None = None
+    """As `WorkflowContext.task_batch`; None: the session belongs to no batch of a run."""
     max_tokens: int
     """Most tokens of one reply."""
     max_prompt_length: int | None = None

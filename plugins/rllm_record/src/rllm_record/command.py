@@ -53,6 +53,8 @@ def _lines(report: Report) -> list[str]:
     lines = report.problems[:SHOWN]
     if len(report.problems) > SHOWN:
         lines.append(f"and {len(report.problems) - SHOWN} more")
+    if report.first_step:
+        lines.append(f"recorded from step {report.first_step} on: earlier steps cannot be checked")
     if report.undigested:
         lines.append(f"recorded without digests, so some changes cannot be found: {len(report.undigested)} steps")
     if report.untraced:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import RllmError
 from rllm_record.check.checking import check_run
 from rllm_record.steps import StepFiles
+from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.digests import KEY
 from rllm_record.steps.files import KINDS
 from rllm_record.steps.version import VERSION_KEY
 
+from .made_steps import step
 from .test_traces import batch_of, played, recorded, trace_of
 
 
@@ -66,6 +70,48 @@ def test_check_missing_step_is_found(tmp_path: Path) -> None:
     files.write(2, [], [], "tokens")
 
     assert "step 1 is not recorded, and steps after it are" in check_run(tmp_path).problems
+
+
+def test_check_recording_begun_later_misses_nothing(tmp_path: Path) -> None:
+    """A run may be recorded from the step on at which it was resumed: only a gap after that step is missing."""
+    files = StepFiles(tmp_path / "record")
+    for number in (3, 4, 6):
+        files.write(number, [], [], "tokens")
+
+    report = check_run(tmp_path)
+
+    assert report.first_step == 3
+    assert report.problems == ["step 5 is not recorded, and steps after it are"]
+
+
+@pytest.mark.parametrize("left", ["episodes", "traces", "updates"])
+def test_check_first_step_without_outcomes_is_missing(tmp_path: Path, left: str) -> None:
+    files = write_record(tmp_path)
+    files.write(1, [], [], "tokens")
+    for kind in set(KINDS) - {left}:
+        files.place(kind, 0).unlink(missing_ok=True)
+
+    assert check_run(tmp_path).problems == ["step 0 is not recorded, and steps after it are"]
+
+
+def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
+    def peak(folder: Path, steps: int) -> int:
+        files = StepFiles(folder / "record")
+        for number in range(steps):
+            trajectory = Trajectory("agent", [Step([1] * 9999, [2], [-1.0])], 1.0, uid="own")
+            episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
+            account = Accounting().of(step(number, [episode], []), {})
+            files.write(number, account.episodes, account.fates, "tokens")
+        tracemalloc.start()
+        try:
+            with pytest.raises(RllmError, match="no step was trained on"):
+                check_run(folder)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(tmp_path / "imports", 1)
+    assert peak(tmp_path / "long", 12) < 1.5 * peak(tmp_path / "short", 2)
 
 
 def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class RolloutOrder:
     """Tells training from validation in session names, such as ``train`` or ``val``."""
     priority: int = 0
     """Of several orders that are played at once, attempts of the lowest go first."""
+    task_batch: int | None = None
+    """Number of the run's task batch that the tasks are from; None if they are from none, for example in validation."""
 
 
 class Runner(Protocol):

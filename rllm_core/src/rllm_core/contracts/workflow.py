@@ -50,6 +50,8 @@ class WorkflowContext:
     """The rewards of ``rllm.reward`` as one; None where the run names none. Never raises for what a reward does."""
     resource: Any = None
     """What `WorkflowPlugin.open` has opened for the run; None where it opens nothing."""
+    task_batch: int | None = None
+    """As `RolloutOrder.task_batch`: rollouts of a task with the same number are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,8 @@ class OpenedRun:
     """The run folder; None where nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
     """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
+    replaces: bool = False
+    """True if the first step removes an earlier run, with all files that it has in `folder`."""
 
 
 class Workflow(ABC):

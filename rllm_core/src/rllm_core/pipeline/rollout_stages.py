@@ -29,7 +29,12 @@ class Generate(ContextStage):
         sampling = training_sampling(self._context, step)
         rollouts = self._context.config.rllm.rollout.n
         order = RolloutOrder(
-            tasks=step.tasks, rollouts=rollouts, sampling=sampling, label="train", priority=step.task_batch
+            tasks=step.tasks,
+            rollouts=rollouts,
+            sampling=sampling,
+            label="train",
+            priority=step.task_batch,
+            task_batch=step.task_batch,
         )
         step.episodes = list(await self._context.runner.run(order))
         check_versions(step.episodes, sampling.weight_version)

@@ -34,6 +34,7 @@ class AttemptSetup:
     sampling: SamplingParams
     label: str
     number: int
+    task_batch: int | None
 
 
 MakeWorkflow = Callable[[AttemptSetup], Workflow]
@@ -136,4 +137,4 @@ class RolloutRunner:
 
 def _setup(order: RolloutOrder, uid: str, number: int) -> AttemptSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
-    return AttemptSetup(sampling=sampling, label=order.label, number=number)
+    return AttemptSetup(sampling=sampling, label=order.label, number=number, task_batch=order.task_batch)

@@ -116,6 +116,11 @@ class RunFolder:
         """Whether a run has begun here."""
         return (self.path / PLUGINS).exists()
 
+    @property
+    def replaces(self) -> bool:
+        """True if the folder has an earlier run, which the first step removes."""
+        return self._replaces
+
     def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
         """The run is about to make its first step: remove the one it replaces, write what says how it was started.
 

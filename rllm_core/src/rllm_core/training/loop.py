@@ -158,7 +158,8 @@ class TrainingLoop:
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(scorer_of(self.plan))
             engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
-            async with open_runner(self.plan, engine, self.folder.path, lambda: score) as runner:
+            opening = open_runner(self.plan, engine, self.folder.path, lambda: score, replaces=self.folder.replaces)
+            async with opening as runner:
                 pipeline = Pipeline(
                     self.plan.stages,
                     stage_context(self.plan, backend, runner, tasks=len(self._schedule.tasks), log=trackers.log),

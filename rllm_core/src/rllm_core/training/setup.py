@@ -103,7 +103,12 @@ async def scorer_of(plan: RunPlan) -> Scorer | None:
 
 @asynccontextmanager
 async def open_runner(
-    plan: RunPlan, engine: RolloutEngine, folder: Path | None = None, make_score: MakeScore | None = None
+    plan: RunPlan,
+    engine: RolloutEngine,
+    folder: Path | None = None,
+    make_score: MakeScore | None = None,
+    *,
+    replaces: bool = False,
 ) -> AsyncIterator[RolloutRunner]:
     """A runner that gives every attempt its own workflow, agent and environment.
 
@@ -114,9 +119,10 @@ async def open_runner(
         engine: what samples.
         folder: the run folder; None where nothing is trained.
         make_score: called once per try, for what scores it in place of the plan's rewards.
+        replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open
-    run = OpenedRun(config=plan.config, engine=engine, folder=folder, stop_texts=plan.stop_texts)
+    run = OpenedRun(config=plan.config, engine=engine, folder=folder, stop_texts=plan.stop_texts, replaces=replaces)
     async with AsyncExitStack() as stack:
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
@@ -148,6 +154,7 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
             attempt=attempt.number,
             score=make_score(),
             resource=resource,
+            task_batch=attempt.task_batch,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
         return workflow

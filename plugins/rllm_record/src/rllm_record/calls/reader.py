@@ -78,6 +78,23 @@ class CallReader:
         """Calls of a session, in the order in which they were stored. Raises as `session` does."""
         return self.session(session).calls
 
+    def first_version(self, session: str) -> int:
+        """Return the weight version of a session's first call; only this call is read.
+
+        Raises:
+            UnknownSessionError: there is no call of such a session.
+            DamagedError: the call is not what was written.
+            StoreError: it cannot be read.
+        """
+        with self._reading():
+            rows = self._rows("calls", "session", session, "LIMIT 1")
+            if not rows:
+                raise UnknownSessionError(
+                    f"The store of calls {self._path} has no call of session {session!r}.",
+                    "`rllm gateway sessions` lists the sessions with their calls.",
+                )
+            return int(from_json(rows[0][3])["weight_version"])
+
     def session_of_key(self, key_hash: str) -> SessionSummary | None:
         """The newest session that was opened with this hash of a key; None: there is none.
 
@@ -97,6 +114,18 @@ class CallReader:
         """
         with self._reading():
             return find_damage(self._connection)
+
+    def require_whole(self) -> None:
+        """Read the store's pages and indices, without the digests that `check` compares.
+
+        Raises:
+            DamagedError: a page is not what was written.
+            StoreError: the store cannot be read.
+        """
+        with self._reading():
+            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise DamagedError(f"The store of calls {self._path} is damaged: {found}.", "Restore it from a copy.")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -144,10 +173,10 @@ class CallReader:
             )
         return bytes(rows[0][0])
 
-    def _rows(self, table: str, column: str, value: Any) -> Sequence[Sequence[Any]]:
+    def _rows(self, table: str, column: str, value: Any, limit: str = "") -> Sequence[Sequence[Any]]:
         """Verified rows, all where `value` is None, in the order in which they were stored."""
         where = "" if value is None else f"WHERE {column} = :value"
-        query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} {where} ORDER BY number"
+        query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} {where} ORDER BY number {limit}"
         found = self._connection.execute(query, {} if value is None else {"value": value}).fetchall()
         for number, *values in found:
             if not agrees(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 class Played:
-    """The recorded trajectories of each step, read once."""
+    """The recorded trajectories of each step, read once until they are dropped."""
 
     def __init__(self, files: StepFiles) -> None:
         self._files = files
@@ -41,6 +41,10 @@ class Played:
             pairs = [(episode, each) for episode in episodes for each in episode["trajectories"]]
             self._steps[step] = {each["uid"]: (episode, each) for episode, each in pairs}
         return self._steps[step]
+
+    def drop_except(self, steps: Set[int]) -> None:
+        """Drop the trajectories of all other steps, so that memory does not grow with the length of the run."""
+        self._steps = {step: found for step, found in self._steps.items() if step in steps}
 
 
 def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:

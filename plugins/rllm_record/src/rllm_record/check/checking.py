@@ -41,7 +41,8 @@ def check_run(folder: Path) -> Report:
     if not steps:
         raise RecordError(f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
     checker = _Checker(files, _logged(folder))
-    for step in range(steps[-1] + 1):
+    checker.report.first_step = files.first_step()
+    for step in range(checker.report.first_step, steps[-1] + 1):
         checker.check(step)
     checker.check_clipping()
     report = checker.report
@@ -92,6 +93,8 @@ class _Checker:
     def _compare(self, step: int) -> None:
         files, report = self._files, self.report
         fates = files.fates(step)
+        # A trajectory that waits for a later step has an outcome in each step until then.
+        self._played.drop_except({each.played_step for each in fates})
         report.problems += check_ids(step, fates, self._played)
         report.problems += check_estimates(step, fates, self._played)
         has_update = files.has_update(step)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 class Report:
     """Of a whole run."""
 
+    first_step: int = 0
+    """The first recorded step: recording may begin when a run is resumed."""
     steps: int = 0
     """Training steps that made an update."""
     optimizer_steps: int = 0

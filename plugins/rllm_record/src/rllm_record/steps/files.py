@@ -48,6 +48,10 @@ class StepFiles:
         """Steps that are recorded, in order."""
         return self._numbers("fates")
 
+    def first_step(self) -> int:
+        """Return the first step with a file of any kind; 0 if there is no file."""
+        return min((step for kind in KINDS for step in self._numbers(kind)), default=0)
+
     def write(
         self,
         step: int,
