@@ -52,8 +52,10 @@ class Engines:
         self._settings = settings.local
         self._versions = run.versions_served
         self._executor = executor
-        self._tokenizer = loaded.tokenizer
         self._shape = shape
+        # Copies of the model share it: the library's tokenizer takes seconds to make and tens of MB.
+        vocabulary = loaded.model.get_output_embeddings().weight.shape[0]
+        self._grammars = Grammars(loaded.tokenizer, vocabulary, self.renderer)
 
     def on(self, model: Any) -> LocalEngine:
         """An engine on a model like the one that is loaded."""
@@ -65,5 +67,5 @@ class Engines:
             max_concurrency=self._settings.max_concurrency,
             kv_cache_bytes=int(self._settings.kv_cache_gib * GIB / self._versions),
             shape=self._shape,
-            grammars=Grammars(self._tokenizer, model.get_output_embeddings().weight.shape[0], self.renderer),
+            grammars=self._grammars,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ WHITESPACE = r"( |\n[ \t]{0,40})?"
 
 
 class Grammars:
-    """Makes the grammars of one model."""
+    """Makes the grammars of one model. Threads may share it."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, renderer: Renderer) -> None:
         """Make one; nothing is loaded until a reply needs a grammar.
@@ -34,6 +35,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._stop_ids = sorted(renderer.stop_ids)
         self._reasoning_ids = renderer.reasoning_ids
+        self._making = Lock()
 
     def of_schema(self, schema: str, prompt_ids: NDArray[np.int32]) -> Grammar:
         """Return the grammar of one reply.
@@ -41,7 +43,8 @@ class Grammars:
         Raises:
             UnsupportedSamplingError: llguidance is not installed, or it cannot use the tokenizer or the schema.
         """
-        tokenizer = self._tokenizer
+        with self._making:
+            tokenizer = self._tokenizer
         from llguidance import LLMatcher
 
         try:
