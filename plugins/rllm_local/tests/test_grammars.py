@@ -17,13 +17,13 @@ import torch
 from byte_tokenizer import END, THINK, byte_tokenizer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from rllm_backend_kit.grammars import Grammars
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import UnsupportedSamplingError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.grammars import Grammars
 
 PROMPT = [10, 20, 30]
 LEAVES = st.sampled_from(

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.errors import UnsupportedSamplingError
 
-if TYPE_CHECKING:
-    from rllm_core.contracts.renderer import Renderer
-
 INSTALL = "pip install 'rllm-local[grammars]'"
 WHITESPACE = r"( |\n[ \t]{0,40})?"
 """Between the parts of a reply. It is bounded, because small models otherwise write it forever."""
 
 
+class Marks(Protocol):
+    """The tokens around replies and thoughts: a part of `Renderer`."""
+
+    @property
+    def stop_ids(self) -> Collection[int]:
+        """As `Renderer.stop_ids`."""
+        ...
+
+    @property
+    def reasoning_ids(self) -> tuple[int, int] | None:
+        """As `Renderer.reasoning_ids`."""
+        ...
+
+
 class Grammars:
     """Makes the grammars of one model. Threads may share it."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int, renderer: Renderer) -> None:
+    def __init__(self, tokenizer: Any, vocabulary: int, renderer: Marks) -> None:
         """Make one; nothing is loaded until a reply needs a grammar.
 
         Args:
