@@ -144,14 +144,14 @@ def test_schema_that_cannot_be_used_is_refused(written: LocalEngine, schema: Any
 
 def test_threads_share_one_tokenizer(written: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
+    make = llguidance.LLTokenizer
 
-    class Slow(llguidance.LLTokenizer):
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            made.append(cls)
-            time.sleep(0.2)  # the other threads ask meanwhile
-            return super().__new__(cls, *args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        made.append(args)
+        time.sleep(0.2)  # the other threads ask meanwhile
+        return make(*args, **kwargs)
 
-    monkeypatch.setattr(llguidance, "LLTokenizer", Slow)
+    monkeypatch.setattr(llguidance, "LLTokenizer", slow)
     tokenizer = byte_tokenizer()
     grammars = Grammars(tokenizer, len(tokenizer) + 5, written.renderer)
     with ThreadPoolExecutor(4) as threads:

@@ -88,7 +88,7 @@ def constrain(model_runner: Any, grammars: Grammars) -> bool:
 
 
 def _constrained(sample: Callable[..., Any], constraints: Constraints) -> Callable[..., Any]:
-    def sample_constrained(logits: Tensor, metadata: Any, *rest: Any) -> tuple[Any, Any]:
+    def sample_constrained(logits: Tensor, metadata: Any, *rest: Any) -> Any:
         replies = constraints.replies()
         if not replies:
             return sample(logits, metadata, *rest)
