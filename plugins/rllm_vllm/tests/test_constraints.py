@@ -1,4 +1,4 @@
-"""The sampler of a worker, constrained to JSON schemas, on stand-ins with the sampler's methods."""
+"""The sampler of a worker, constrained to JSON schemas, on fakes with the sampler's methods."""
 
 from __future__ import annotations
 

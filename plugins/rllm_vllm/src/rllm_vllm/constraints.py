@@ -105,7 +105,7 @@ def _constrained(sample: Callable[..., Any], constraints: Constraints) -> Callab
 
 
 def _scaled(logits: Tensor, metadata: Any) -> Tensor:
-    """Return (n_row, n_vocabulary): the logits by temperature, those of greedy rows unchanged."""
+    """Return (n_row, n_vocabulary): the logits by temperature; greedy rows are unchanged."""
     if metadata.all_greedy:
         return logits
     temperature = torch.where(metadata.temperature < GREEDY_BELOW, 1.0, metadata.temperature)
