@@ -64,8 +64,8 @@ class Scripted:
     """Not set: calls wait."""
     max_context: int = MAX_CONTEXT
     weight_version: int = 3
-    able: bool = False
-    """Whether it takes JSON schemas, which its replies are trusted to match, and names the likeliest tokens."""
+    options: frozenset[str] = frozenset()
+    """The options that it supports: ``json_schema``, which its replies are trusted to match, and ``top_logprobs``."""
     schemas: list[Any] = field(default_factory=list)
     """Those that it was given."""
 
@@ -84,7 +84,8 @@ class Scripted:
         json_schema: str | None = None,
         top_logprobs: int = 0,
     ) -> Completion:
-        if (json_schema or top_logprobs) and not self.able:
+        demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}
+        if demanded - self.options:
             raise UnsupportedError("This engine cannot do that.")
         if json_schema is not None:
             self.schemas.append(json.loads(json_schema))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rllm_local import tiny
 
 MAX_CONTEXT = 256
 
 
-def save_model(folder: Path) -> None:
-    """A Llama with grouped heads of size 32 and random weights, and the tokenizer of `tiny`."""
+def save_model(folder: Path, tokenizer: Any = None) -> None:
+    """A Llama with grouped heads of size 32 and random weights, and a tokenizer: by default the one of `tiny`."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = tiny.build_tokenizer()
+    tokenizer = tokenizer or tiny.build_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -28,7 +29,7 @@ def save_model(folder: Path) -> None:
         initializer_range=0.12,
         pad_token_id=0,
         bos_token_id=None,
-        eos_token_id=2,
+        eos_token_id=tokenizer.eos_token_id,
     )
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)

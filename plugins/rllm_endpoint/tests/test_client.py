@@ -12,7 +12,7 @@ from chat_server import MODEL, Scripted, completion, serving
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_core.rollout.conversation import PromptTooLongError
 from rllm_endpoint.client import EndpointClient
 from rllm_endpoint.engine import EndpointEngine
@@ -165,3 +165,11 @@ def test_a_server_without_a_list_of_models_needs_a_name() -> None:
     with pytest.raises(BackendError, match="HTTP 404"):
         ask(server)
     assert ask(server, model="any")[1].content == "2"
+
+
+@pytest.mark.parametrize("sampling", [{"json_schema": "{}"}, {"top_logprobs": 1}], ids=str)
+def test_schema_and_top_logprobs_are_refused(sampling: dict[str, Any]) -> None:
+    server = Scripted(completion("2"))
+    with pytest.raises(UnsupportedSamplingError):
+        ask(server, sampling=sampling)
+    assert server.requests == []

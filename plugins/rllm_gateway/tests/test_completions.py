@@ -36,7 +36,7 @@ def test_streamed_completion_has_text_and_usage(world: World) -> None:
 
 
 def test_likeliest_tokens_are_named(world: World) -> None:
-    world.policy.able = True
+    world.policy.options = frozenset(("top_logprobs",))
     with openai_client(world) as client:
         [choice] = client.completions.create(model="gpt", prompt="ab", logprobs=1).choices
     assert choice.logprobs is not None

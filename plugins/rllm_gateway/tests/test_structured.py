@@ -36,7 +36,7 @@ CALL = '{"name": "look_up", "arguments": {"parts": []}}'
 
 @pytest.fixture(autouse=True)
 def _able(world: World) -> None:
-    world.policy.able = True
+    world.policy.options = frozenset(("json_schema", "top_logprobs"))
 
 
 def test_chat_parse_returns_the_users_model(world: World) -> None:
@@ -116,7 +116,7 @@ def test_top_logprobs_are_named_in_chat(world: World) -> None:
 
 @pytest.mark.parametrize("unable", ["response_format", "top_logprobs"])
 def test_engine_without_it_names_the_option(world: World, unable: str) -> None:
-    world.policy.able = False
+    world.policy.options = frozenset()
     changes: Any = {
         "response_format": {"response_format": {"type": "json_object"}},
         "top_logprobs": {"logprobs": True, "top_logprobs": 1},
@@ -127,12 +127,53 @@ def test_engine_without_it_names_the_option(world: World, unable: str) -> None:
 
 
 def test_session_that_ignores_samples_without_the_schema(world: World) -> None:
-    world.policy.able = False
+    world.policy.options = frozenset()
     session = world.open(unsupported="ignore")
     with anthropic.Anthropic(base_url=session.anthropic_url(), api_key=session.key) as client:
         form: Any = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
         client.messages.create(model="m", max_tokens=9, messages=HI, output_config=form)
     assert world.close(session).counters["ignored/output_config.format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ({"json_schema"}, {"top_logprobs"}),
+        ({"top_logprobs"}, {"response_format"}),
+        (set(), {"response_format", "top_logprobs"}),
+    ],
+    ids=str,
+)
+def test_session_ignores_only_unsupported_parts(world: World, options: set[str], ignored: set[str]) -> None:
+    world.policy.options = frozenset(options)
+    session = world.open(unsupported="ignore")
+    with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
+        client.chat.completions.create(
+            model="gpt", messages=HI, response_format={"type": "json_object"}, logprobs=True, top_logprobs=1
+        )
+    assert len(world.policy.schemas) == ("json_schema" in options)
+    found = {name for name in world.close(session).counters if name.startswith("ignored/")}
+    assert found == {f"ignored/{name}" for name in ignored}
+
+
+def test_references_by_anchor_follow_their_schema() -> None:
+    def schema(kind: str) -> dict[str, Any]:
+        leaf = {"$anchor": "leaf", "type": kind}
+        return {"$defs": {"a/b": leaf}, "type": "object", "properties": {kind: {"$ref": "#leaf"}}, "required": [kind]}
+
+    parts = [schema("integer"), schema("string")]
+    tools: Any = [{"type": "function", "function": {"name": part["required"][0], "parameters": part}} for part in parts]
+    form = wanted("response_format", schema("boolean"), tools, False, None)
+    assert form is not None
+    assert "$anchor" not in form.schema
+    valid = Draft202012Validator(json.loads(form.schema)).is_valid
+
+    assert valid({"boolean": True})
+    assert not valid({"boolean": 3})
+    assert valid({"name": "integer", "arguments": {"integer": 3}})
+    assert not valid({"name": "integer", "arguments": {"integer": "x"}})
+    assert valid({"name": "string", "arguments": {"string": "x"}})
+    assert not valid({"name": "string", "arguments": {"string": 3}})
 
 
 def test_schema_and_tools_allow_the_answer_or_a_call() -> None:

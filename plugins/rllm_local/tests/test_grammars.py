@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
+import llguidance
 import numpy as np
 import pytest
 import torch
 from byte_tokenizer import END, THINK, byte_tokenizer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from rllm_backend_kit.grammars import Grammars
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import UnsupportedSamplingError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_local.engine import LocalEngine
 from rllm_local.forward import cache_bytes_per_token
-from rllm_local.grammars import Grammars
 
 PROMPT = [10, 20, 30]
 LEAVES = st.sampled_from(
@@ -137,6 +140,24 @@ def test_unconstrained_request_beside_a_constrained_one_unchanged(written: Local
 def test_schema_that_cannot_be_used_is_refused(written: LocalEngine, schema: Any) -> None:
     with pytest.raises(UnsupportedSamplingError, match=r"Unimplemented keys|Invalid type"):
         sample(written, schema)
+
+
+def test_threads_share_one_tokenizer(written: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    make = llguidance.LLTokenizer
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        made.append(args)
+        time.sleep(0.2)  # the other threads ask meanwhile
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(llguidance, "LLTokenizer", slow)
+    tokenizer = byte_tokenizer()
+    grammars = Grammars(tokenizer, len(tokenizer) + 5, written.renderer)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: grammars.of_schema("{}", np.array(PROMPT, np.int32)), range(4)))
+
+    assert len(made) == 1
 
 
 def test_missing_library_is_named_with_its_command(

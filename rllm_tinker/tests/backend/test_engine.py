@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.tiny import build_tokenizer
 from rllm_tinker.engine import TinkerEngine
@@ -196,3 +196,9 @@ def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
         assert kept() is not None
         engine.publish(FakeSampler(), version)  # type: ignore[arg-type]
     assert kept() is None
+
+
+def test_schema_is_refused_as_unsupported() -> None:
+    engine = _engine(FakeSampler())
+    with pytest.raises(UnsupportedSamplingError, match="JSON schema"):
+        asyncio.run(engine.generate([7], SamplingParams(max_tokens=4, json_schema="{}"), session="s"))

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import tiny
 from rllm_verl.processes import process_of
@@ -156,3 +156,11 @@ def test_a_server_that_died_is_named(engine: Callable[..., VerlEngine], server: 
     with pytest.raises(BackendError) as raised:
         generate(made, [5])
     assert f"While sampling rollouts: rollout server 0 (process {process.pid} on" in str(raised.value)
+
+
+def test_schema_is_refused_as_unsupported(engine: Callable[..., VerlEngine]) -> None:
+    async def never() -> None:
+        raise AssertionError("the server was asked")
+
+    with pytest.raises(UnsupportedSamplingError, match="JSON schema"):
+        asyncio.run(engine(Client(never)).generate([7], SamplingParams(max_tokens=4, json_schema="{}"), session="s"))

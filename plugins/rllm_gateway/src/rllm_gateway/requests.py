@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -168,17 +170,18 @@ class _Sampling:
             max_tokens=self._max_tokens,
             stop=asked.stop,
         )
-        schema = None if asked.wanted is None else asked.wanted.schema
-        if schema is None and not asked.top_logprobs:
-            return await sample()
-        try:
-            return await sample(json_schema=schema, top_logprobs=asked.top_logprobs)
-        except UnsupportedError:
-            if self._session.spec.unsupported == "refuse":
-                raise
-            for name in _unsupported(asked):
-                self._session.count(f"ignored/{name}")
-            return await sample()
+        for demands in _subsets(_demands(asked)):
+            try:
+                completion = await sample(**{each.option: each.value for each in demands})
+            except UnsupportedError:
+                if not demands or self._session.spec.unsupported == "refuse":
+                    raise
+                continue
+            for demand in _demands(asked):
+                if demand not in demands:
+                    self._session.count(f"ignored/{demand.parameter}")
+            return completion
+        raise AssertionError("the last subset is empty")
 
     async def _stored(self, rows: list[CallRow]) -> None:
         try:
@@ -280,10 +283,27 @@ def _value(asked: Asked, key: str | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _unsupported(asked: Asked) -> list[str]:
-    """Parameters of a request that only some engines can do."""
-    form = [] if asked.wanted is None else [asked.wanted.parameter]
-    return [*form, "top_logprobs"] if asked.top_logprobs else form
+@dataclass(frozen=True)
+class _Demand:
+    """A part of a request that only some engines support."""
+
+    parameter: str
+    """Its name in the request."""
+    option: str
+    """Its name in `Policy.sample`."""
+    value: Any
+
+
+def _demands(asked: Asked) -> list[_Demand]:
+    form = [] if asked.wanted is None else [_Demand(asked.wanted.parameter, "json_schema", asked.wanted.schema)]
+    top = [_Demand("top_logprobs", "top_logprobs", asked.top_logprobs)] if asked.top_logprobs else []
+    return [*form, *top]
+
+
+def _subsets(demands: Sequence[_Demand]) -> Iterator[tuple[_Demand, ...]]:
+    """Yield all of them first, then ever fewer, none last."""
+    for size in range(len(demands), -1, -1):
+        yield from combinations(demands, size)
 
 
 def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
@@ -294,7 +314,7 @@ def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
         case PromptTooLongError():
             return invalid(str(first), "messages", "context_length_exceeded")
         case UnsupportedError():
-            return invalid(f"{first} {IGNORE}", _unsupported(asked)[0], "unsupported_parameter")
+            return invalid(f"{first} {IGNORE}", _demands(asked)[0].parameter, "unsupported_parameter")
         case PolicyGoneError():
             return RefusedError(503, "busy", str(first))
         case _:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -103,17 +104,43 @@ def _any_of(schemas: Sequence[Json]) -> Json:
 
 def _moved(schema: Any, to: str) -> Any:
     """A schema that becomes a part of another: its references are to itself."""
-    match schema:
+    return _referring(schema, to, dict(_anchors(schema, to)))
+
+
+def _referring(part: Any, to: str, anchors: Mapping[str, str]) -> Any:
+    match part:
         case dict():
-            return {key: _reference(each, to) if key == "$ref" else _moved(each, to) for key, each in schema.items()}
+            # Two parts of a schema may use a name twice: references are paths afterwards.
+            kept = {key: value for key, value in part.items() if key != "$anchor" or not isinstance(value, str)}
+            return {
+                key: _reference(value, to, anchors)
+                if key == "$ref" and isinstance(value, str)
+                else _referring(value, to, anchors)
+                for key, value in kept.items()
+            }
         case list():
-            return [_moved(each, to) for each in schema]
+            return [_referring(each, to, anchors) for each in part]
         case _:
-            return schema
+            return part
 
 
-def _reference(value: Any, to: str) -> Any:
-    return to + value[1:] if isinstance(value, str) and value.startswith("#") else value
+def _anchors(part: Any, at: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the new path of each ``$anchor``."""
+    match part:
+        case dict():
+            if isinstance(name := part.get("$anchor"), str):
+                yield name, at
+            for key, each in part.items():
+                yield from _anchors(each, f"{at}/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}")
+        case list():
+            for index, each in enumerate(part):
+                yield from _anchors(each, f"{at}/{index}")
+
+
+def _reference(value: str, to: str, anchors: Mapping[str, str]) -> str:
+    if value == "#" or value.startswith("#/"):
+        return to + value[1:]
+    return anchors.get(value[1:], value) if value.startswith("#") else value
 
 
 def _text(schema: Json) -> str:

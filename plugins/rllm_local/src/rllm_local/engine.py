@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_backend_kit.grammars import Grammars
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.grammars import Grammars
 from rllm_local.kv_cache import AS_NEEDED, PassShape, SlotCache
 from rllm_local.prefixes import BLOCK, leading
 from rllm_local.request import Request

@@ -5,13 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from typing import Any
 
+from rllm_backend_kit.grammars import Grammars
 from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.seeding import derive_seed
 from rllm_local.context import check_max_length
 from rllm_local.engine import LocalEngine
-from rllm_local.grammars import Grammars
 from rllm_local.kv_cache import PassShape
 from rllm_local.memory import GIB
 from rllm_local.model import LoadedModel, load_model_to_sample
@@ -52,8 +52,10 @@ class Engines:
         self._settings = settings.local
         self._versions = run.versions_served
         self._executor = executor
-        self._tokenizer = loaded.tokenizer
         self._shape = shape
+        # Copies of the model share it: the library's tokenizer takes seconds to make and tens of MB.
+        vocabulary = loaded.model.get_output_embeddings().weight.shape[0]
+        self._grammars = Grammars(loaded.tokenizer, vocabulary, self.renderer)
 
     def on(self, model: Any) -> LocalEngine:
         """An engine on a model like the one that is loaded."""
@@ -65,5 +67,5 @@ class Engines:
             max_concurrency=self._settings.max_concurrency,
             kv_cache_bytes=int(self._settings.kv_cache_gib * GIB / self._versions),
             shape=self._shape,
-            grammars=Grammars(self._tokenizer, model.get_output_embeddings().weight.shape[0], self.renderer),
+            grammars=self._grammars,
         )

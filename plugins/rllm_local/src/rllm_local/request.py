@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import Completion, FinishReason, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import RolloutError
-from rllm_local.grammars import Grammar
 from rllm_local.prefixes import block_keys
 from rllm_local.sessions import Session
 from rllm_local.stop_rules import Stops

@@ -6,8 +6,8 @@ import asyncio
 from itertools import count
 from typing import Any
 
-from rllm_core.errors import BackendError
-from rllm_vllm.messages import Abort, Answer, Body, Failure, Reply, Request, read, write
+from rllm_core.errors import BackendError, UnsupportedSamplingError
+from rllm_vllm.messages import Abort, Answer, Body, Failure, Reply, Request, Unsupported, read, write
 from rllm_vllm.process import ServerProcess
 
 RESUME = "Go on from the newest checkpoint with --resume."
@@ -39,6 +39,7 @@ class Connection:
             option: the option that says so.
 
         Raises:
+            UnsupportedSamplingError: a reply cannot be constrained to the request's JSON schema.
             BackendError: vLLM could not do it, has ended, or did not answer in time.
         """
         number = next(self._numbers)
@@ -62,6 +63,8 @@ class Connection:
             raise self._ended(what) from error
         finally:
             del self._waiting[number]
+        if isinstance(answer, Unsupported):
+            raise UnsupportedSamplingError(answer.message, answer.hint)
         if isinstance(answer, Failure):
             raise BackendError(f"{what} failed: {answer.what.rstrip('.')}.", self._process.log_tail())
         return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from rllm_vllm.connection import Connection
 from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
 from rllm_vllm.options import VllmOptions
 from rllm_vllm.process import ServerProcess
+from rllm_vllm.tokenizer import Marks
 
 END = 15.0
 """Seconds that vLLM has to end by itself when the run is over."""
@@ -50,7 +52,7 @@ class VllmEngine:
         self._process = ServerProcess.spawn(self._files.path, self._options.threads)
         self._connection = await Connection.to(self._process)
         started: Started = await self._connection.ask(
-            Start(_arguments(setup, self._options)),
+            Start(_arguments(setup, self._options), Marks(self._stop_ids, setup.renderer.reasoning_ids)),
             "Starting vLLM",
             within=self._options.start_timeout,
             option="start_timeout",
@@ -74,7 +76,7 @@ class VllmEngine:
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
         """See `RolloutEngine.generate`. Raises BackendError when vLLM fails, ends, or takes too long."""
-        prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
+        prompt, room = checked_prompt(prompt_ids, replace(sampling, json_schema=None), self.max_context)
         asked = Generate(
             prompt_ids=tuple(prompt.tolist()),
             max_tokens=room,
@@ -83,6 +85,7 @@ class VllmEngine:
             top_k=sampling.top_k,
             seed=sampling.seed,
             stop_ids=self._stop_ids,
+            json_schema=sampling.json_schema,
         )
         sampled: Sampled = await self._running().ask(
             asked, "Sampling with vLLM", within=self._options.generate_timeout, option="generate_timeout"

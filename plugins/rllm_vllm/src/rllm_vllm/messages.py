@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rllm_core.data.version_spans import VersionSpan
+from rllm_vllm.tokenizer import Marks
 
 HEAD = 8
 """Bytes that say how long a frame is."""
+SCHEMA = "rllm_json_schema"
+"""The schema's name in ``SamplingParams.extra_args``."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Start:
 
     arguments: Mapping[str, Any]
     """Of vLLM's ``AsyncEngineArgs``."""
+    marks: Marks
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Generate:
     top_k: int
     seed: int
     stop_ids: tuple[int, ...]
+    json_schema: str | None = None
+    """As `SamplingParams.json_schema`."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,16 @@ class Failure:
     """Type and words of the exception."""
 
 
+@dataclass(frozen=True)
+class Unsupported:
+    """The answer to a request that vLLM cannot sample for: the parts of an `UnsupportedSamplingError`."""
+
+    message: str
+    hint: str
+
+
 Body = Start | Generate | LoadWeights | Abort
-Answer = Started | Sampled | Failure | None
+Answer = Started | Sampled | Unsupported | Failure | None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,17 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from rllm_backend_kit.grammars import Grammar, Grammars
 from rllm_core.contracts.engine import FinishReason
+from rllm_core.errors import UnsupportedSamplingError
 from rllm_vllm.cpu_arguments import cpu_arguments
 from rllm_vllm.messages import (
+    SCHEMA,
     Abort,
     Answer,
     Body,
@@ -29,10 +35,12 @@ from rllm_vllm.messages import (
     Sampled,
     Start,
     Started,
+    Unsupported,
     read,
     write,
 )
 from rllm_vllm.token_versions import TokenVersions, count_tokens
+from rllm_vllm.tokenizer import load_grammars
 
 SHUTDOWN = 1.0
 """Seconds that vLLM has to end by itself."""
@@ -48,6 +56,8 @@ class Server:
         self._writer = writer
         self._engine: Any = None
         self._full_logprobs = False
+        self._grammars: Grammars | None = None
+        """None if the sampler cannot be constrained."""
         self._versions = TokenVersions()
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -80,6 +90,8 @@ class Server:
     async def _reply(self, request: Request) -> None:
         try:
             answer = await self._answer(request.number, request.body)
+        except UnsupportedSamplingError as error:
+            answer = Unsupported(error.message, error.hint)
         except Exception as error:  # noqa: BLE001  (whoever asked must learn that it failed)
             answer = Failure(f"{type(error).__name__}: {error}")
         finally:
@@ -111,17 +123,33 @@ class Server:
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         count_tokens(self._engine.output_processor, self._versions)
         self._full_logprobs = all(await self._engine.collective_rpc("rllm_prepare"))
+        marks = start.marks
+        if all(await self._engine.collective_rpc("rllm_constrain", args=(marks.stop_ids, marks.reasoning_ids))):
+            self._grammars = load_grammars(self._engine.model_config, marks)
         return Started(self._engine.model_config.max_model_len)
 
     async def _counted(self, request_id: str, asked: Generate) -> Sampled:
+        # Large schemas take a while. Other requests continue meanwhile.
+        grammar = None if asked.json_schema is None else await asyncio.to_thread(self._grammar, asked)
         self._versions.begin(request_id)
         try:
             tokens, logprobs, finish_reason = await self._generate(request_id, asked)
         finally:
             spans = self._versions.end(request_id)
+        if grammar is not None:
+            await asyncio.to_thread(_check_allowed, grammar, tokens)
         if not spans:
             raise RuntimeError("vLLM ended a request without a token")
         return Sampled(tokens, logprobs, finish_reason, spans)
+
+    def _grammar(self, asked: Generate) -> Grammar:
+        assert asked.json_schema is not None
+        if self._grammars is None:
+            raise UnsupportedSamplingError(
+                "vLLM's model runner V2 and speculative decoding cannot constrain a reply to a JSON schema.",
+                "Set VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and remove speculative_config from engine_args.",
+            )
+        return self._grammars.of_schema(asked.json_schema, np.array(asked.prompt_ids, np.int32))
 
     async def _generate(
         self, request_id: str, asked: Generate
@@ -140,6 +168,7 @@ class Server:
             stop_token_ids=list(asked.stop_ids),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=None if asked.json_schema is None else {SCHEMA: asked.json_schema},
         )
         prompt = {"prompt_token_ids": list(asked.prompt_ids)}
         async for output in self._engine.generate(prompt, sampling, request_id):
@@ -160,6 +189,21 @@ class Server:
             raise RuntimeError("vLLM could not forget what it had cached under other weights")
         self._versions.change(asked.version)
         await self._engine.resume_generation()
+
+
+def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
+    """Raise UnsupportedSamplingError if a grammar does not allow a reply, or the model could not match it."""
+    for at, token in enumerate(tokens):
+        allowed = bool(grammar.allowed()[token])
+        try:
+            grammar.take(token)
+            problem = "" if allowed else f"token {token} is not allowed"
+        except RuntimeError as error:
+            problem = str(error)
+        if problem:
+            raise UnsupportedSamplingError(
+                f"The reply does not match the JSON schema after {at} tokens: {problem}.", "Simplify the schema."
+            )
 
 
 async def _serve(descriptor: int) -> None:

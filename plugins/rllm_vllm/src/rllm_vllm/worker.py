@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rllm_vllm.constraints import constrain
 from rllm_vllm.full_logprobs import record_before_truncation
+from rllm_vllm.tokenizer import Marks, load_grammars
 
 
 class RllmWorker:
@@ -20,6 +22,12 @@ class RllmWorker:
     def rllm_prepare(self) -> bool:
         """Record log-probs as the contract of engines says; see `record_before_truncation`."""
         return record_before_truncation(self.model_runner)
+
+    def rllm_constrain(self, stop_ids: Sequence[int], reasoning_ids: Sequence[int] | None) -> bool:
+        """Constrain replies to JSON schemas; see `constrain`. The arguments are the parts of `Marks`."""
+        thoughts = None if reasoning_ids is None else (reasoning_ids[0], reasoning_ids[1])
+        marks = Marks(tuple(stop_ids), thoughts)
+        return constrain(self.model_runner, load_grammars(self.vllm_config.model_config, marks))
 
     def rllm_load_weights(self, folder: str) -> None:
         """Put all weights of the files in `folder` in place; raises when some are missing or do not fit."""

@@ -31,7 +31,7 @@ def checked_prompt(
     if sampling.json_schema is not None:
         raise UnsupportedSamplingError(
             "This engine cannot constrain a reply to a JSON schema.",
-            "Sample without `SamplingParams.json_schema`, or with the backend `local` and its own engine.",
+            "Sample without `SamplingParams.json_schema`, or with the backend `local`.",
         )
     if sampling.top_logprobs:
         raise UnsupportedSamplingError(

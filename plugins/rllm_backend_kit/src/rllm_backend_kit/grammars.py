@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.errors import UnsupportedSamplingError
 
-if TYPE_CHECKING:
-    from rllm_core.contracts.renderer import Renderer
-
 INSTALL = "pip install 'rllm-local[grammars]'"
 WHITESPACE = r"( |\n[ \t]{0,40})?"
 """Between the parts of a reply. It is bounded, because small models otherwise write it forever."""
 
 
-class Grammars:
-    """Makes the grammars of one model."""
+class Marks(Protocol):
+    """The tokens around replies and thoughts: a part of `Renderer`."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int, renderer: Renderer) -> None:
+    @property
+    def stop_ids(self) -> Collection[int]:
+        """As `Renderer.stop_ids`."""
+        ...
+
+    @property
+    def reasoning_ids(self) -> tuple[int, int] | None:
+        """As `Renderer.reasoning_ids`."""
+        ...
+
+
+class Grammars:
+    """Makes the grammars of one model. Threads may share it."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int, renderer: Marks) -> None:
         """Make one; nothing is loaded until a reply needs a grammar.
 
         Args:
@@ -34,6 +46,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._stop_ids = sorted(renderer.stop_ids)
         self._reasoning_ids = renderer.reasoning_ids
+        self._making = Lock()
 
     def of_schema(self, schema: str, prompt_ids: NDArray[np.int32]) -> Grammar:
         """Return the grammar of one reply.
@@ -41,7 +54,8 @@ class Grammars:
         Raises:
             UnsupportedSamplingError: llguidance is not installed, or it cannot use the tokenizer or the schema.
         """
-        tokenizer = self._tokenizer
+        with self._making:
+            tokenizer = self._tokenizer
         from llguidance import LLMatcher
 
         try:

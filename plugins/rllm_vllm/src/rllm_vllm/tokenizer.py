@@ -1,0 +1,29 @@
+"""The grammars of the model that vLLM runs, from the tokenizer in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rllm_backend_kit.grammars import Grammars
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The tokens around replies and thoughts."""
+
+    stop_ids: tuple[int, ...]
+    reasoning_ids: tuple[int, int] | None
+
+
+def load_grammars(model_config: Any, marks: Marks) -> Grammars:
+    """Return the grammars of a model. The folder of its tokenizer is not needed later.
+
+    Args:
+        model_config: vLLM's ``ModelConfig``.
+        marks: the renderer's tokens.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_config.tokenizer)
+    return Grammars(tokenizer, model_config.get_vocab_size(), marks)
