@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tool_tokenizer import STOP, ToolTokenizer
 
-from rllm_core.contracts.engine import Completion, TopTokens
+from rllm_core.contracts.engine import Completion, OnTokens, TopTokens
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.app import create_app
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.limits import Limits
 from rllm_gateway.parameters import Rules
-from rllm_gateway.policy import AttachedPolicy, PromptTooLongError, UnsupportedError
+from rllm_gateway.policy import AttachedPolicy, PolicyError, PromptTooLongError, UnsupportedError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_record.calls import CallStore
 from rllm_serving.http_server import HttpServer
@@ -62,6 +62,11 @@ class Scripted:
     asked: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
     """Not set: calls wait."""
+    held_back: int | None = None
+    """It reports each token but so many at the end, which are sampled when `may_end` is set; None: it reports none."""
+    may_end: threading.Event = field(default_factory=threading.Event)
+    failure: PolicyError | None = None
+    """Raised instead of the last tokens."""
     max_context: int = MAX_CONTEXT
     weight_version: int = 3
     options: frozenset[str] = frozenset()
@@ -83,6 +88,7 @@ class Scripted:
         stop: tuple[str, ...],
         json_schema: str | None = None,
         top_logprobs: int = 0,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}
         if demanded - self.options:
@@ -99,6 +105,13 @@ class Scripted:
             self.cancelled.set()
             raise
         completion = completion_of(self.reply("".join(map(chr, prompt_ids))), max_tokens, stop, self.weight_version)
+        if on_tokens is not None and self.held_back is not None:
+            for token in completion.token_ids[: len(completion.token_ids) - self.held_back]:
+                on_tokens(np.array([token], np.int32))
+            while not self.may_end.is_set():
+                await asyncio.sleep(0.001)
+            if self.failure is not None:
+                raise self.failure
         if top_logprobs:
             ids = np.tile(completion.token_ids[:, None], (1, top_logprobs))
             completion = replace(completion, top=TopTokens(ids, np.full(ids.shape, -2.0, np.float32)))
@@ -186,6 +199,7 @@ def running(
         yield worlds[0]
     finally:
         worlds[0].policy.go.set()
+        worlds[0].policy.may_end.set()
         worlds[0].loop.call_soon_threadsafe(stop.set)
         thread.join()
         store.close()

@@ -70,17 +70,23 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """All replies to one request."""
+class Begun:
+    """The part of an answer that is known before a token is sampled."""
 
     id: str
     """Of the request: hexadecimal digits."""
     created: int
     """Seconds of Unix time."""
-    choices: tuple[Choice, ...]
     prompt_tokens: int
     cached_tokens: int
     """Tokens of the prompt that an earlier call of the session has seen or sampled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Begun):
+    """All replies to one request."""
+
+    choices: tuple[Choice, ...]
 
     @property
     def tokens(self) -> int:

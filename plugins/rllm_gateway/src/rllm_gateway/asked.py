@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rllm_core.data.messages import Message, Tool
-from rllm_gateway.answer import Answer
+from rllm_gateway.answer import Answer, Begun
 from rllm_gateway.refusals import RefusedError
 from rllm_gateway.structured import Wanted
+from rllm_gateway.told import Settled
 
 MOST_CHOICES = 128
 MOST_TOP = 20
@@ -42,6 +43,27 @@ class Asked:
     """What became of each: ``honoured``, ``overruled`` or ``ignored``."""
 
 
+class EventStream(Protocol):
+    """The server-sent events of one streamed answer. Its methods return their bytes, in the order of the events."""
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        """Return the events for the new text of a choice; empty if nothing is new.
+
+        Args:
+            index: of the choice.
+            settled: its text so far, which begins with the text of the call before.
+        """
+        ...
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the events for everything that was not sent yet, and those that end the stream.
+
+        Raises:
+            RefusedError: a choice does not begin with the text that was sent.
+        """
+        ...
+
+
 class Api(Protocol):
     """One API: pure translation, bytes out."""
 
@@ -53,8 +75,8 @@ class Api(Protocol):
         """The body of an answer that is not streamed."""
         ...
 
-    def events(self, asked: Asked, answer: Answer) -> bytes:
-        """All server-sent events of a streamed answer."""
+    def stream(self, asked: Asked, begun: Begun) -> EventStream:
+        """Begin a streamed answer."""
         ...
 
     def error(self, refused: RefusedError) -> bytes:

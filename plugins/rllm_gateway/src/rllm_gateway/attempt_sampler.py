@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_gateway.policy import PromptTooLongError
 from rllm_gateway.stop_texts import cut_at_texts
@@ -74,6 +74,7 @@ class AttemptSampler:
         stop: tuple[str, ...],
         json_schema: str | None = None,
         top_logprobs: int = 0,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """Continue a prompt; see `Policy.sample`.
 
@@ -96,6 +97,8 @@ class AttemptSampler:
             stop=stop if self._engine_stops else (),
             json_schema=json_schema,
             top_logprobs=top_logprobs,
+            # Tokens behind a stop text are no part of the reply, and only the end tells which they are.
+            on_tokens=on_tokens if self._engine_stops or not stop else None,
         )
         session = f"{self._name}/{branch}"
         self._branches.add(session)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
-from rllm_gateway.asked import Api, Asked
+from rllm_gateway.asked import Api, Asked, EventStream
 from rllm_gateway.events import KEEP_ALIVE
 from rllm_gateway.fields import json_object
 from rllm_gateway.gateway import Gateway
@@ -53,10 +53,8 @@ class Endpoint:
             await send_error(send, refused, self._api.error(refused))
         except ClientGoneError:
             return
-        except Exception as error:
-            # Somebody's renderer or policy, or a fault of ours: the client is told, and the log says where.
-            LOG.exception("a request failed")
-            failed = RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. Its log says where.")
+        except Exception as error:  # noqa: BLE001  (anybody's renderer or policy: the client is told)
+            failed = _logged(error)
             await send_error(send, failed, self._api.error(failed))
         finally:
             gateway.in_flight -= 1
@@ -100,23 +98,67 @@ class Endpoint:
             beginning.cancel()
 
     async def _stream(self, work: Work, asked: Asked, gone: asyncio.Task[None], send: Send) -> bool:
-        """The events of an answer; until there is one, comments that keep the connection alive.
+        """The events of an answer as its text becomes final; in between, comments that keep the connection alive.
 
-        The headers wait for the first comment, so that what fails early fails with its own status.
+        The headers wait for the first of them, so that a request that fails early fails with its own status.
         """
-        begun = False
-        while not await answered(work, gone, self._gateway.limits.keep_alive_seconds):
-            if not begun:
-                await send_start(send, 200, STREAM)
-                begun = True
-            await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        sending = _Sending(send)
         try:
-            events = self._api.events(asked, answer_of(work))
-        except RefusedError as refused:
-            if not begun:
+            events = await self._while_sampled(work, asked, gone, sending)
+            answer = answer_of(work)
+            rest = (events or self._api.stream(asked, answer)).end(answer)
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            if not sending.begun:
                 raise
+            refused = error if isinstance(error, RefusedError) else _logged(error)
             await send_rest(send, gone, self._api.error_event(refused))
             return False
-        if not begun:
-            await send_start(send, 200, STREAM)
-        return await send_rest(send, gone, events)
+        await sending.begin()
+        return await send_rest(send, gone, rest)
+
+    async def _while_sampled(
+        self, work: Work, asked: Asked, gone: asyncio.Task[None], sending: _Sending
+    ) -> EventStream | None:
+        """Send text until the answer is there. Returns the stream that was begun; None if no text was sent."""
+        events: EventStream | None = None
+        growing, looked = work.growing, dict[int, int]()
+        seconds = self._gateway.limits.keep_alive_seconds
+        while True:
+            # Before the tokens are read, so that none is missed.
+            news = None if growing is None else growing.news
+            if growing is not None and growing.begun is not None and not work.task.done():
+                for index, settled in growing.settled(looked).items():
+                    events = events or self._api.stream(asked, growing.begun)
+                    await sending.send(events.add(index, settled))
+            if await answered(work, gone, seconds, news):
+                return events
+            if news is None or not news.is_set():
+                await sending.send(KEEP_ALIVE)
+
+
+class _Sending:
+    """The start and the middle of a streamed answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def begin(self) -> None:
+        """Send the headers, once."""
+        if not self.begun:
+            await send_start(self._send, 200, STREAM)
+            self.begun = True
+
+    async def send(self, body: bytes) -> None:
+        """Send bytes if there are any."""
+        if body:
+            await self.begin()
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _logged(error: Exception) -> RefusedError:
+    """The renderer, the policy or the gateway has a fault: the client is told, and the log says where."""
+    LOG.error("a request failed", exc_info=error)
+    return RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. Its log says where.")

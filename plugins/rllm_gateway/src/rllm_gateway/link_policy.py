@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.engine import Completion, OnTokens
 from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_data import completion_of, trace_as_json
 from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
@@ -39,6 +39,7 @@ class LinkPolicy:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._sampling: dict[int, asyncio.Future[Completion]] = {}
+        self._on_tokens: dict[int, OnTokens] = {}
         self._numbers = count()
         self._answering: set[asyncio.Task[None]] = set()
         self._gone = False
@@ -54,6 +55,7 @@ class LinkPolicy:
         stop: tuple[str, ...],
         json_schema: str | None = None,
         top_logprobs: int = 0,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """See `Policy.sample`."""
         if self._gone:
@@ -62,6 +64,8 @@ class LinkPolicy:
         # An id may be asked again while what was sampled for it before is on its way.
         number = next(self._numbers)
         self._sampling[number] = future
+        if on_tokens is not None:
+            self._on_tokens[number] = on_tokens
         asked = {
             "op": "sample",
             "number": number,
@@ -72,6 +76,7 @@ class LinkPolicy:
             "stop": list(stop),
             "json_schema": json_schema,
             "top_logprobs": top_logprobs,
+            "partial": on_tokens is not None,
         }
         self._send(Frame(asked, prompt_ids))
         try:
@@ -81,6 +86,7 @@ class LinkPolicy:
             raise
         finally:
             del self._sampling[number]
+            self._on_tokens.pop(number, None)
 
     def end_session(self, session: str) -> None:
         """Say that a session which the gateway itself opened has ended."""
@@ -104,6 +110,8 @@ class LinkPolicy:
                 future = self._sampling.get(body["number"])
                 if future is not None and not future.done():
                     _settle(future, frame)
+            case "tokens" if body["number"] in self._on_tokens:
+                self._on_tokens[body["number"]](frame.ids)
             case "open":
                 self._answer(body, lambda: _opened(keeper, body["spec"]))
             case "close":

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any, TypeVar
 
+from rllm_core.contracts.engine import OnTokens
 from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.frames import Frame, encoded, read_frame
@@ -186,6 +187,8 @@ class TrainerLink:
                 stop=tuple(body["stop"]),
                 json_schema=body["json_schema"],
                 top_logprobs=body["top_logprobs"],
+                # A gateway of an earlier version does not ask for them.
+                on_tokens=self._tokens_to(number) if body.get("partial") else None,
             )
         except PromptTooLongError as error:
             self._send(_failed(number, "too_long", str(error)))
@@ -199,6 +202,9 @@ class TrainerLink:
             self._send(_failed(number, "error", described(error)))
         else:
             self._send(completion_frame(number, completion))
+
+    def _tokens_to(self, number: int) -> OnTokens:
+        return lambda ids: self._send(Frame({"op": "tokens", "number": number}, ids))
 
     def _send(self, frame: Frame) -> None:
         if not self._gone:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from rllm_gateway.answer import Answer
+from rllm_gateway.growing import Growing
 from rllm_gateway.session import Ending, Said, SessionSpec, SessionTrace, TracedCall
 from rllm_gateway.structured import Wanted
 from rllm_gateway.tree import Node, Tree
@@ -45,6 +46,8 @@ class Work:
     storing: bool = False
     """Whether it is past the point where it can be cancelled."""
     delivered: bool = False
+    growing: Growing | None = None
+    """Its tokens so far; None: clients get everything at the end."""
 
     @property
     def answer(self) -> Answer | None:

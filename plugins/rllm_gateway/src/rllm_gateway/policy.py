@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rllm_core.contracts.engine import Completion
+    from rllm_core.contracts.engine import Completion, OnTokens
     from rllm_core.contracts.renderer import Renderer
 
 
@@ -43,6 +43,7 @@ class Policy(Protocol):
         stop: tuple[str, ...],
         json_schema: str | None = None,
         top_logprobs: int = 0,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """Continue a prompt.
 
@@ -55,6 +56,7 @@ class Policy(Protocol):
             stop: texts that end it, at most a few; the tokens that complete one are its last.
             json_schema: JSON schema, as JSON text, of a reply that must be JSON.
             top_logprobs: how many of the likeliest tokens to name at each place.
+            on_tokens: see `SamplingParams.on_tokens`.
 
         Raises:
             PromptTooLongError: there is no room for a token.

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_core.data.record import Call, CallKey
-from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.asked import Asked
+from rllm_gateway.growing import Growing
 from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession, RequestKey, StoredCall, Work
 from rllm_gateway.parameters import IGNORE
@@ -70,7 +72,10 @@ def begin(session: LiveSession, request: Request, attached: AttachedPolicy, log:
         )
     refuse_too_long(session, asked)
     sampling = _Sampling(session, request, place, most, attached, log)
-    work = sampling.work = Work(asyncio.create_task(sampling.run()))
+    growing = None
+    if asked.stream and isinstance(attached.renderer, StreamingRenderer):
+        growing = Growing(asked, attached.renderer)
+    work = sampling.work = Work(asyncio.create_task(sampling.run()), growing=growing)
     session.works[key].append(work)
     work.task.add_done_callback(lambda task: _forget_failed(session, key, work))
     return work
@@ -112,6 +117,9 @@ class _Sampling:
         try:
             self._prompt = await rendered(place, asked, self._attached.renderer, accumulate)
             self._count()
+            begun = self._begun()
+            if self.work.growing is not None:
+                self.work.growing.begin(begun, self._prompt)
             branches = [self._branch(sibling) for sibling in self._siblings]
             completions = await self._sampled(branches)
         except BaseException as error:
@@ -133,10 +141,12 @@ class _Sampling:
         await self._stored(rows)
         for choice, completion, branch in zip(choices, completions, branches, strict=True):
             self._remember(choice, completion, branch)
-        return Answer(
+        return Answer(**vars(begun), choices=tuple(choices))
+
+    def _begun(self) -> Begun:
+        return Begun(
             id=f"{self._digest}{self._siblings[0]:x}",
             created=int(self._started),
-            choices=tuple(choices),
             prompt_tokens=len(self._prompt.ids),
             cached_tokens=self._prompt.kept,
         )
@@ -151,24 +161,24 @@ class _Sampling:
     async def _sampled(self, branches: list[str]) -> list[Completion]:
         try:
             if len(branches) == 1:
-                return [await self._sample(self._siblings[0], branches[0])]
+                return [await self._sample(0, branches[0])]
             async with asyncio.TaskGroup() as group:
-                both = zip(self._siblings, branches, strict=True)
-                tasks = [group.create_task(self._sample(sibling, branch)) for sibling, branch in both]
+                tasks = [group.create_task(self._sample(*each)) for each in enumerate(branches)]
             return [task.result() for task in tasks]
         except* PolicyError as errors:
             raise _refusal(errors, self._request.asked) from None
 
-    async def _sample(self, sibling: int, branch: str) -> Completion:
-        asked = self._request.asked
+    async def _sample(self, index: int, branch: str) -> Completion:
+        asked, growing = self._request.asked, self.work.growing
         sample = partial(
             self._attached.policy.sample,
             session=self._session.spec.id,
-            call=self._id(sibling),
+            call=self._id(self._siblings[index]),
             branch=branch,
             prompt_ids=self._prompt.ids,
             max_tokens=self._max_tokens,
             stop=asked.stop,
+            on_tokens=None if growing is None else partial(growing.add, index),
         )
         for demands in _subsets(_demands(asked)):
             try:

@@ -24,9 +24,21 @@ def waiting_for(work: Work) -> Iterator[None]:
             work.task.cancel()
 
 
-async def answered(work: Work, gone: asyncio.Task[None], within: float | None = None) -> bool:
-    """Wait for an answer or `within` seconds. Returns whether it is there. Raises ClientGoneError."""
-    done, _ = await asyncio.wait({work.task, gone}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+async def answered(
+    work: Work, gone: asyncio.Task[None], within: float | None = None, news: asyncio.Event | None = None
+) -> bool:
+    """Wait for an answer, for `within` seconds, or until `news` is set. Returns whether the answer is there.
+
+    Raises:
+        ClientGoneError: the client hung up before.
+    """
+    told = None if news is None else asyncio.create_task(news.wait())
+    try:
+        ends = {work.task, gone} if told is None else {work.task, gone, told}
+        done, _ = await asyncio.wait(ends, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if told is not None:
+            told.cancel()
     if gone in done and work.task not in done:
         raise ClientGoneError
     return work.task in done

@@ -58,6 +58,8 @@ class Request:
         if not self._begun or self._begun[-1][0] != version:
             self._begun.append((version, len(self.logprobs)))
         self.logprobs.append(logprob)
+        if self.sampling.on_tokens is not None:
+            self.sampling.on_tokens(np.array([token], np.int32))
 
     def note_top(self, ids: NDArray[np.int64], logprobs: NDArray[np.float32]) -> None:
         """Keep the likeliest tokens, (k,), at the place of the next token, as many as the request asks for."""

@@ -7,7 +7,7 @@ the weights and is given new ones as the backend trains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NamedTensors = Iterable[tuple[str, "Tensor"]]
 """Weights by their names in a Hugging Face checkpoint of the model."""
 FinishReason = Literal["stop", "length"]
+OnTokens = Callable[["NDArray[np.int32]"], None]
+"""Called with sampled tokens, (n,) int32, that follow those of the call before."""
 Overlap = Literal["pinned", "newest"]
 """Under which weights an engine samples while the weights are updated; see `Capabilities.overlap`."""
 
@@ -54,6 +56,9 @@ class SamplingParams:
     newest at each token, or at the begin of the call; see `Capabilities.overlap`."""
     round: int | None = None
     """Which round of training asks, from 0; None: none does, as in a validation. It changes nothing that is sampled."""
+    on_tokens: OnTokens | None = field(default=None, compare=False, repr=False)
+    """Receives tokens of the reply while it is sampled, on the event loop of the caller. An engine that cannot report
+    them ignores it, and may also report only the first tokens: `Completion.token_ids` has all of them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):

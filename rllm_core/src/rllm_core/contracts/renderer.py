@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
@@ -77,6 +77,22 @@ class Renderer(Protocol):
 
         `tools` are the prompt's tools: some models write arguments without quotes, and the schema says which are text.
         A reply has no calls if `tools` is empty: `Reply.content` then contains all that the model said.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingRenderer(Renderer, Protocol):
+    """A renderer that can tell which text of a reply is final while the rest is sampled.
+
+    Without `settled`, clients that ask for a stream receive all text when the reply has ended.
+    """
+
+    def settled(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """Return the text that no later token changes, of the first tokens of a reply.
+
+        `text`, `reasoning` and `content` are beginnings of the values that `parse` returns for any reply that begins
+        with `reply_ids`. `content` is empty while `reasoning` can still grow. Calls of tools are not returned.
         """
         ...
 

@@ -7,6 +7,7 @@ what was said since.
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +40,12 @@ TOKENS_AFTER_THINK = 4
 """How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
 
 NO_TOKEN = -1
+
+RARE = "\U000f0000"
+"""A character that no vocabulary has as one token: its last token is a byte that continues a character."""
+CLEANED_UP = 24
+"""Characters at the end of a text that later ones may change, if the tokenizer removes the spaces before punctuation:
+more than all its replacements reach back together."""
 
 Rendered = NDArray[np.int32]
 TokenIds = Sequence[int] | NDArray[np.int32]
@@ -178,6 +185,48 @@ class TemplateRenderer:
             malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
 
+    def settled(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+        """See `StreamingRenderer.settled`.
+
+        If the model has tokens around its thoughts, a later one can turn all that was said into a thought. So thoughts
+        are final at once, and words when the reply has ended.
+        """
+        reply = np.asarray(reply_ids, np.int32)
+        text = self._settled_text(reply)
+        if self.reasoning_ids is None:
+            return Reply(text=text, content=self._settled_content(text) if tools else text)
+        thought, _ = self._thought_and_said(prompt_ids, reply)
+        reasoning = "" if thought is None else self._settled_text(thought)
+        _, word = self._reasoning or ((), "")
+        begun = "" if word.startswith(reasoning) else reasoning.removeprefix(word).strip()
+        return Reply(text=text, content="", reasoning=begun or None)
+
+    def _settled_text(self, token_ids: Rendered) -> str:
+        """The beginning of a text that more tokens do not change: `_decode` without its last characters."""
+        texts = [self._decode(ids.tobytes()) for ids in (token_ids, np.append(token_ids, self._continuing))]
+        # Tokens that are bytes may become other characters together with the next one.
+        same = os.path.commonprefix(texts).rstrip("\ufffd")  # noqa: RUF071  (characters are compared)
+        return same[: len(same) - self._unsettled] if self._unsettled < len(same) else ""
+
+    @cached_property
+    def _continuing(self) -> Rendered:
+        return self._encode(RARE)[-1:]
+
+    @cached_property
+    def _unsettled(self) -> int:
+        """Number of characters that the tokenizer may still change."""
+        return 0 if " ." in self._decode(self._encode("a . b").tobytes()) else CLEANED_UP
+
+    def _settled_content(self, text: str) -> str:
+        """The words before the first call of a tool; `CallFormat.read` removes the spaces around them."""
+        if self.call_format is None:
+            return text
+        if not self.call_format.start:
+            return "" if text.lstrip()[:1] in ("", "{") else text
+        if self._marks_are_special or text[:1].isspace():
+            return ""
+        return before_any(text, [self.call_format.start]).rstrip()
+
     def _thought_and_said(self, prompt_ids: TokenIds, reply: Rendered) -> tuple[Rendered | None, Rendered]:
         """The tokens of the thoughts, None where there are none, and those behind them."""
         if self.reasoning_ids is None:
@@ -258,6 +307,17 @@ class TemplateRenderer:
 def template_renderer(setup: RendererSetup, params: NoParams) -> TemplateRenderer:
     """``template``: the chat template that comes with the model's tokenizer."""
     return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
+
+
+def before_any(text: str, marks: Iterable[str]) -> str:
+    """The part of a text before the first mark, or before the text's end if a mark could begin there."""
+    places = [len(text)]
+    for mark in marks:
+        ends = range(max(len(text) - len(mark) + 1, 0), len(text))
+        begun = next((at for at in ends if mark.startswith(text[at:])), len(text))
+        found = text.find(mark)
+        places.append(begun if found < 0 else found)
+    return text[: min(places)]
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:

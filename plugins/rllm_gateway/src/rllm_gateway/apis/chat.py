@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
-from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.chat_request import read
 from rllm_gateway.apis.openai_errors import error_body, error_object
 from rllm_gateway.asked import Asked
 from rllm_gateway.events import event
 from rllm_gateway.refusals import RefusedError
+from rllm_gateway.told import Settled, Told
 
 DONE = b"data: [DONE]\n\n"
 
@@ -36,38 +38,60 @@ class ChatApi:
         said = _head(asked, answer, "chat.completion") | {"choices": choices, "usage": _usage(answer)}
         return orjson.dumps(said)
 
-    def events(self, asked: Asked, answer: Answer) -> bytes:
-        head = _head(asked, answer, "chat.completion.chunk")
-        chunks = [
-            event(head | {"choices": [chunk]})
-            for index, choice in enumerate(answer.choices)
-            for chunk in _chunks(index, choice, asked)
-        ]
-        if (asked.sent.get("stream_options") or {}).get("include_usage"):
-            chunks.append(event(head | {"choices": [], "usage": _usage(answer)}))
-        return b"".join(chunks) + DONE
+    def stream(self, asked: Asked, begun: Begun) -> ChatStream:
+        return ChatStream(asked, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
         return event({"error": error_object(refused)})
 
 
-def _head(asked: Asked, answer: Answer, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": asked.model}
+class ChatStream:
+    """See `EventStream`."""
+
+    def __init__(self, asked: Asked, begun: Begun) -> None:
+        self._asked = asked
+        self._head = _head(asked, begun, "chat.completion.chunk")
+        self._told: defaultdict[int, Told] = defaultdict(Told)
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        return b"".join(map(self._chunk, self._deltas(index, settled)))
+
+    def end(self, answer: Answer) -> bytes:
+        ends = (map(self._chunk, self._end(*each)) for each in enumerate(answer.choices))
+        chunks = [chunk for end in ends for chunk in end]
+        if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
+            chunks.append(event(self._head | {"choices": [], "usage": _usage(answer)}))
+        return b"".join(chunks) + DONE
+
+    def _chunk(self, chunk: dict[str, Any]) -> bytes:
+        return event(self._head | {"choices": [chunk]})
+
+    def _deltas(self, index: int, settled: Settled | Choice) -> Iterator[dict[str, Any]]:
+        """New text of a choice. Its first chunk has the role."""
+        is_first = index not in self._told
+        if is_first and not (settled.reasoning or settled.content or isinstance(settled, Choice)):
+            return
+        more = self._told[index].more(settled)
+        deltas: list[dict[str, Any]] = [{"role": "assistant"}] if is_first else []
+        if more.reasoning:
+            deltas.append({"reasoning_content": more.reasoning})
+        if more.content:
+            deltas.append({"content": more.content})
+        for delta in deltas:
+            yield {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
+
+    def _end(self, index: int, choice: Choice) -> Iterator[dict[str, Any]]:
+        """The rest of the text, calls, the end."""
+        yield from self._deltas(index, choice)
+        for at, call in enumerate(choice.tool_calls):
+            delta = {"tool_calls": [{"index": at} | call]}
+            yield {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
+        logprobs = _logprobs(choice) if self._asked.logprobs else None
+        yield {"index": index, "delta": {}, "finish_reason": choice.finish, "logprobs": logprobs}
 
 
-def _chunks(index: int, choice: Choice, asked: Asked) -> Iterator[dict[str, Any]]:
-    """A choice in parts: who speaks, thoughts, words, calls, the end."""
-    message = choice.message
-    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
-    if choice.reasoning:
-        deltas.append({"reasoning_content": choice.reasoning})
-    if choice.content:
-        deltas.append({"content": choice.content})
-    deltas += [{"tool_calls": [{"index": at} | call]} for at, call in enumerate(message.get("tool_calls", ()))]
-    for delta in deltas:
-        yield {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
-    logprobs = _logprobs(choice) if asked.logprobs else None
-    yield {"index": index, "delta": {}, "finish_reason": choice.finish, "logprobs": logprobs}
+def _head(asked: Asked, begun: Begun, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{begun.id}", "object": kind, "created": begun.created, "model": asked.model}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from typing import Any
 
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.openai_errors import error_body, error_object
 from rllm_gateway.asked import MOST_CHOICES, Asked
 from rllm_gateway.events import event
 from rllm_gateway.parameters import Rules
 from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.told import Settled, Told
 
 DONE = b"data: [DONE]\n\n"
 DEFAULT_TOKENS = 16
@@ -58,11 +59,36 @@ class CompletionsApi:
         choices = [_choice(index, choice, asked) for index, choice in enumerate(answer.choices)]
         return orjson.dumps(_head(asked, answer) | {"choices": choices, "usage": _usage(answer)})
 
-    def events(self, asked: Asked, answer: Answer) -> bytes:
-        return b"".join(event(_head(asked, answer) | chunk) for chunk in _chunks(asked, answer)) + DONE
+    def stream(self, asked: Asked, begun: Begun) -> CompletionsStream:
+        return CompletionsStream(asked, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
         return event({"error": error_object(refused)})
+
+
+class CompletionsStream:
+    """See `EventStream`."""
+
+    def __init__(self, asked: Asked, begun: Begun) -> None:
+        self._asked = asked
+        self._head = _head(asked, begun)
+        self._told: defaultdict[int, Told] = defaultdict(Told)
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        text = self._told[index].more(settled).content
+        return self._chunk({"index": index, "text": text, "finish_reason": None, "logprobs": None}) if text else b""
+
+    def end(self, answer: Answer) -> bytes:
+        chunks = [
+            self._chunk(_choice(index, choice, self._asked) | {"text": self._told[index].more(choice).content})
+            for index, choice in enumerate(answer.choices)
+        ]
+        if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
+            chunks.append(event(self._head | {"choices": [], "usage": _usage(answer)}))
+        return b"".join(chunks) + DONE
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        return event(self._head | {"choices": [choice]})
 
 
 def _prompt(value: Any) -> str | tuple[int, ...]:
@@ -74,20 +100,13 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
     raise invalid("prompt must be one text, or one list of token ids. Send several prompts one by one.", "prompt")
 
 
-def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
-    return {"id": f"cmpl-{answer.id}", "object": "text_completion", "created": answer.created, "model": asked.model}
+def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
+    return {"id": f"cmpl-{begun.id}", "object": "text_completion", "created": begun.created, "model": asked.model}
 
 
 def _choice(index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
     logprobs = _logprobs(choice) if asked.logprobs else None
     return {"index": index, "text": choice.content, "finish_reason": choice.finish, "logprobs": logprobs}
-
-
-def _chunks(asked: Asked, answer: Answer) -> Iterator[dict[str, Any]]:
-    for index, choice in enumerate(answer.choices):
-        yield {"choices": [_choice(index, choice, asked)]}
-    if (asked.sent.get("stream_options") or {}).get("include_usage"):
-        yield {"choices": [], "usage": _usage(answer)}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.messages_request import read
 from rllm_gateway.asked import Asked
 from rllm_gateway.events import event
 from rllm_gateway.refusals import Kind, RefusedError
+from rllm_gateway.told import Settled, Told
 
 ERRORS: dict[Kind, str] = {
     "invalid": "invalid_request_error",
@@ -23,6 +24,9 @@ ERRORS: dict[Kind, str] = {
     "busy": "rate_limit_error",
     "failed": "api_error",
 }
+
+SIGNATURE = "rllm"
+"""Of thoughts: clients send it back, and nothing is read from it."""
 
 
 class MessagesApi:
@@ -36,8 +40,8 @@ class MessagesApi:
         said = _head(asked, answer) | ending
         return orjson.dumps(said | {"content": _blocks(choice), "usage": _usage(answer, answer.tokens)})
 
-    def events(self, asked: Asked, answer: Answer) -> bytes:
-        return b"".join(event(data, data["type"]) for data in _events(asked, answer))
+    def stream(self, asked: Asked, begun: Begun) -> MessagesStream:
+        return MessagesStream(asked, begun)
 
     def error(self, refused: RefusedError) -> bytes:
         return orjson.dumps(_error(refused))
@@ -54,15 +58,14 @@ def _error(refused: RefusedError) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
-    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": asked.model}
+def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
+    return {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "model": asked.model}
 
 
 def _blocks(choice: Choice) -> list[dict[str, Any]]:
     blocks = list[dict[str, Any]]()
     if choice.reasoning:
-        # Clients send the signature back; nothing is read from it.
-        blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": "rllm"})
+        blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": SIGNATURE})
     if choice.content or not choice.tool_calls:
         blocks.append({"type": "text", "text": choice.content})
     for call in choice.tool_calls:
@@ -72,19 +75,63 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
     return blocks
 
 
-def _events(asked: Asked, answer: Answer) -> Iterator[dict[str, Any]]:
-    choice = answer.choices[0]
-    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answer, 0)}
-    yield {"type": "message_start", "message": _head(asked, answer) | begun}
-    for index, block in enumerate(_blocks(choice)):
-        start, *deltas = _parts(block)
-        yield {"type": "content_block_start", "index": index, "content_block": start}
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-    ending = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
-    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": answer.tokens}}
-    yield {"type": "message_stop"}
+class MessagesStream:
+    """See `EventStream`. Text that is sent early is in the first block: thoughts, or else text."""
+
+    def __init__(self, asked: Asked, begun: Begun) -> None:
+        self._asked = asked
+        self._begun = begun
+        self._told = Told()
+        self._has_started = self._has_block = False
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        more = self._told.more(settled)
+        if more.reasoning:
+            return _written(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
+        return _written(self._added({"type": "text", "text": more.content})) if more.content else b""
+
+    def end(self, answer: Answer) -> bytes:
+        return _written(self._end(answer, answer.choices[0]))
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        if self._has_started:
+            return
+        self._has_started = True
+        usage = _usage(self._begun, 0)
+        begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield {"type": "message_start", "message": _head(self._asked, self._begun) | begun}
+
+    def _added(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Text of the first block, which is begun by it."""
+        yield from self._start()
+        start, delta, *_ = _parts(block)
+        if not self._has_block:
+            self._has_block = True
+            yield {"type": "content_block_start", "index": 0, "content_block": start}
+        yield {"type": "content_block_delta", "index": 0, "delta": delta}
+
+    def _end(self, answer: Answer, choice: Choice) -> Iterator[dict[str, Any]]:
+        yield from self._start()
+        blocks = _blocks(choice)
+        if self._has_block:
+            # Only what follows the text that was sent is new of it.
+            more = self._told.more(choice)
+            kind = blocks[0]["type"]
+            blocks[0] |= {"thinking": more.reasoning} if kind == "thinking" else {"text": more.content}
+        for index, block in enumerate(blocks):
+            start, *deltas = _parts(block)
+            if index or not self._has_block:
+                yield {"type": "content_block_start", "index": index, "content_block": start}
+            for delta in deltas:
+                yield {"type": "content_block_delta", "index": index, "delta": delta}
+            yield {"type": "content_block_stop", "index": index}
+        ending = {"stop_reason": _stop_reason(choice), "stop_sequence": choice.stop}
+        yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": answer.tokens}}
+        yield {"type": "message_stop"}
+
+
+def _written(events: Iterator[dict[str, Any]]) -> bytes:
+    return b"".join(event(data, data["type"]) for data in events)
 
 
 def _parts(block: dict[str, Any]) -> list[dict[str, Any]]:
@@ -109,10 +156,10 @@ def _stop_reason(choice: Choice) -> str:
     return {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[choice.finish]
 
 
-def _usage(answer: Answer, sampled: int) -> dict[str, Any]:
+def _usage(begun: Begun, sampled: int) -> dict[str, Any]:
     return {
-        "input_tokens": answer.prompt_tokens - answer.cached_tokens,
+        "input_tokens": begun.prompt_tokens - begun.cached_tokens,
         "output_tokens": sampled,
-        "cache_read_input_tokens": answer.cached_tokens,
+        "cache_read_input_tokens": begun.cached_tokens,
         "cache_creation_input_tokens": 0,
     }

@@ -8,12 +8,13 @@ from typing import Any
 
 import orjson
 
-from rllm_gateway.answer import Answer, Choice
+from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.openai_errors import error_body, error_object
 from rllm_gateway.apis.responses_request import read
 from rllm_gateway.asked import Asked
 from rllm_gateway.events import event
 from rllm_gateway.refusals import RefusedError
+from rllm_gateway.told import Settled, Told
 
 
 class ResponsesApi:
@@ -25,22 +26,20 @@ class ResponsesApi:
     def answer(self, asked: Asked, answer: Answer) -> bytes:
         return orjson.dumps(_whole(asked, answer))
 
-    def events(self, asked: Asked, answer: Answer) -> bytes:
-        numbers = count()
-        numbered = (data | {"sequence_number": next(numbers)} for data in _events(asked, answer))
-        return b"".join(event(data, data["type"]) for data in numbered)
+    def stream(self, asked: Asked, begun: Begun) -> ResponsesStream:
+        return ResponsesStream(asked, begun)
 
     def error_event(self, refused: RefusedError) -> bytes:
         said = error_object(refused)
         return event({"type": "error", "error": said, "sequence_number": 0} | said | {"type": "error"}, "error")
 
 
-def _response(asked: Asked, answer: Answer, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _response(asked: Asked, begun: Begun, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
     sent = asked.sent
     return {
-        "id": f"resp_{answer.id}",
+        "id": f"resp_{begun.id}",
         "object": "response",
-        "created_at": answer.created,
+        "created_at": begun.created,
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
@@ -73,51 +72,121 @@ def _output(asked: Asked, answer: Answer) -> list[dict[str, Any]]:
     status = "incomplete" if choice.finish == "length" else "completed"
     items = list[dict[str, Any]]()
     if choice.reasoning:
-        thought = [{"type": "reasoning_text", "text": choice.reasoning}]
-        items.append({"id": f"rs_{answer.id}", "type": "reasoning", "summary": [], "content": thought})
+        items.append(_reasoning(answer, choice.reasoning))
     if choice.content or not choice.tool_calls:
-        part = {"type": "output_text", "text": choice.content, "annotations": [], "logprobs": _logprobs(asked, choice)}
-        head = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
-        items.append(head | {"content": [part]})
+        items.append(_message(answer, choice.content, _logprobs(asked, choice)) | {"status": status})
     for at, call in enumerate(choice.tool_calls):
         head = {"id": f"fc_{answer.id}_{at}", "type": "function_call", "status": "completed", "call_id": call["id"]}
         items.append(head | call["function"])
     return items
 
 
-def _events(asked: Asked, answer: Answer) -> Iterator[dict[str, Any]]:
-    begun = _response(asked, answer, "in_progress", [])
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    whole = _whole(asked, answer)
-    for index, item in enumerate(whole["output"]):
-        place = {"output_index": index, "item_id": item["id"]}
-        empty: dict[str, Any] = {"function_call": {"arguments": ""}}.get(item["type"], {"content": []})
-        added = item | empty | ({} if item["type"] == "reasoning" else {"status": "in_progress"})
-        yield {"type": "response.output_item.added", "output_index": index, "item": added}
-        yield from (place | data for data in _parts(item))
-        yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    yield {"type": f"response.{whole['status']}", "response": whole}
+def _reasoning(begun: Begun, text: str) -> dict[str, Any]:
+    thought = [{"type": "reasoning_text", "text": text}]
+    return {"id": f"rs_{begun.id}", "type": "reasoning", "summary": [], "content": thought}
 
 
-def _parts(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is added to an item, and that it is whole."""
+def _message(begun: Begun, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    head = {"id": f"msg_{begun.id}", "type": "message", "role": "assistant", "status": "in_progress"}
+    return head | {"content": [part]}
+
+
+class ResponsesStream:
+    """See `EventStream`. Text that is sent early is in the first item: thoughts, or else a message."""
+
+    def __init__(self, asked: Asked, begun: Begun) -> None:
+        self._asked = asked
+        self._begun = begun
+        self._numbers = count()
+        self._told = Told()
+        self._has_started = self._has_item = False
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        more = self._told.more(settled)
+        if more.reasoning:
+            return self._written(self._added(_reasoning(self._begun, more.reasoning)))
+        return self._written(self._added(_message(self._begun, more.content, []))) if more.content else b""
+
+    def end(self, answer: Answer) -> bytes:
+        return self._written(self._end(answer))
+
+    def _written(self, events: Iterator[dict[str, Any]]) -> bytes:
+        numbered = (data | {"sequence_number": next(self._numbers)} for data in events)
+        return b"".join(event(data, data["type"]) for data in numbered)
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        if self._has_started:
+            return
+        self._has_started = True
+        begun = _response(self._asked, self._begun, "in_progress", [])
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+
+    def _added(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Text of the first item, which is begun by it."""
+        yield from self._start()
+        if not self._has_item:
+            self._has_item = True
+            yield from _opened(0, item)
+        yield _place(0, item) | _delta(item)
+
+    def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
+        yield from self._start()
+        whole = _whole(self._asked, answer)
+        more = self._told.more(answer.choices[0])
+        for index, item in enumerate(whole["output"]):
+            delta = _delta(item)
+            if index == 0 and self._has_item:
+                delta["delta"] = more.reasoning if item["type"] == "reasoning" else more.content
+            else:
+                yield from _opened(index, item)
+            yield _place(index, item) | delta
+            yield from (_place(index, item) | data for data in _done(item))
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        yield {"type": f"response.{whole['status']}", "response": whole}
+
+
+def _place(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    content = {} if item["type"] == "function_call" else {"content_index": 0}
+    return {"output_index": index, "item_id": item["id"]} | content
+
+
+def _opened(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An item before anything is added to it."""
+    empty: dict[str, Any] = {"function_call": {"arguments": ""}}.get(item["type"], {"content": []})
+    added = item | empty | ({} if item["type"] == "reasoning" else {"status": "in_progress"})
+    yield {"type": "response.output_item.added", "output_index": index, "item": added}
+    if item["type"] == "message":
+        part = item["content"][0] | {"text": "", "logprobs": []}
+        yield _place(index, item) | {"type": "response.content_part.added", "part": part}
+
+
+def _delta(item: dict[str, Any]) -> dict[str, Any]:
+    """All text of an item, as it is added to it."""
     if item["type"] == "function_call":
-        written = item["arguments"]
-        yield {"type": "response.function_call_arguments.delta", "delta": written}
-        yield {"type": "response.function_call_arguments.done", "arguments": written, "name": item["name"]}
+        return {"type": "response.function_call_arguments.delta", "delta": item["arguments"]}
+    [part] = item["content"]
+    if item["type"] == "reasoning":
+        return {"type": "response.reasoning_text.delta", "delta": part["text"]}
+    return {"type": "response.output_text.delta", "delta": part["text"], "logprobs": part["logprobs"]}
+
+
+def _done(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The text of an item is whole."""
+    if item["type"] == "function_call":
+        yield {
+            "type": "response.function_call_arguments.done",
+            "arguments": item["arguments"],
+            "name": item["name"],
+        }
         return
     [part] = item["content"]
-    place = {"content_index": 0}
     if item["type"] == "reasoning":
-        yield place | {"type": "response.reasoning_text.delta", "delta": part["text"]}
-        yield place | {"type": "response.reasoning_text.done", "text": part["text"]}
+        yield {"type": "response.reasoning_text.done", "text": part["text"]}
         return
-    said = place | {"logprobs": part["logprobs"]}
-    yield place | {"type": "response.content_part.added", "part": part | {"text": "", "logprobs": []}}
-    yield said | {"type": "response.output_text.delta", "delta": part["text"]}
-    yield said | {"type": "response.output_text.done", "text": part["text"]}
-    yield place | {"type": "response.content_part.done", "part": part}
+    yield {"type": "response.output_text.done", "text": part["text"], "logprobs": part["logprobs"]}
+    yield {"type": "response.content_part.done", "part": part}
 
 
 def _logprobs(asked: Asked, choice: Choice) -> list[dict[str, Any]]:
