@@ -18,7 +18,9 @@ found = cache(messages)
 
 
 def test_the_page_in_the_repository_is_the_one_made_from_the_source() -> None:
-    assert PAGE.read_text(encoding="utf-8") == errors_page(found()), "docs/reference/errors.md is stale: run `make docs`"
+    assert PAGE.read_text(encoding="utf-8") == errors_page(found()), (
+        "docs/reference/errors.md is stale: run `make docs`"
+    )
 
 
 def test_every_group_has_messages() -> None:
