@@ -142,7 +142,7 @@ def test_session_that_ignores_samples_without_the_schema(world: World) -> None:
         ({"top_logprobs"}, {"response_format"}),
         (set(), {"response_format", "top_logprobs"}),
     ],
-    ids=str,
+    ids=["schemas", "top_logprobs", "neither"],
 )
 def test_session_ignores_only_unsupported_parts(world: World, options: set[str], ignored: set[str]) -> None:
     world.policy.options = frozenset(options)
