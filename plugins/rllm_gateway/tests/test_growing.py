@@ -1,0 +1,151 @@
+"""A streamed reply is the unstreamed one, cut into pieces: nothing is sent that a later token changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from gateway_world import CALL
+from hypothesis import given, settings, strategies as st
+from text_tokenizers import END_THINK, THINK, cleaned, fallback, lossy, renderer_of_bytes
+from tool_tokenizer import STOP
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_gateway.answer import Answer, Begun, Choice
+from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
+from rllm_gateway.asked import Api, Asked
+from rllm_gateway.growing import LOOKS, Growing
+from rllm_gateway.prompting import Prompt
+from rllm_gateway.refusals import RefusedError
+from rllm_gateway.replies import choice_of
+from rllm_gateway.stop_texts import cut_at_texts
+from rllm_gateway.structured import Wanted
+from rllm_gateway.told import Settled, Told
+
+TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+BEGUN = Begun(id="ab0", created=1, prompt_tokens=1, cached_tokens=0)
+PIECES: list[list[int]] = [
+    *(list(text.encode()) for text in ("a", "é", "😀", " ", "\n", ".", " '", "n't", "STOP", "ST", "<ca", "{", CALL)),
+    *(list(text.encode()) for text in ("<call>", "</call>", '{"name": "look_up", "arguments": {}}')),
+    *([byte] for byte in (0x80, 0xC3, 0xE2, 0xF0, 0xFF)),
+    [THINK],
+    [END_THINK],
+    [STOP],
+]
+
+
+def completion(ids: Sequence[int]) -> Completion:
+    logprobs = np.zeros(len(ids), np.float32)
+    return Completion(token_ids=np.array(ids, np.int32), logprobs=logprobs, finish_reason="stop", weight_version=0)
+
+
+def events(written: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in written.decode().splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def chat_text(event: Any) -> tuple[str, str]:
+    delta = event["choices"][0]["delta"]
+    return delta.get("reasoning_content", ""), delta.get("content", "")
+
+
+def completions_text(event: Any) -> tuple[str, str]:
+    return "", event["choices"][0]["text"]
+
+
+def messages_text(event: Any) -> tuple[str, str]:
+    delta = event.get("delta", {})
+    return delta.get("thinking", ""), delta.get("text", "")
+
+
+def responses_text(event: Any) -> tuple[str, str]:
+    thinks, says = (event["type"] == f"response.{kind}_text.delta" for kind in ("reasoning", "output"))
+    return event["delta"] if thinks else "", event["delta"] if says else ""
+
+
+CHATS: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [
+    (ChatApi(), chat_text),
+    (MessagesApi(), messages_text),
+    (ResponsesApi(), responses_text),
+]
+RAW: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [(CompletionsApi(), completions_text)]
+
+
+def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Growing) -> bytes:
+    """All events of a reply whose tokens arrive one by one."""
+    looked: dict[int, int] = {}
+    stream, written = api.stream(asked, BEGUN), b""
+    for token in ids:
+        growing.add(0, np.array([token], np.int32))
+        for index, settled in growing.settled(looked).items():
+            written += stream.add(index, settled)
+    return written + stream.end(Answer(**vars(BEGUN), choices=(choice,)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    said=st.lists(st.sampled_from(PIECES), max_size=12),
+    decoding=st.sampled_from([lossy, fallback, cleaned]),
+    thinks=st.booleans(),
+    in_thoughts=st.booleans(),
+    asked=st.builds(
+        Asked,
+        messages=st.just([{"role": "user", "content": "hi"}]),
+        raw_prompt=st.sampled_from([None, None, "hi"]),
+        tools=st.sampled_from([(), TOOLS]),
+        stop=st.sampled_from([(), ("STOP",), ("STOP", "T"), ("a\n", "\n{", "é")]),
+        wanted=st.sampled_from([None, None, Wanted("response_format", "{}")]),
+        stream=st.just(True),
+    ),
+)
+def test_deltas_together_are_the_whole_reply(
+    said: list[list[int]], decoding: Any, thinks: bool, in_thoughts: bool, asked: Asked
+) -> None:
+    renderer = renderer_of_bytes(decoding, thinks)
+    prompt = Prompt(np.array([1, THINK if in_thoughts else 1], np.int32), 0)
+    sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, asked.stop)
+    choice = choice_of("c", "p", asked, prompt, sampled, renderer)
+    for api, text in CHATS if asked.raw_prompt is None else RAW:
+        growing = Growing(asked, renderer)
+        growing.begin(BEGUN, prompt)
+        deltas = [text(each) for each in events(streamed(api, asked, sampled.token_ids.tolist(), choice, growing))]
+        thought, words = ("".join(parts) for parts in zip(*deltas, strict=True))
+        assert (thought, words) == (choice.reasoning, choice.content)
+
+
+def grown(said: bytes, renderer: TemplateRenderer | None = None, **asked: Any) -> list[str]:
+    """The content that is final after each byte."""
+    request = Asked(messages=[], stream=True, **asked)
+    growing, looked = Growing(request, renderer or renderer_of_bytes()), dict[int, int]()
+    growing.begin(BEGUN, Prompt(np.array([1], np.int32), 0))
+    found = []
+    for byte in said:
+        growing.add(0, np.array([byte], np.int32))
+        found += [each.content for each in growing.settled(looked).values()]
+    return found
+
+
+def test_text_that_may_begin_a_stop_string_waits() -> None:
+    assert grown(b"aSTbST", stop=("STOP",)) == ["a", "a", "a", "aSTb", "aSTb", "aSTb"]
+
+
+def test_json_that_may_be_a_call_waits() -> None:
+    form = Wanted("response_format", "{}")
+    assert grown(b"{}", wanted=form, tools=TOOLS) == ["", ""]
+    assert grown(b"{}", wanted=form) == ["{", "{}"]
+
+
+def test_a_long_reply_is_read_less_often_than_once_a_token() -> None:
+    assert len(grown(b"a" * 1000)) < LOOKS * 6
+
+
+@pytest.mark.parametrize("later", [Settled(content="no"), Settled(reasoning="so", content="yes")])
+def test_text_that_would_have_to_be_taken_back_is_an_error(later: Settled) -> None:
+    told = Told()
+    assert told.more(Settled(content="yes")) == Settled(content="yes")
+    with pytest.raises(RefusedError):
+        told.more(later)
