@@ -59,12 +59,12 @@ def server(ray_cluster: None) -> Iterator[Any]:
 
 @pytest.fixture
 def engine(server: Any) -> Callable[..., VerlEngine]:
-    process = process_of("rollout server 0", server)
-
     async def awake() -> None:
         pass
 
-    def engine(client: Any, seconds: float = 30.0, *, before_truncation: bool = True) -> VerlEngine:
+    def engine(
+        client: Any, seconds: float = 30.0, *, before_truncation: bool = True, handle: Any = server
+    ) -> VerlEngine:
         renderer = TemplateRenderer(tiny.build_tokenizer(), {2})
         return VerlEngine(
             client,
@@ -73,7 +73,7 @@ def engine(server: Any) -> Callable[..., VerlEngine]:
             logprobs_before_truncation=before_truncation,
             addresses=(),
             seconds=seconds,
-            processes=[process],
+            processes=[process_of("rollout server 0", handle)],
             wake=awake,
         )
 
@@ -148,10 +148,10 @@ def test_a_server_that_does_not_answer_is_an_error_at_the_deadline(
         ray.kill(other)
 
 
-def test_a_server_that_died_is_named(engine: Callable[..., VerlEngine], server: Any) -> None:
-    """The last test: it kills the server."""
-    process = process_of("rollout server 0", server)
-    made = engine(Client(lambda: server.sleep.remote()))
+def test_a_server_that_died_is_named(engine: Callable[..., VerlEngine]) -> None:
+    other = ray.remote(stand_in()).options(num_cpus=0).remote()
+    process = process_of("rollout server 0", other)
+    made = engine(Client(lambda: other.sleep.remote()), handle=other)
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(BackendError) as raised:
         generate(made, [5])

@@ -32,6 +32,7 @@ from .engine import (
     FinishReason as FinishReason,
     HostedEngine as HostedEngine,
     NamedTensors as NamedTensors,
+    OnTokens as OnTokens,
     Overlap as Overlap,
     RolloutEngine as RolloutEngine,
     SamplingParams as SamplingParams,
@@ -90,6 +91,7 @@ from .renderer import (
     Renderer as Renderer,
     RendererPlugin as RendererPlugin,
     RendererSetup as RendererSetup,
+    StreamingRenderer as StreamingRenderer,
 )
 from .reward import (
     Attempt as Attempt,
