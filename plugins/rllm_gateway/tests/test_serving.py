@@ -55,6 +55,12 @@ def test_a_token_that_others_read_or_that_is_empty_is_refused(tmp_path: Path, mo
         admin_token(file)
 
 
+def test_admin_token_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "token", 0o600)
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
+        admin_token(tmp_path / "token")
+
+
 async def at_the_door(tmp_path: Path, steps: Any) -> None:
     """Run `steps` with a gateway without a policy, and the port where it takes runs."""
     store = CallStore.open(tmp_path / "calls.db")

@@ -26,7 +26,7 @@ OTHERS = (
     "gemma gemma4_text glm glm4 glm4_moe glm4_moe_lite gpt_bigcode gpt_neox granite granitemoe granitemoeshared helium "
     "hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe laguna lfm2 longcat_flash mellum "
     "minimax_m2 ministral ministral3 mixtral modernbert-decoder nanochat olmo olmo2 olmoe persimmon phi phimoe qwen2 "
-    "qwen2_moe seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu"
+    "qwen2_moe seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu aria_text"
 )
 REFUSED = {
     "nemotron": "has attention that cannot read the engine's cache",

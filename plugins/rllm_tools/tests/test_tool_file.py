@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,9 @@ def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(ConfigError, match=r"tools\.py cannot be read: No such file") as caught:
         load_function("tools.py:add")
     assert str(tmp_path) in caught.value.hint
+
+
+def test_tool_file_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tools.py")
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
+        load_function(f"{tmp_path / 'tools.py'}:add")

@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from rllm_core.errors import ConfigError
+from rllm_core.files import open_to_read
 
 TOKEN_FILE = Path("~/.rllm/gateway.token")
 PRIVATE = 0o600
@@ -23,9 +24,9 @@ def admin_token(file: Path = TOKEN_FILE) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _make(path)
-        with path.open(encoding="utf-8") as opened:
+        with open_to_read(path) as opened:
             mode = os.fstat(opened.fileno()).st_mode & 0o777
-            token = opened.read().strip()
+            token = opened.read().decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The admin token in {path} cannot be read: {error}.", "Choose another file.") from error
     if mode & 0o077:

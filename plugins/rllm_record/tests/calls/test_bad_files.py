@@ -113,6 +113,13 @@ def test_a_folder_is_refused(tmp_path: Path, open_store: Open) -> None:
 
 
 @BOTH
+def test_store_pipe_is_rejected(tmp_path: Path, open_store: Open) -> None:
+    os.mkfifo(tmp_path / "calls.sqlite")
+    with pytest.raises(StoreError, match="is a pipe or a device"):
+        open_store(tmp_path / "calls.sqlite")
+
+
+@BOTH
 @pytest.mark.parametrize("content", [b"", b"# Notes\n" * 1000], ids=["empty", "text"])
 def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_store: Open, content: bytes) -> None:
     path.write_bytes(content)

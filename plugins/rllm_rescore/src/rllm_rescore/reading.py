@@ -78,7 +78,7 @@ def _opened(file: Path) -> Iterator[BufferedIOBase]:
             compressed = raw.peek(len(GZIP)).startswith(GZIP)
         except OSError as error:
             raise EpisodesError(
-                f"{file} cannot be read: {error.strerror}.", "Fix its permissions, or name another file."
+                f"{file} cannot be read: {error.strerror}.", "Name a regular file that you may read."
             ) from error
         yield opened.enter_context(gzip.GzipFile(fileobj=raw)) if compressed else raw
 

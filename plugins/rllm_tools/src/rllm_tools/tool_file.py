@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.files import open_to_read
 
 KEY = "rllm.workflow.workflow_args.tools"
 
@@ -27,7 +29,8 @@ def load_function(tool: str) -> Callable[..., Any]:
         raise ConfigError(f"{KEY} holds {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search.")
     path = Path(file).expanduser()
     try:
-        stamp = path.stat()
+        with open_to_read(path) as opened:
+            stamp = os.fstat(opened.fileno())
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror or error}.",

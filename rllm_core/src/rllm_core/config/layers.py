@@ -90,7 +90,7 @@ def read_config_text(path: str | Path) -> str:
         raise ConfigError(f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from error
     except OSError as error:
         raise ConfigError(
-            f"`{path}` cannot be read: {error.strerror}.", "Fix its permissions, or name another file."
+            f"`{path}` cannot be read: {error.strerror}.", "Name a regular file that you may read."
         ) from error
     except ValueError as error:  # a path with a null byte
         raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error

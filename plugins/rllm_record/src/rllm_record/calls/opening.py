@@ -26,7 +26,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: it cannot be made or written, is something else, or is of a newer schema.
     """
-    _refuse_folder(path)
+    _reject_no_file(path)
     try:
         # The log first: it is made after the store.
         if path.with_name(f"{path.name}-wal").exists() and not path.exists():
@@ -61,7 +61,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: there is none, it cannot be read, is something else, or is of a newer schema.
     """
-    _refuse_folder(path)
+    _reject_no_file(path)
     if not path.exists():
         raise StoreError(f"There is no store of calls at {path}.", "Check the path.")
     if not os.access(path, os.R_OK, effective_ids=True):
@@ -157,9 +157,12 @@ def _upgrade(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
-def _refuse_folder(path: Path) -> None:
+def _reject_no_file(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder.", "Name a file in it.")
+    if path.exists() and not path.is_file():
+        # SQLite would wait forever for a program that writes into the pipe.
+        raise StoreError(f"{path} is a pipe or a device, not a file.", "Name a store of calls, or a new file.")
 
 
 @contextmanager
